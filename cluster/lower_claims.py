@@ -30,7 +30,7 @@ TRIED_SECONDS = 2.0
 WORTH_SECONDS = 8.0
 """The others go to the cluster if they would take longer than this: its tasks begin in seconds."""
 
-SWEPT, SWEPT_BYTES = 16, 24 << 20
+SWEPT, SWEPT_BYTES = 16, 64 << 20
 """After so many claims what they were stated with is freed, if it takes so much memory: terms and
 their tables refer to each other."""
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
-from shardproof import api
+from shardproof import api, derivative
 from shardproof.diagnosis.explain.counterexample import simulated
 from shardproof.engine.findings import Finding
 from shardproof.engine.plan.ir import Plan
@@ -111,7 +111,7 @@ def answered(
             reason = f"the translation is not what PyTorch computes: {checked.message}"
             return Result("inconclusive", reason=reason)
         made = replace(made, notes=(*made.notes, checked.text()))
-    return reasoned(prove(made, options, progress, time.perf_counter() - start), traces)
+    return reasoned(prove(made, traces, options, progress, start), traces)
 
 
 def reasoned(result: Result, sides: Sides) -> Result:
@@ -182,14 +182,15 @@ def combination(sides: Sides, combine: Combine) -> Combination:
     return next((way for n, way in allowed if f"{CANDIDATE} {n}" not in differs), allowed[0][1])
 
 
-def prove(made: Plan, options: Options, progress: Progress, seconds: float) -> Result:
-    """Decide a plan, in a run directory of its own."""
+def prove(made: Plan, sides: Sides, options: Options, progress: Progress, start: float) -> Result:
+    """Decide a plan, in a run directory of its own; ``start``: when the work on it began."""
     chosen, assume_file = path(options.out), path(options.assume)
     if chosen is not None:
         rundir.refuse_used(chosen)
     assumptions = Assumptions() if assume_file is None else read(assume_file)
     out = rundir.create(chosen, made.name, datetime.now())
     settings = options.settings()
+    made, beside = derivative.answered(made, sides, out, options)
     question = request.Request(
         plan=store.save(made, out / PLAN),
         # A pool is there for as long as what began it: whoever goes on later uses none.
@@ -200,4 +201,6 @@ def prove(made: Plan, options: Options, progress: Progress, seconds: float) -> R
         options=options.given(),
     )
     request.write(out, question)
-    return api.prove(made, out, question, settings, progress, seconds)
+    seconds = time.perf_counter() - start
+    result = api.prove(made, out, question, settings, progress, seconds)
+    return replace(result, findings=(*result.findings, *beside))

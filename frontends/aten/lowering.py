@@ -161,6 +161,7 @@ class Lowering:
         self.expected: Sequence[tuple[Shape, str]] = ()
         #: Of every log-softmax: the shifted operand, its exponentials, and their sum.
         self.exponentials: dict[int, tuple[Real, Real, Real]] = {}
+        self.rectified: dict[int, Lowered] = {}  # of every relu what it was taken of
         #: Whether entries of computed log-probabilities are picked; whether losses are, too.
         self.picks_logarithms = self.literal = False
         #: Tables of constants by name, and their entries; those of the other side (None: any).
@@ -171,10 +172,9 @@ class Lowering:
         self._constants: dict[Fraction, Real] = {}
         self.origins: dict[int, int] = {}
         self.notes: dict[str, None] = {}  # printed with the verdict
-        #: Ids of which those of one row (along the last dimension) differ.
-        self.distinct: set[int] = set()
-        #: Whether a lookup needs ids of which it is known that all of them choose rows.
-        self.narrows = False
+        #: Ids of which those of one row (along the last) differ; what no result depends on.
+        self.distinct, self.shifts = set[int](), set[int]()
+        self.narrows = False  # whether a lookup needs ids that are known to choose rows
         #: Ranks of groups by the name that the program gives them.
         self.groups: Mapping[str, tuple[int, ...]] = {}
         #: What is taken for something else, by what it is: only graphs that list it may.

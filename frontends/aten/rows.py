@@ -42,7 +42,9 @@ def _softmax_backward(
 def _log_softmax(lo: Lowering, x: Lowered, dim: int, half: bool = False) -> Any:
     at = dimensions(x.shape, dim)
     real = lo.real(x)
-    shifted = lo.real(lo.sub(real, lo.emit("amax", real, dim=at, keepdim=True)))
+    most = lo.emit("amax", real, dim=at, keepdim=True)
+    lo.shifts.add(most.number)
+    shifted = lo.real(lo.sub(real, most))
     e = lo.unary("exp", shifted)
     total = lo.real(lo.sum(e, at, True))
     y = lo.sub(shifted, lo.unary("log", total))

@@ -20,6 +20,7 @@ def _logsumexp(lo: Lowering, x: Lowered, dim: Sequence[int], keepdim: bool = Fal
     dims = dimensions(x.shape, dim)
     real = lo.real(x)
     most = lo.emit("amax", real, dim=dims, keepdim=True)
+    lo.shifts.add(most.number)
     total = lo.sum(lo.unary("exp", lo.sub(real, most)), dims, True)
     result = lo.add(lo.unary("log", total), most)
     return lo.reshape(result, _after(x.shape, dims, keepdim))

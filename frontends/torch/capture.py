@@ -173,6 +173,7 @@ def record(
     recorder = Recorder(rank, world_size, fake)
     watch_handles(recorder)
     watch_ranks(recorder)
+    watch_functions(recorder)
     _refuse_compile()
     standins.install(lambda text: recorder.notes.setdefault(text), recorder.is_known)
     torch.nn.modules.module.register_module_forward_pre_hook(recorder.entered)
@@ -209,6 +210,19 @@ def watch_handles(recorder: Recorder) -> None:
                 return _wait(work, *args, **kwargs)
 
             owner.wait = wait  # type: ignore[method-assign,assignment]
+
+
+def watch_functions(recorder: Recorder) -> None:
+    """Make visible which custom functions run backward, in this process, for good: one that gives
+    its gradient on as it came dispatches nothing."""
+    node = torch.autograd.function.BackwardCFunction
+    original: Any = node.apply
+
+    def apply(self: Any, *args: Any) -> Any:
+        recorder.differentiated(self._forward_cls)
+        return original(self, *args)
+
+    node.apply = apply  # type: ignore[method-assign]
 
 
 def watch_ranks(recorder: Recorder) -> None:

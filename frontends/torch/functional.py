@@ -126,8 +126,10 @@ class Replay(State):
         new = [r for r in results if self.held(r).storage not in read]
         if not written and not new:
             return
+        self.still = frozenset(event.still)
         args = tuple(self.values(a) for a in event.args)
         kwargs = {k: self.values(v) for k, v in event.kwargs.items() if k != "out"}
+        self.still = frozenset()
         targets = written or new
         outputs = tuple(self.fresh(self.held(t)) for t in targets)
         named = outputs

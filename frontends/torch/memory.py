@@ -29,6 +29,8 @@ RESHAPE, SLICE, PERMUTE, EXPAND, CONCAT, CAST = (
     "move.cast",
 )
 UNDEFINED, CONSTANT, INPUT = "move.undefined", "move.constant", "move.input"
+#: Its operand, to which no gradient goes from here.
+STILL = "move.still"
 
 
 #: A piece of a tensor: dimension, start, size.

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.assumption import Assumption
-from shardproof.engine.plan.ir import Addend, Expectation, Plan, Program
+from shardproof.engine.plan.ir import Addend, Expectation, Plan
 from shardproof.frontends.builder.shapes import Inference
 from shardproof.frontends.torch import messages
+from shardproof.frontends.torch.derivative import only
 from shardproof.frontends.torch.families import Compared, Families, families, shown
 from shardproof.frontends.torch.functional import functional
 from shardproof.frontends.torch.lower import Result, Side, lower
@@ -195,23 +196,10 @@ def probe(sides: Sides) -> Plan:
     values = {a.value for row in rows for a in row.held}
     return replace(
         whole,
-        single=_only(whole.single, single),
-        programs=tuple(_only(program, values) for program in whole.programs),
+        single=only(whole.single, single),
+        programs=tuple(only(program, values) for program in whole.programs),
         expectations=rows,
     )
-
-
-def _only(program: Program, results: set[int]) -> Program:
-    """The program without what some results do not depend on."""
-    (body,) = program.bodies
-    needed = set(results)
-    kept = []
-    for op in reversed(body.ops):
-        if not needed.isdisjoint(op.outputs):
-            kept.append(op)
-            needed.update(op.inputs)
-    own = tuple(value for value in body.results if value in results)
-    return replace(program, bodies=(replace(body, ops=tuple(kept[::-1]), results=own),))
 
 
 class _Rows:

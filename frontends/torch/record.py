@@ -8,6 +8,7 @@ computed besides, as *shadows*, so that Python may read them.
 
 from __future__ import annotations
 
+import inspect
 import sys
 import sysconfig
 from collections.abc import Iterable, Mapping, Sequence
@@ -122,6 +123,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.names: dict[int, str] = {}
         self.stack: list[str] = []
         self.groups: dict[tuple[int, ...], str] = {}
+        self.functions: dict[str, None] = {}
         self.splits = Splits(lambda path: not _machinery(path))
 
     # -- tensors ----------------------------------------------------------------------------
@@ -279,23 +281,25 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         )
 
-    def _where(self) -> tuple[int, int, bool]:
-        """Source, module and whether this is backward, of what is dispatched now."""
+    def _where(self) -> tuple[int, int, bool, bool]:
+        """Source, module, and whether this is backward, and code of the program's in it, of what is
+        dispatched now."""
         text, engine = place(sys._getframe(2))
         node = torch._C._current_autograd_node()
         if node is not None and engine:
             known = self._forward.get(node._sequence_nr())
             if known is not None:
-                return (*known, True)
+                return (*known, True, False)
         source = self._sources.setdefault(text, len(self._sources))
         path = self.stack[-1] if self.stack else ""
         module = self._modules.setdefault(path, len(self._modules))
         if node is None:
             number = torch.autograd._get_sequence_nr() - 1
             self._forward.setdefault(number, (source, module))
-            return source, module, False
+            return source, module, False, False
         known = self._forward.get(node._sequence_nr())
-        return source, known[1] if known is not None and not self.stack else module, True
+        module = known[1] if known is not None and not self.stack else module
+        return source, module, True, not engine
 
     # -- dispatch ---------------------------------------------------------------------------
 
@@ -322,7 +326,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif func.namespace == "c10d":
             self._shadows.forget(func, args)
         outputs = tuple(self.arg(x) for x in (out if isinstance(out, (list, tuple)) else (out,)))
-        source, module, backward = self._where()
+        source, module, backward, own = self._where()
         named = {
             key: self.arg(value)
             for key, value in kwargs.items()
@@ -343,6 +347,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 backward,
                 work,
                 writes=self._written(func, args, kwargs),
+                still=() if backward else self._still(args, kwargs),
+                own=own,
             )
         )
         return out
@@ -356,6 +362,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             value = args[i] if i < len(args) else kwargs.get(argument.name)
             numbers += [self.tensor(x).number for x in flat(value) if isinstance(x, torch.Tensor)]
         return tuple(numbers)
+
+    def _still(self, args: Any, kwargs: Mapping[str, Any]) -> tuple[int, ...]:
+        """Operands that autograd sends no gradient to.  Where it is off, nothing is said: what a
+        custom function computes there gets its gradient from that function."""
+        if self.world_size > 1 or not torch.is_grad_enabled():
+            return ()
+        operands = _tensors((*args, *kwargs.values()))
+        return tuple(self.tensor(x).number for x in operands if not x.requires_grad)
 
     def _real(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         """What has no shape without values: a constant, if it depends on no input."""
@@ -393,6 +407,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if known is not None:
             self.mark(WAIT, kwargs={"work": known[1]})
 
+    def differentiated(self, function: type[torch.autograd.Function]) -> None:
+        """The backward of a function runs that is written in Python."""
+        code = inspect.unwrap(function.backward).__code__
+        if not _machinery(code.co_filename):
+            text = f"{code.co_filename}:{code.co_firstlineno} ({code.co_name})"
+            self.functions.setdefault(text)
+
     # -- modules ----------------------------------------------------------------------------
 
     def name_modules(self, modules: Iterable[torch.nn.Module]) -> None:
@@ -428,6 +449,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             tuple(self.notes),
             tuple((name, ranks) for ranks, name in self.groups.items()),
             tuple(self.splits.found),
+            tuple(self.functions),
         )
 
 

@@ -8,8 +8,11 @@ from typing import NamedTuple
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.findings import Finding
 from shardproof.frontends.torch import geometry, trace
-from shardproof.frontends.torch.memory import Functional, Memory, Messages
+from shardproof.frontends.torch.memory import STILL, Functional, Memory, Messages
 from shardproof.frontends.torch.trace import Arg, Event, Items, StridedTensor, Tensor, Trace
+
+#: Types of elements that have gradients.
+FLOATING = ("float", "bfloat", "complex")
 
 
 class Pending(NamedTuple):
@@ -34,6 +37,8 @@ class State:
     def __init__(self, recorded: Trace, messages: Messages = Messages.TENSORS) -> None:
         self.trace = recorded
         self.out = Functional(recorded, messages)
+        #: Tensors of the event at hand that no gradient goes to.
+        self.still: frozenset[int] = frozenset()
         self.memory = Memory(self.out)
         self.pending: dict[int, Pending] = {}
         #: Receives that were posted, by their handle: from whom, and where to.
@@ -130,10 +135,18 @@ class State:
     def values(self, arg: Arg) -> Arg:
         """An argument with the numbers of values in place of those of tensors."""
         if isinstance(arg, Tensor):
-            return Tensor(self.read(arg))
+            value = self.read(arg)
+            return Tensor(self.stilled(value) if arg.number in self.still else value)
         if isinstance(arg, Items):
             return Items(tuple(self.values(a) for a in arg.items))
         return arg
+
+    def stilled(self, value: int) -> int:
+        """A value as an operand to which no gradient goes."""
+        shape, dtype = self.out.values[value]
+        if not dtype.startswith(FLOATING):
+            return value
+        return self.memory.emit(STILL, (Tensor(value),), shape, dtype)
 
     def fresh(self, tensor: StridedTensor) -> int:
         """A value of the shape and type of a tensor, with nothing written to memory."""

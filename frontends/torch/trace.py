@@ -85,7 +85,9 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``source``: index into `Trace.sources`; ``module``: the path of the module whose forward runs,
     or whose forward is differentiated; ``work``: the handle that a collective gave (0: none), which
-    a mark `WAIT` names; ``writes``: tensors that the operator's schema says it writes.
+    a mark `WAIT` names; ``writes``: tensors that the operator's schema says it writes;
+    ``still``: operands that no gradient goes to (``detach``, ``no_grad``), of the single side's
+    forward; ``own``: of backward, but not of autograd's own (a custom function, a hook).
     """
 
     name: str
@@ -98,6 +100,8 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     work: int = 0
     boxes: tuple[Box, ...] = ()
     writes: tuple[int, ...] = ()
+    still: tuple[int, ...] = ()
+    own: bool = False
 
 
 class Trace(msgspec.Struct, frozen=True):
@@ -106,7 +110,8 @@ class Trace(msgspec.Struct, frozen=True):
     ``constants``: values of tensors that depend on no input, as bytes of their element type, by the
     number that an event `CONSTANT` names.  ``notes``: what the recorder had to assume.
     ``groups``: process groups that the program gave a name; ``splits``: ranks that it tells from
-    the others, by comparing the number of a rank.
+    the others, by comparing the number of a rank.  ``functions``: backwards of the program's own
+    functions that ran.
     """
 
     rank: int
@@ -119,6 +124,7 @@ class Trace(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
     groups: tuple[tuple[str, tuple[int, ...]], ...] = ()
     splits: tuple[tuple[int, ...], ...] = ()
+    functions: tuple[str, ...] = ()
 
 
 def tensors_of(*args: Arg) -> Iterator[int]:
@@ -169,7 +175,7 @@ def check(trace: Trace) -> None:
             raise InvalidInput(f"tensor {number} has shape {list(tensor.shape)[:30]}")
     for number, event in enumerate(trace.events):
         named = tensors_of(*event.args, *event.kwargs.values(), *event.outputs)
-        if any(not 0 <= n < len(trace.tensors) for n in (*named, *event.writes)):
+        if any(not 0 <= n < len(trace.tensors) for n in (*named, *event.writes, *event.still)):
             raise InvalidInput(f"event {number} ({event.name[:60]}) names a tensor that is none")
         inside = 0 <= event.source < len(trace.sources) and 0 <= event.module < len(trace.modules)
         if not inside:
