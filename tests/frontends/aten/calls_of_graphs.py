@@ -8,7 +8,8 @@ import torch
 
 from shardproof.frontends.aten.lowering import Const, fraction
 from shardproof.frontends.aten.positions import Positions
-from tests.frontends.aten.calls import REFERENCES, Both, Call, Draw, call
+from tests.frontends.aten.calls import Both, Call, Draw, call
+from tests.frontends.aten.calls_of_norms import REFERENCES
 
 
 @call(
