@@ -170,9 +170,7 @@ def chunks(wrong: bool) -> Step:
         inner = torch.tanh(model.inner(job.batch["x"]))
         onehot = job.batch["onehot"].chunk(job.world_size, 1)[job.rank]
         parts = []
-        for number, (hidden, labels) in enumerate(
-            zip(inner.chunk(2), onehot.chunk(2), strict=True)
-        ):
+        for n, hidden, labels in zip((0, 1), inner.chunk(2), onehot.chunk(2), strict=True):
             logits = model.out(hidden if wrong and n else copy_to(hidden))
             label = reduce_from((logits * labels).sum(-1))
             rest = reduce_from(logits.sum(-1)) * (SMOOTHING / CLASSES)
