@@ -15,6 +15,7 @@ from typing import Final, Literal, TypeAlias
 from shardproof import api, derivative
 from shardproof.diagnosis.explain.counterexample import simulated
 from shardproof.engine.findings import Finding
+from shardproof.engine.plan.assumption import texts
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.plan_files import store
 from shardproof.engine.plan_files.wellformed import check as check_plan
@@ -28,6 +29,7 @@ from shardproof.frontends.torch.plan import (
     check_names,
     combinations,
     notes,
+    parts,
     probe,
     sides,
 )
@@ -97,9 +99,9 @@ def answered(
     check_names(traces)
     too_early = [f for step in traces.steps for f in step.findings]
     if too_early:
-        return Result("refuted", findings=distinct(too_early), assumptions=notes(traces))
+        return Result("refuted", findings=distinct(too_early), assumptions=known_of(traces))
     if traces.families.missing:
-        return Result("inconclusive", reason=uncaptured(traces), assumptions=notes(traces))
+        return Result("inconclusive", reason=uncaptured(traces), assumptions=known_of(traces))
     made = make_plan(traces, combination=combination(traces, combine))
     check_plan(made)
     made = guarded(made, traces.single.contents)
@@ -112,6 +114,11 @@ def answered(
             return Result("inconclusive", reason=reason)
         made = replace(made, notes=(*made.notes, checked.text()))
     return reasoned(prove(made, traces, options, progress, start), traces)
+
+
+def known_of(sides: Sides) -> tuple[str, ...]:
+    """What is assumed and noted of recorded steps, without a plan."""
+    return (*texts(parts(sides)), *notes(sides))
 
 
 def reasoned(result: Result, sides: Sides) -> Result:

@@ -23,6 +23,8 @@ MOST_DIMENSIONS, MOST_ELEMENTS = 24, 1 << 50
 
 #: Marks of the job, as names of events.
 BATCH, FULL, PARAMETER, CONSTANT = "job.batch", "job.full", "job.parameter", "job.constant"
+#: Who says of a box that it is all of the parameter, since it has its name and shape.
+BY_NAME = ("same name", "DDP")
 START, END, WAIT = "job.start", "job.end", "job.wait"
 
 
@@ -67,8 +69,8 @@ Arg: TypeAlias = "int | float | bool | str | Tensor | Items | Named | Ranks | No
 class Box(msgspec.Struct, frozen=True):
     """Which part of a full tensor a local one is, and who says so.
 
-    ``said``: "computed", "DTensor", "stated", "same name".  ``partial``: ranks over which local
-    tensors have to be added up to get the box (the framework's Partial), with the reduction.
+    ``said``: "computed", "DTensor", "DDP", "stated", "same name".  ``partial``: ranks over which
+    local tensors have to be added up to get the box (the framework's Partial), with the reduction.
     """
 
     name: str
