@@ -21,16 +21,10 @@ from shardproof.frontends.aten import (
     predicates,
     rows,
     statistics,
+    whole,
 )
-from shardproof.frontends.aten.lowering import (
-    TABLE,
-    Const,
-    Lowered,
-    Lowering,
-    Real,
-    Undefined,
-    rule_of,
-)
+from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real, Undefined
+from shardproof.frontends.aten.rules import TABLE, rule_of
 
 __all__ = [
     "TABLE",
@@ -56,4 +50,5 @@ __all__ = [
     "rows",
     "rule_of",
     "statistics",
+    "whole",
 ]

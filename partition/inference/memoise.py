@@ -100,12 +100,12 @@ class Repeats:
         number: int,
         instance: Instance,
         inputs: Sequence[Lineage | None],
-        told: Hashable,
+        operands: Hashable,
         read: Callable[[], list[Lineage]],
     ) -> list[Lineage]:
         """The lineages of a row's outputs, as ``read`` gives them; raises what it raises.
 
-        ``told``: what else ``read`` looks at, beside the row's attributes and its inputs.
+        ``operands``: what else ``read`` looks at, beside the row's attributes and its inputs.
         """
         if instance.kind in GIVEN:
             return read()
@@ -116,7 +116,7 @@ class Repeats:
             instance.over,
             len(instance.programs),
             self._forms.attributes(instance.attrs)[1],
-            told,
+            operands,
         )
         # Of one lineage, as of values that many ranks hold alike, nothing need be looked at again.
         same = (signature, tuple(map(id, inputs)))
