@@ -68,6 +68,8 @@ SAMPLE = {
     sequence.CONTEXT.name: (sequence.CONTEXT, "gradients not divided"),
     # Norms that are squared, added up and rooted again.
     stacks.CLIPPED.name: (stacks.CLIPPED, "norm of a rank's shards"),
+    # A softmax of numbers that are all the same.
+    data.DISTILLED.name: (data.DISTILLED, "sum over the batch"),
     # Places inside places.
     experts.RECOMMENDER.name: (experts.RECOMMENDER, "tables not divided"),
 }
@@ -77,6 +79,7 @@ SAMPLE = {
 SLOW = {
     c.name
     for c in (
+        data.DISTILLED,
         sharded.ADVANTAGE,
         experts.BALANCED,
         sharded.PREFERENCES,
