@@ -127,7 +127,7 @@ def test_a_reshape_moves_entries_and_keeps_one_position_beside_its_dimension(
         for dim, n in enumerate(shape):
             along = [p for p in addend.places if p.dim == dim]
             inside = [
-                all(p.start <= i % p.extent < p.start + p.size for p in own) for i in range(n)
+                all(p.start <= i % p.extent < p.start + p.size for p in along) for i in range(n)
             ]
             held.append([i for i in range(n) if inside[i]])
         entries[np.ix_(*held)] = values
