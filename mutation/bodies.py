@@ -9,7 +9,7 @@ from random import Random
 from typing import Final
 
 from shardproof.engine.plan.ir import Attr, Body, Op, Plan
-from shardproof.mutation.edit import alike, with_body, with_program
+from shardproof.mutation.edit import alike, pick_body, with_body, with_program
 from shardproof.mutation.operators import NUMBERS
 from shardproof.mutation.table import Changed, Mutation, Mutator, on_operator
 
@@ -64,16 +64,10 @@ def _own(attrs: Mapping[str, Attr]) -> dict[str, Attr]:
 
 def loss_changed(plan: Plan, rng: Random) -> Mutation | None:
     """A loss that is not one, that counts twice, or another number in its place."""
-    choices = [
-        (p, b)
-        for p, program in enumerate(plan.programs)
-        for b, body in enumerate(program.bodies)
-        if body.losses
-    ]
-    if not choices:
+    chosen = pick_body(plan, rng, lambda body: body.losses)
+    if chosen is None:
         return None
-    p, b = rng.choice(choices)
-    body = plan.programs[p].bodies[b]
+    p, b, body = chosen
     loss = body.losses[0]
     others = [
         v

@@ -383,8 +383,8 @@ def compare(
 def _comparisons(
     demands: Sequence[Demand], wanted: Mapping[int, Floats], one: Replay, many: Replay
 ) -> Iterator[Comparison]:
-    """Every demand, at every rank; a value that nothing computes is zero, a loss that no rank
-    computes is none."""
+    """Every demand, at every rank; a value that nothing computes is zero, as is a gradient that no
+    rank ends with; a loss that no rank computes is none."""
     scales = {
         value: float(np.abs(data).max(initial=0.0, where=np.isfinite(data)))
         for value, data in wanted.items()
@@ -400,6 +400,11 @@ def _comparisons(
     loss = max((scales.get(d.expected, 0.0) for d in demands if d.kind == LOSS), default=0.0)
     if least.get(GRADIENT):
         least[GRADIENT] = max(least[GRADIENT], SMALLEST_OF_LOSS * loss)
+    for demand in demands:
+        if demand.kind == GRADIENT and demand.program < 0 <= demand.expected:
+            lost = wanted[demand.expected]
+            scale = max(scales[demand.expected], least[GRADIENT])
+            yield compare(demand, (), lost, np.zeros_like(lost), scale)
     for demand, at, expected, addends in outcomes(demands, one, many):
         zero = np.zeros_like(expected if expected is not None else addends[0][1])
         actual = sum((data * float(weight) for weight, data in addends), zero)

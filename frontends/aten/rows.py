@@ -11,6 +11,7 @@ from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.losses import Unmoved
 from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, dimensions, fraction
 from shardproof.frontends.aten.rules import lowers
+from shardproof.frontends.aten.statistics import normalised_gradients
 
 ONE = Fraction(1)
 
@@ -104,15 +105,7 @@ def _layer_norm_backward(
     rest = tuple(range(len(x.shape) - len(shape)))
     y = lo.mul(lo.sub(x, mean), scale)
     inner = gradient if weight is None else lo.mul(gradient, weight)
-    gradients: list[Any] = [None, None, None]
-    if mask[0]:
-        along = lo.mul(y, lo.mean(lo.mul(inner, y), dims, True))
-        gradients[0] = lo.mul(scale, lo.sub(lo.sub(inner, lo.mean(inner, dims, True)), along))
-    if mask[1]:
-        gradients[1] = lo.sum(lo.mul(gradient, y), rest)
-    if mask[2]:
-        gradients[2] = lo.sum(gradient, rest)
-    return tuple(gradients)
+    return normalised_gradients(lo, gradient, inner, y, scale, rest, dims, mask)
 
 
 @lowers("apex.fused_layer_norm_affine_fwd.default")

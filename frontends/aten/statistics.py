@@ -241,10 +241,10 @@ def _batch_norm_backward(
         factor = lo.reshape(inverse, wide)
         y = lo.mul(lo.sub(x, lo.reshape(running_mean, wide)), factor)
     inner = gradient if weight is None else lo.mul(gradient, lo.reshape(weight, wide))
-    return _gradients(lo, gradient, inner, y, factor, dims, dims if train else (), mask)
+    return normalised_gradients(lo, gradient, inner, y, factor, dims, dims if train else (), mask)
 
 
-def _gradients(
+def normalised_gradients(
     lo: Lowering,
     gradient: Lowered,
     inner: Lowered,
@@ -254,8 +254,12 @@ def _gradients(
     means: tuple[int, ...],
     mask: Sequence[bool],
 ) -> tuple[Any, ...]:
-    """Of what was normalised to ``y``, of the weight and of the bias (sums over ``over``);
-    statistics were taken over ``means``."""
+    """The gradients of what was normalised to ``y``, of the weight and of the bias.
+
+    Those of weight and bias are sums over ``over``; mean and variance were taken over ``means``
+    (none: they are constants), ``scale`` is 1 / sqrt(variance + eps), ``inner`` the ``gradient``
+    times the weight; ``mask``: which of the three are asked for.
+    """
     gradients: list[Any] = [None, None, None]
     if mask[0]:
         own: Any = inner
@@ -319,7 +323,9 @@ def _group_norm_backward(
     first = None
     if mask[0]:
         rows = lo.reshape(lo.real(inner), split)
-        (first, _, _) = _gradients(lo, rows, rows, y, factor, (), (2,), (True, False, False))
+        (first, _, _) = normalised_gradients(
+            lo, rows, rows, y, factor, (), (2,), (True, False, False)
+        )
         first = lo.reshape(first, x.shape)
     whole = lo.reshape(y, x.shape)
     second = lo.sum(lo.mul(gradient, whole), over) if mask[1] else None

@@ -236,7 +236,7 @@ class Replay(State):
 
     def made(self, name: str, box: Box, pieces: Sequence[Computed]) -> None:
         """A parameter that the program cut from full ones, or put together of pieces of them."""
-        if box.said != "same name" and [(box.name, box.offset, box.shape)] != [
+        if box.said not in trace.BY_NAME and [(box.name, box.offset, box.shape)] != [
             (c.name, c.offset, c.shape) for c in pieces
         ]:
             made = ", ".join(f"{list(c.shape)} from {list(c.offset)} of {c.name}" for c in pieces)

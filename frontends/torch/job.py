@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from msgspec import structs
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch.boxes import described, local, whole
@@ -112,6 +113,7 @@ class Job:
         self._parameters: list[Part] = []
         self._started = self._ended = False
         self._optimizer: Any = None
+        self._replicated: frozenset[int] = frozenset()
 
     # -- start ----------------------------------------------------------------------------
 
@@ -134,6 +136,7 @@ class Job:
         models = [model] if isinstance(model, torch.nn.Module) else list(model)
         self._recorder.name_modules(models)
         statements = dict(parameters or {})
+        self._replicated = replicated(models)
         for name, parameter in named(models):
             for part in self._parts(name, parameter, statements.pop(name, None)):
                 self._parameters.append(part)
@@ -189,7 +192,8 @@ class Job:
             if isinstance(tensor, DTensor):
                 yield Part(name, parameter, described(name, tensor))
             else:
-                yield Part(name, parameter, whole(name, shape, "same name"))
+                source = "DDP" if id(parameter) in self._replicated else "same name"
+                yield Part(name, parameter, whole(name, shape, source))
         elif isinstance(statement, Same):
             yield Part(name, parameter, whole(statement.name, shape, statement.said))
         elif isinstance(statement, Piece):
@@ -307,6 +311,19 @@ def named(
             name = f"{number}.{name}" if name in names else name
             names.add(name)
             yield name, parameter
+
+
+def replicated(models: Sequence[torch.nn.Module]) -> frozenset[int]:
+    """Parameters, by identity, that DistributedDataParallel keeps equal on all ranks of the world
+    (of a part of them it says nothing: that part may have its own)."""
+    world = torch.distributed.get_world_size()
+    owners = [m for model in models for m in model.modules()]
+    return frozenset(
+        id(parameter)
+        for owner in owners
+        if isinstance(owner, DistributedDataParallel) and owner.process_group.size() == world
+        for parameter in owner.module.parameters()
+    )
 
 
 def clean(name: str) -> str:

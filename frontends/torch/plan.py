@@ -13,7 +13,8 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from shardproof.engine.errors import InvalidInput
-from shardproof.engine.plan.assumption import Assumption
+from shardproof.engine.plan.assumption import Assumption, Kind
+from shardproof.engine.plan.assumptions import some
 from shardproof.engine.plan.ir import Addend, Expectation, Plan
 from shardproof.frontends.builder.shapes import Inference
 from shardproof.frontends.torch import messages
@@ -23,7 +24,7 @@ from shardproof.frontends.torch.functional import functional
 from shardproof.frontends.torch.lower import Result, Side, lower
 from shardproof.frontends.torch.memory import Functional
 from shardproof.frontends.torch.mesh import Spread
-from shardproof.frontends.torch.trace import Box, Trace
+from shardproof.frontends.torch.trace import BY_NAME, Box, Trace
 
 LOSS, GRADIENT, OUTPUT = "loss", "gradient", "output"
 #: The kind of rows that ask how losses combine, before it is known.
@@ -293,10 +294,11 @@ class _Rows:
         for index, (number, other) in enumerate(parts):
             if index in done:
                 continue
-            if other.result.value < 0:
-                yield Expectation(kind, name, single, ())
-                continue
             box = other.result.compared.box
+            if other.result.value < 0:
+                if box is None or 0 not in box.shape:  # nothing is held where a shard is empty
+                    yield Expectation(kind, name, single, ())
+                continue
             group = self.partial(number, box)
             programs = [self.bases[rank] for rank in group.ranks]
             over = tuple((axis, "partial") for axis in group.axes)
@@ -334,7 +336,8 @@ class _Rows:
 
 
 def assumed(sides: Sides) -> Iterator[Assumption]:
-    """What is assumed of ranks that were not captured."""
+    """What is assumed of the parts that ranks have, and of ranks that were not captured."""
+    yield from parts(sides)
     ranks = sides.families.assumed
     if ranks:
         captured = shown(tuple(step.trace.rank for step in sides.steps))
@@ -383,29 +386,46 @@ def check_names(sides: Sides) -> None:
                 raise InvalidInput(
                     f"parameter {local} has full shape {list(box.full_shape)} by {box.said}, the "
                     f"single side has {list(full[box.name])}"
-                    + (f"; {_STATE}" if box.said == "same name" else ""),
+                    + (f"; {_STATE}" if box.said in BY_NAME else ""),
                     where,
                 )
 
 
 _STATE = "job.start(model, parameters={name: sp.piece(...)}) says which part of a parameter it is"
 
-_SAID = {
-    "DTensor": "as its DTensor spec says",
-    "stated": "as stated in job.start",
-    "Megatron": "as Megatron's metadata for checkpoints says",
-    "same name": "all of the parameter of the same name",
-    "computed": "computed from the full one",
+#: Who says which part of a parameter a rank has: the kind of assumption that it is, and in words.
+_SAID: dict[str, tuple[Kind, str]] = {
+    "DTensor": ("framework", "as its DTensor spec says"),
+    "DDP": ("framework", "all of the parameter of the same name, as DDP gives it to every rank"),
+    "stated": ("stated", "as stated in job.start"),
+    "Megatron": ("framework", "as Megatron's metadata for checkpoints says"),
+    "same name": ("inferred", "all of the parameter of the same name"),
+    "computed": ("stated", "computed from the full one"),
 }
 
 
-def notes(sides: Sides) -> tuple[str, ...]:
-    """What is assumed of inputs, by source, with counts; what the recorder had to assume."""
+def parts(sides: Sides) -> Iterator[Assumption]:
+    """What is assumed of the parts of parameters that ranks have, by who says it, with counts.
+
+    Where nothing but the name and the shape speaks, it is inferred; one rank has all there is.
+    """
     counts = Counter(box.said for step in sides.steps for box in step.boxes.values())
-    lines = [
-        f"parameters of ranks are {_SAID.get(source, source)} ({count} of {counts.total()})"
-        for source, count in sorted(counts.items())
-    ]
+    for source, count in sorted(counts.items()):
+        kind, how = _SAID.get(source, ("user's word", f"as {source} says"))
+        if kind == "inferred" and all(step.trace.world_size == 1 for step in sides.steps):
+            kind = "default"
+        names = dict.fromkeys(
+            name for step in sides.steps for name, box in step.boxes.items() if box.said == source
+        )
+        text = f"parameters of ranks are {how} ({count} of {counts.total()})"
+        if kind == "inferred":
+            text += f": {some(names)}; parameters={{name: sp.same(name)}} of job.start states it"
+        yield Assumption(kind, "parameters of ranks", "capture", text)
+
+
+def notes(sides: Sides) -> tuple[str, ...]:
+    """What the recorder had to assume, and what is not compared."""
+    lines = []
     if not any(r.value >= 0 and r.compared.kind == GRADIENT for r in sides.single.results):
         lines.append("no gradients compared: the single side has none")
     lines += [note for step in (sides.single_step, *sides.steps) for note in step.trace.notes]

@@ -23,6 +23,8 @@ MOST_DIMENSIONS, MOST_ELEMENTS = 24, 1 << 50
 
 #: Marks of the job, as names of events.
 BATCH, FULL, PARAMETER, CONSTANT = "job.batch", "job.full", "job.parameter", "job.constant"
+#: Who says of a box that it is all of the parameter, since it has its name and shape.
+BY_NAME = ("same name", "DDP")
 START, END, WAIT = "job.start", "job.end", "job.wait"
 
 
@@ -67,8 +69,8 @@ Arg: TypeAlias = "int | float | bool | str | Tensor | Items | Named | Ranks | No
 class Box(msgspec.Struct, frozen=True):
     """Which part of a full tensor a local one is, and who says so.
 
-    ``said``: "computed", "DTensor", "stated", "same name".  ``partial``: ranks over which local
-    tensors have to be added up to get the box (the framework's Partial), with the reduction.
+    ``said``: "computed", "DTensor", "DDP", "stated", "same name".  ``partial``: ranks over which
+    local tensors have to be added up to get the box (the framework's Partial), with the reduction.
     """
 
     name: str
@@ -138,7 +140,7 @@ def tensors_of(*args: Arg) -> Iterator[int]:
 
 def write(trace: Trace, path: Path) -> None:
     """Keep a trace in one file."""
-    path.write_bytes(msgspec.msgpack.encode(trace))
+    path.write_bytes(to_bytes(trace))
 
 
 def read(path: Path) -> Trace:
@@ -146,15 +148,27 @@ def read(path: Path) -> Trace:
     try:
         if path.stat().st_size > MOST_BYTES:
             raise InvalidInput(f"a trace of more than {MOST_BYTES} bytes", str(path))
-        trace = msgspec.msgpack.decode(path.read_bytes(), type=Trace)
+        data = path.read_bytes()
     except OSError as error:
         raise InvalidInput(f"cannot be read ({error.strerror})", str(path)) from error
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise InvalidInput(f"expected a trace of one rank ({error})", str(path)) from error
     try:
-        check(trace)
+        return from_bytes(data)
     except InvalidInput as error:
         raise error.within(str(path)) from error
+
+
+def to_bytes(trace: Trace) -> bytes:
+    """A trace as bytes, as files have it."""
+    return msgspec.msgpack.encode(trace)
+
+
+def from_bytes(data: bytes) -> Trace:
+    """The trace in bytes; raises `InvalidInput` for anything that is none."""
+    try:
+        trace = msgspec.msgpack.decode(data, type=Trace)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise InvalidInput(f"expected a trace of one rank ({error})") from error
+    check(trace)
     return trace
 
 
