@@ -281,7 +281,7 @@ class _Rank:
         that is given under the collective's own name."""
         where = f"rank {self.graph.rank}, {node.name}"
         x = self.argument(node.args[0]) if node.args else None
-        if not hasattr(x, "shape") or not hasattr(x, "dtype"):
+        if x is None or not hasattr(x, "shape") or not hasattr(x, "dtype"):
             raise InvalidInput(f"not supported: {node.target} of what is no tensor", where)
         given = self.lo.value(tuple(x.shape), x.dtype, node.target)
         self.lo.append(node.target, inputs, [given.number], {})
