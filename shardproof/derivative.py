@@ -35,6 +35,8 @@ from shardproof.run.tables import guarded
 
 #: The run that decides it, in the directory of the run that it is asked for.
 FOLDER = "derivative"
+#: Operators of the single side beyond which only ``--strict`` asks.
+MOST_OPERATORS = 2000
 #: What the assumption is about.
 ABOUT = "backward"
 WHAT = "the single side's recorded backward"
@@ -64,6 +66,10 @@ def answered(made: Plan, sides: Sides, out: Path, options: Options) -> Answer:
     places = own_places(sides.single_step)
     if not places and not options.strict:
         return Answer(replace(made, notes=(*made.notes, OWN)))
+    (body,) = sides.single.program.bodies
+    if len(body.ops) > MOST_OPERATORS and not options.strict:
+        size = f"{len(body.ops)} operators: --strict asks"
+        return _believed(made, f"is not asked to be the derivative of its forward ({size})")
     try:
         asked = question(sides.single, sides.single_step, losses, gradients)
         check(asked)
