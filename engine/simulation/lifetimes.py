@@ -1,0 +1,82 @@
+"""How long the values of a side are needed, where only some of them are looked at in the end.
+
+A plan at its true size is run to confirm one difference.  What no later instance reads is forgotten
+then, so that the numbers held at one time are few, though all together are many.
+
+Example: of ``y = silu(x); z = neg(y); w = exp(z)`` with ``w`` kept, x ends with the first
+instance, y with the second, z with the third; two values are held at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Sequence
+from dataclasses import dataclass, field
+
+from shardproof.engine.interpreters import Weighted
+from shardproof.engine.schedule.instances import Instance
+
+
+def last_uses(instances: Sequence[Instance], kept: Collection[int]) -> list[tuple[int, ...]]:
+    """For each instance, the tensors that are read or written there for the last time."""
+    seen = set(kept)
+    ends: list[tuple[int, ...]] = []
+    for instance in reversed(instances):
+        here = {v for v in (*instance.inputs, *instance.outputs) if v >= 0} - seen
+        ends.append(tuple(sorted(here)))
+        seen |= here
+    return ends[::-1]
+
+
+def most_at_once(
+    instances: Sequence[Instance], ends: Sequence[Sequence[int]], numbers: Sequence[int]
+) -> int:
+    """How many numbers are held at one time; ``numbers``: how many each tensor has."""
+    held = most = 0
+    for instance, ended in zip(instances, ends, strict=True):
+        held += sum(numbers[v] for v in instance.outputs)
+        most = max(most, held)
+        held -= sum(numbers[v] for v in ended)
+    return most
+
+
+@dataclass(slots=True)
+class Evaluated:
+    """Results of operators by what was applied to which objects: ranks that hold equal values hold
+    one object, and the operator is evaluated once.
+
+    An entry holds its operands, so that no other object can take their place; it is forgotten when
+    no tensor has one of its operands or results any more.
+    """
+
+    _entries: dict[Hashable, tuple[list[Weighted | None], list[Weighted]]] = field(
+        default_factory=dict
+    )
+    _keys: dict[int, list[Hashable]] = field(default_factory=dict)
+    _tensors: dict[int, int] = field(default_factory=dict)
+
+    def get(self, key: Hashable) -> list[Weighted] | None:
+        """The results of an entry."""
+        entry = self._entries.get(key)
+        return None if entry is None else entry[1]
+
+    def add(
+        self, key: Hashable, operands: list[Weighted | None], results: list[Weighted]
+    ) -> list[Weighted]:
+        """Keep the results of an operator."""
+        self._entries[key] = operands, results
+        for value in (*operands, *results):
+            if value is not None:
+                self._keys.setdefault(id(value), []).append(key)
+        return results
+
+    def taken(self, value: Weighted) -> None:
+        """A tensor has this value."""
+        self._tensors[id(value)] = self._tensors.get(id(value), 0) + 1
+
+    def released(self, value: Weighted) -> None:
+        """A tensor has this value no longer."""
+        self._tensors[id(value)] -= 1
+        if not self._tensors[id(value)]:
+            del self._tensors[id(value)]
+            for key in self._keys.pop(id(value), ()):
+                self._entries.pop(key, None)
