@@ -39,20 +39,24 @@ def most_at_once(
     return most
 
 
+#: Numbers that results may have that ranks share, where values are forgotten.
+MOST_SHARED = 20_000_000
+
+
 @dataclass(slots=True)
 class Evaluated:
     """Results of operators by what was applied to which objects: ranks that hold equal values hold
     one object, and the operator is evaluated once.
 
-    An entry holds its operands, so that no other object can take their place; it is forgotten when
-    no tensor has one of its operands or results any more.
+    An entry holds its operands, so that no other object can take their place.  ``most``: numbers
+    that results may have together (None: any); the oldest are forgotten then.
     """
 
+    most: int | None = None
     _entries: dict[Hashable, tuple[list[Weighted | None], list[Weighted]]] = field(
         default_factory=dict
     )
-    _keys: dict[int, list[Hashable]] = field(default_factory=dict)
-    _tensors: dict[int, int] = field(default_factory=dict)
+    _numbers: int = 0
 
     def get(self, key: Hashable) -> list[Weighted] | None:
         """The results of an entry."""
@@ -64,19 +68,9 @@ class Evaluated:
     ) -> list[Weighted]:
         """Keep the results of an operator."""
         self._entries[key] = operands, results
-        for value in (*operands, *results):
-            if value is not None:
-                self._keys.setdefault(id(value), []).append(key)
+        if self.most is not None:
+            self._numbers += sum(x.data.size for x in results)
+            while self._numbers > self.most:
+                _, oldest = self._entries.pop(next(iter(self._entries)))
+                self._numbers -= sum(x.data.size for x in oldest)
         return results
-
-    def taken(self, value: Weighted) -> None:
-        """A tensor has this value."""
-        self._tensors[id(value)] = self._tensors.get(id(value), 0) + 1
-
-    def released(self, value: Weighted) -> None:
-        """A tensor has this value no longer."""
-        self._tensors[id(value)] -= 1
-        if not self._tensors[id(value)]:
-            del self._tensors[id(value)]
-            for key in self._keys.pop(id(value), ()):
-                self._entries.pop(key, None)

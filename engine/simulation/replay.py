@@ -27,7 +27,7 @@ from shardproof.engine.plan.ir import MICROBATCH, Attr, Program, Shard
 from shardproof.engine.schedule.instances import Instance, Unrolled
 from shardproof.engine.simulation.axis_classes import Factors, extent
 from shardproof.engine.simulation.inputs import Inputs
-from shardproof.engine.simulation.lifetimes import Evaluated, last_uses
+from shardproof.engine.simulation.lifetimes import MOST_SHARED, Evaluated, last_uses
 from shardproof.engine.simulation.small_shapes import Sizes
 from shardproof.engine.simulation.trace_axes import (
     Recording,
@@ -96,13 +96,14 @@ class Replay:
         use."""
         self.values = [{} for _ in self.unrolled.tensors]
         instances = self.unrolled.instances
-        ends = [()] * len(instances) if kept is None else last_uses(instances, kept)
+        ends: list[tuple[int, ...]] = [()] * len(instances)
+        if kept is not None:
+            ends = last_uses(instances, kept)
+            self._evaluated.most = MOST_SHARED
         for number, (instance, ended) in enumerate(zip(instances, ends, strict=True)):
             with located(instance, self.programs), np.errstate(all="ignore"):
                 self.instance(number, instance)
             for tensor in ended:
-                for value in self.values[tensor].values():
-                    self._evaluated.released(value)
                 self.values[tensor] = {}
 
     def instance(self, number: int, instance: Instance) -> None:
@@ -157,7 +158,6 @@ class Replay:
     def put(self, tensor: int, at: Mapping[str, int], value: Weighted) -> None:
         """Keep the value of a tensor at coordinates."""
         self.values[tensor][self.key(tensor, at)] = value
-        self._evaluated.taken(value)
 
     def interpreter(self, at: Mapping[str, int]) -> FloatInterpreter:
         key = tuple(at.items())

@@ -66,6 +66,11 @@ MOST_ENTRIES = 200_000_000
 MOST_CONFIRMED = 40_000_000
 #: Numbers that such a plan computes in all.
 MOST_COMPUTED = 1_000_000_000
+#: Why a difference of another plan is not sought in the plan itself.
+TOO_LARGE = (
+    "a difference was seen at fewer classes, experts or positions only, and the plan counts these; "
+    "at their true number it is too large to be run"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,21 +234,18 @@ def confirmed(
     simulation: Simulation, plan: Plan, single: Derived, parallel: Unrolled
 ) -> Simulation:
     """A difference of another plan, sought in the plan itself: all indexed axes at their true
-    sizes.  Only what differed is computed (of losses and others: the losses), and nothing is kept
-    but that.  It says so in ``failure`` if that is too large."""
+    sizes, the others first at one position of each part, then at two.  Only what differed is
+    computed (of losses and others: the losses), and nothing is kept but that.  It says so in
+    ``failure`` if that is too large."""
     apart = [c.demand for c in simulation.comparisons if c.differs and c.demand.required]
     apart = [demand for demand in apart if demand.kind == LOSS] or apart
     one, many = _needed(apart, single, parallel)
+    result = Simulation(expanded=simulation.expanded, failure=TOO_LARGE, seed=simulation.seed)
     try:
-        sizes = small_shapes(plan, one, many, simulation.expanded, found=apart, whole=True)
-        if not _affordable(plan, one, many, sizes, apart):
-            sizes = sizes.again(per_shard=1)
-        if not _affordable(plan, one, many, sizes, apart):
-            raise Unsupported(
-                "a difference was seen at fewer classes, experts or positions only, and the plan "
-                "counts these; at their true number it is too large to be run"
-            )
-        result = _run(plan, one, many, sizes, simulation.seed, apart, forgetful=True)
+        sizes = small_shapes(plan, one, many, simulation.expanded, 1, found=apart, whole=True)
+        for again in (sizes, sizes.again(per_shard=2)):
+            if not result.differs and _affordable(plan, one, many, again, apart):
+                result = _run(plan, one, many, again, simulation.seed, apart, forgetful=True)
         return replace(result, sides={})
     except (Unsupported, ShapeMismatch, InvalidInput) as error:
         return Simulation(expanded=simulation.expanded, failure=str(error), seed=simulation.seed)
