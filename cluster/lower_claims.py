@@ -30,9 +30,9 @@ TRIED_SECONDS = 2.0
 WORTH_SECONDS = 8.0
 """The others go to the cluster if they would take longer than this: its tasks begin in seconds."""
 
-SWEPT = 32
-"""After so many claims what they were stated with is freed: terms and their tables refer to each
-other."""
+SWEPT, SWEPT_BYTES = 16, 64 << 20
+"""After so many claims what they were stated with is freed, if it takes so much memory: terms and
+their tables refer to each other."""
 
 SLICES_PER_WORKER = 8
 """More than one, since claims differ in size and the slowest slice is waited for."""
@@ -59,20 +59,20 @@ def texts(
     templates = result.templates
     # Where values were guessed, all templates have their obligations already.
     goes_out = settings.own_cluster and not result.guessed
-    with swept(SWEPT) as sweep:
+    with swept(SWEPT, SWEPT_BYTES) as sweep:
         for template in templates:
             left = len(templates) - len(listed)
             if goes_out and _is_worth(time.perf_counter() - start, len(listed), left):
                 listed += _spread(result, templates[len(listed) :], settings, tell)
                 break
-            stated = _lowered(
+            text = _lowered(
                 template.obligation
                 or lowered(result.nodes, template.claim, result.more, result.memo),
                 written,
             )
-            listed.append(stated)
-            if not isinstance(stated, str):
-                give(stated)
+            listed.append(text)
+            if not isinstance(text, str):
+                give(text)
             sweep()
     settle(result, {n: why for n, why in enumerate(listed) if isinstance(why, str)})
     return [one for one in listed if not isinstance(one, str)]

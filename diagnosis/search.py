@@ -249,12 +249,15 @@ class Diagnosis:
         new = reached(state, divergence.instances) - known
         return any(c.value in new for c in state.conclusions if not c.holds)
 
-    def _is_told(self, found: Finding) -> bool:
+    def _is_told(self, finding: Finding) -> bool:
         """Whether this is the other direction of an operator that was reported without repair."""
         return any(
             not cause.repairs
-            and (found.layer == cause.findings[0].layer or found.layer in cause.findings[0].layers)
-            and _forward(cause.findings[0].operator) == _forward(found.operator)
+            and (
+                finding.layer == cause.findings[0].layer
+                or finding.layer in cause.findings[0].layers
+            )
+            and _forward(cause.findings[0].operator) == _forward(finding.operator)
             for cause in self.causes
         )
 
@@ -307,16 +310,16 @@ class Diagnosis:
 
     def _cause(
         self,
-        found: tuple[Finding, ...],
+        findings: tuple[Finding, ...],
         divergence: Divergence | None,
         state: Partition,
         best: tuple[Candidate, Partition] | None,
         assuming: tuple[int, ...],
     ) -> None:
         repairs = (best[0].sentence,) if best else ()
-        name = best[0].cause if best else found[0].cause
+        name = best[0].cause if best else findings[0].cause
         after = best[1] if best else None
-        self.causes.append(Cause(found, divergence, state, repairs, name, after, assuming))
+        self.causes.append(Cause(findings, divergence, state, repairs, name, after, assuming))
 
 
 # -- findings --------------------------------------------------------------------------------------
@@ -404,14 +407,14 @@ def _listed(repairs: Sequence[str]) -> str:
     return "; ".join(repairs[:MOST_SENTENCES]) + more
 
 
-def _of_conclusion(state: Partition, found: Conclusion) -> Finding:
+def _of_conclusion(state: Partition, conclusion: Conclusion) -> Finding:
     return Finding(
         "conclusion",
-        found.message,
-        told(found.kind, found.name),
-        found.name,
-        made_at(state.parallel.unrolled.instances, found.value),
-        found.ranks,
+        conclusion.message,
+        told(conclusion.kind, conclusion.name),
+        conclusion.name,
+        made_at(state.parallel.unrolled.instances, conclusion.value),
+        conclusion.ranks,
     )
 
 
@@ -425,10 +428,10 @@ def _likely(cause: Cause) -> str:
     return cause.name if put_right else ""
 
 
-def _other_shards(plan: Plan, found: Conclusion) -> Iterator[Candidate]:
+def _other_shards(plan: Plan, conclusion: Conclusion) -> Iterator[Candidate]:
     """The parameter of a gradient, held in another part."""
-    if found.kind == GRADIENT and found.program >= 0:
-        yield from other_shards(plan, found.name, [found.program])
+    if conclusion.kind == GRADIENT and conclusion.program >= 0:
+        yield from other_shards(plan, conclusion.name, [conclusion.program])
 
 
 def _forward(operator: str) -> str:

@@ -9,7 +9,7 @@ from random import Random
 from typing import Final
 
 from shardproof.engine.plan.ir import Attr, Body, Op, Plan
-from shardproof.mutation.edit import alike, with_body, with_program
+from shardproof.mutation.edit import alike, pick_body, with_body, with_program
 from shardproof.mutation.operators import NUMBERS
 from shardproof.mutation.table import Changed, Mutation, Mutator, on_operator
 
@@ -35,10 +35,10 @@ def both_directions(plan: Plan, rng: Random) -> Mutation | None:
         [Fraction(old) * 2, Fraction(old) * (1 + Fraction(1, 1000)), Fraction(old) + 1]
     )
 
-    def moved(held: Op) -> Op:
-        if _same(held, op):
-            return replace(held, attrs={**held.attrs, key: new})
-        return held
+    def moved(other: Op) -> Op:
+        if _same(other, op):
+            return replace(other, attrs={**other.attrs, key: new})
+        return other
 
     bodies = list(program.bodies)
     for number, body in enumerate(bodies):
@@ -49,12 +49,12 @@ def both_directions(plan: Plan, rng: Random) -> Mutation | None:
     return Mutation(with_program(plan, p, made), f"{what} becomes {new}")
 
 
-def _same(held: Op, op: Op) -> bool:
+def _same(other: Op, op: Op) -> bool:
     """Whether an operator is ``op``, or its backward."""
     return (
-        held.name == op.name
-        and held.source.module == op.source.module
-        and _own(held.attrs) == _own(op.attrs)
+        other.name == op.name
+        and other.source.module == op.source.module
+        and _own(other.attrs) == _own(op.attrs)
     )
 
 
@@ -64,16 +64,10 @@ def _own(attrs: Mapping[str, Attr]) -> dict[str, Attr]:
 
 def loss_changed(plan: Plan, rng: Random) -> Mutation | None:
     """A loss that is not one, that counts twice, or another number in its place."""
-    choices = [
-        (p, b)
-        for p, program in enumerate(plan.programs)
-        for b, body in enumerate(program.bodies)
-        if body.losses
-    ]
-    if not choices:
+    chosen = pick_body(plan, rng, lambda body: body.losses)
+    if chosen is None:
         return None
-    p, b = rng.choice(choices)
-    body = plan.programs[p].bodies[b]
+    p, b, body = chosen
     loss = body.losses[0]
     others = [
         v

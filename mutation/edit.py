@@ -93,6 +93,20 @@ def pick(items: Sequence[T], rng: Random, key: Callable[[T], object]) -> T | Non
     return rng.choice(kinds[rng.choice(list(kinds))]) if kinds else None
 
 
+def pick_body(
+    plan: Plan, rng: Random, fits: Callable[[Body], object]
+) -> tuple[int, int, Body] | None:
+    """One of the bodies that fit, each as likely as any other, with its program's and its own
+    number; None: none fits."""
+    bodies = [
+        (p, b, body)
+        for p, program in enumerate(plan.programs)
+        for b, body in enumerate(program.bodies)
+        if fits(body)
+    ]
+    return rng.choice(bodies) if bodies else None
+
+
 def name_op(plan: Plan, place: Place) -> str:
     """An operator in words."""
     program = plan.programs[place.program]

@@ -148,7 +148,7 @@ def run(plan: Plan, single: Unrolled, parallel: Unrolled, seed: int, *, field: b
 
 
 def choose_sizes(
-    plan: Plan, single: Unrolled, parallel: Unrolled, found: Sequence[Demand] = ()
+    plan: Plan, single: Unrolled, parallel: Unrolled, demands: Sequence[Demand] = ()
 ) -> Sizes:
     """True sizes with every rank and microbatch by itself if that is not too much; else small
     sizes, with as many members distinct as can be."""
@@ -158,14 +158,14 @@ def choose_sizes(
     recorder = Recorder(plan, single, parallel)
     first = recorder.run([plan.single], single)
     second = recorder.run(plan.programs, parallel)
-    for demand in found:
+    for demand in demands:
         recorder.expect(demand, first, second)
     true = TrueSizes(plan, recorder, first, second, every, 0)
     if _fits(true, parallel):
         return true
     for expanded in dict.fromkeys((every, needed | {MICROBATCH}, needed)):
         for per_shard in (2, 1):
-            sizes = small_shapes(plan, single, parallel, expanded, per_shard, INDEXED, found)
+            sizes = small_shapes(plan, single, parallel, expanded, per_shard, INDEXED, demands)
             if _fits(sizes, parallel):
                 return sizes
     raise Unsupported(f"{sizes.entries} numbers for each of its members after shrinking")
@@ -196,17 +196,17 @@ def _difference(
 
 
 def _differences(
-    plan: Plan, found: Sequence[Demand], one: Replay, many: Replay, field: bool
+    plan: Plan, demands: Sequence[Demand], one: Replay, many: Replay, field: bool
 ) -> Iterator[Difference]:
     """Everything that is expected, on every rank; what nothing computes is zero, a loss that no
     rank computes is none."""
-    wanted = {d.expected: one.get(d.expected, {}).data for d in found if d.expected >= 0}
+    wanted = {d.expected: one.get(d.expected, {}).data for d in demands if d.expected >= 0}
     scales = {v: float(np.abs(x).max(initial=0.0)) for v, x in wanted.items()}
-    gradients = [scales.get(d.expected, 0.0) for d in found if d.kind != LOSS]
+    gradients = [scales.get(d.expected, 0.0) for d in demands if d.kind != LOSS]
     least = SMALLEST_SCALE * max(gradients, default=0.0)
-    if any(d.kind == LOSS and d.program < 0 for d in found):
+    if any(d.kind == LOSS and d.program < 0 for d in demands):
         yield Difference(np.inf, "no rank computes a loss")
-    for demand, at, expected, addends in outcomes(found, one, many):
+    for demand, at, expected, addends in outcomes(demands, one, many):
         zero = np.zeros_like(addends[0][1] if expected is None else expected)
         left, right = (zero if expected is None else expected), zero
         # In the field fractions are compared by what they are fractions of.

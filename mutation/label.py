@@ -68,19 +68,19 @@ def label(plan: Plan) -> Labelled:
     return labelled
 
 
-def _run_by_ranks(plan: Plan, found: Labelled) -> Labelled:
+def _run_by_ranks(plan: Plan, labelled: Labelled) -> Labelled:
     """The label with a second opinion: a difference that it sees is one."""
     if not runtime.fits(plan):
-        return replace(found, ranks="not run: too large")
+        return replace(labelled, ranks="not run: too large")
     try:
         error, where = runtime.worst(plan, 0)
     except (Unsupported, runtime.Undefined) as problem:
-        return replace(found, ranks=str(problem))
+        return replace(labelled, ranks=str(problem))
     except (Stuck, ShapeMismatch, InvalidInput) as problem:
-        return Labelled("invalid", str(problem), found.error, found.field, "stuck")
+        return Labelled("invalid", str(problem), labelled.error, labelled.field, "stuck")
     if error > DIFFERENT:
-        return Labelled("different", where, error, found.field, "differs")
-    return replace(found, ranks="same")
+        return Labelled("different", where, error, labelled.field, "differs")
+    return replace(labelled, ranks="same")
 
 
 def _evaluated(plan: Plan) -> Labelled:

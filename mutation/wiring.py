@@ -8,7 +8,7 @@ from typing import Final
 
 from shardproof.engine.plan.collectives import COLLECTIVES, COMMUNICATION
 from shardproof.engine.plan.ir import Attr, Body, Group, Op, Plan
-from shardproof.mutation.edit import Draft, alike, with_body
+from shardproof.mutation.edit import Draft, alike, pick_body, with_body
 from shardproof.mutation.table import Changed, Mutation, Mutator, on_operator
 
 
@@ -268,16 +268,10 @@ def another_context(body: Body, number: int, rng: Random) -> Changed | None:
 
 def reducer_changed(plan: Plan, rng: Random) -> Mutation | None:
     """A gradient that the reducer forgets, or puts in another one's place."""
-    choices = [
-        (p, b)
-        for p, program in enumerate(plan.programs)
-        for b, body in enumerate(program.bodies)
-        if body.reduced
-    ]
-    if not choices:
+    chosen = pick_body(plan, rng, lambda body: body.reduced)
+    if chosen is None:
         return None
-    p, b = rng.choice(choices)
-    body = plan.programs[p].bodies[b]
+    p, b, body = chosen
     i = rng.randrange(len(body.reduced))
     read, _, shard = body.reduced[i]
     like = [

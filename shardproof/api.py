@@ -165,13 +165,13 @@ def _run(
 
     start = time.perf_counter()
     progress.phase("load")
-    chosen, stated = path(options.out), path(options.assume)
+    chosen, assume_file = path(options.out), path(options.assume)
     named = tuple(p for p in (single, parallel) if isinstance(p, Path))
     settings.require_installed()
     rundir.refuse_nameless(*named, chosen or rundir.DEFAULT, path(options.cache_dir))
     if chosen is not None:
         rundir.refuse_used(chosen)
-    assumptions = assume.Assumptions() if stated is None else assume.read(stated)
+    assumptions = assume.Assumptions() if assume_file is None else assume.read(assume_file)
     related = path(options.relations)
     if related is not None:
         assumptions = replace(assumptions, relations=str(related.resolve()))

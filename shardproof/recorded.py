@@ -12,9 +12,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
-from shardproof import api
+from shardproof import api, derivative
 from shardproof.diagnosis.explain.counterexample import simulated
 from shardproof.engine.findings import Finding
+from shardproof.engine.plan.assumption import texts
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.plan_files import store
 from shardproof.engine.plan_files.wellformed import check as check_plan
@@ -28,6 +29,7 @@ from shardproof.frontends.torch.plan import (
     check_names,
     combinations,
     notes,
+    parts,
     probe,
     sides,
 )
@@ -97,9 +99,9 @@ def answered(
     check_names(traces)
     too_early = [f for step in traces.steps for f in step.findings]
     if too_early:
-        return Result("refuted", findings=distinct(too_early), assumptions=notes(traces))
+        return Result("refuted", findings=distinct(too_early), assumptions=known_of(traces))
     if traces.families.missing:
-        return Result("inconclusive", reason=uncaptured(traces), assumptions=notes(traces))
+        return Result("inconclusive", reason=uncaptured(traces), assumptions=known_of(traces))
     made = make_plan(traces, combination=combination(traces, combine))
     check_plan(made)
     made = guarded(made, traces.single.contents)
@@ -111,32 +113,37 @@ def answered(
             reason = f"the translation is not what PyTorch computes: {checked.message}"
             return Result("inconclusive", reason=reason)
         made = replace(made, notes=(*made.notes, checked.text()))
-    return reasoned(prove(made, options, progress, time.perf_counter() - start), traces)
+    return reasoned(prove(made, traces, options, progress, start), traces)
 
 
-def reasoned(result: Result, found: Sides) -> Result:
+def known_of(sides: Sides) -> tuple[str, ...]:
+    """What is assumed and noted of recorded steps, without a plan."""
+    return (*texts(parts(sides)), *notes(sides))
+
+
+def reasoned(result: Result, sides: Sides) -> Result:
     """The result with the reason why an operator was not lowered, in place of "is not declared"."""
     reasons = {
         f"operator {name} is not declared": f"{name} is not lowered: {reason}"
-        for side in (found.single, *found.ranks)
+        for side in (sides.single, *sides.ranks)
         for name, reason in side.gaps.items()
     }
 
-    def text(said: str) -> str:
+    def text(message: str) -> str:
         for before, after in reasons.items():
-            said = said.replace(before, after)
-        return said
+            message = message.replace(before, after)
+        return message
 
     findings = tuple(f._replace(message=text(f.message)) for f in result.findings)
     return replace(result, reason=text(result.reason), findings=findings) if reasons else result
 
 
-def uncaptured(found: Sides) -> str:
+def uncaptured(sides: Sides) -> str:
     """That some ranks have to be captured before anything can be said, and which."""
-    captured = shown(tuple(step.trace.rank for step in found.steps))
+    captured = shown(tuple(step.trace.rank for step in sides.steps))
     return (
         f"what was captured (ranks {captured}) does not tell what all ranks run: ranks "
-        f"{shown(found.families.missing)} have to be captured too"
+        f"{shown(sides.families.missing)} have to be captured too"
     )
 
 
@@ -153,9 +160,9 @@ def distinct(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     return tuple(known.values())
 
 
-def combination(found: Sides, combine: Combine) -> Combination:
+def combination(sides: Sides, combine: Combine) -> Combination:
     """How losses combine: the first way that holds; the first one there is, if none does."""
-    ways = combinations(found)
+    ways = combinations(sides)
     if not ways:
         return Combination("sum", ())
     if len(ways) == 1:
@@ -163,7 +170,7 @@ def combination(found: Sides, combine: Combine) -> Combination:
     allowed = [(n, way) for n, way in enumerate(ways) if combine is None or way.said == combine]
     if not allowed:
         return ways[0]
-    asking = probe(found)
+    asking = probe(sides)
     check_plan(asking)
     result = partition(asking)
     holding: dict[str, list[bool]] = {}
@@ -182,14 +189,15 @@ def combination(found: Sides, combine: Combine) -> Combination:
     return next((way for n, way in allowed if f"{CANDIDATE} {n}" not in differs), allowed[0][1])
 
 
-def prove(made: Plan, options: Options, progress: Progress, seconds: float) -> Result:
-    """Decide a plan, in a run directory of its own."""
-    chosen, stated = path(options.out), path(options.assume)
+def prove(made: Plan, sides: Sides, options: Options, progress: Progress, start: float) -> Result:
+    """Decide a plan, in a run directory of its own; ``start``: when the work on it began."""
+    chosen, assume_file = path(options.out), path(options.assume)
     if chosen is not None:
         rundir.refuse_used(chosen)
-    assumptions = Assumptions() if stated is None else read(stated)
+    assumptions = Assumptions() if assume_file is None else read(assume_file)
     out = rundir.create(chosen, made.name, datetime.now())
     settings = options.settings()
+    made, beside = derivative.answered(made, sides, out, options)
     question = request.Request(
         plan=store.save(made, out / PLAN),
         # A pool is there for as long as what began it: whoever goes on later uses none.
@@ -200,4 +208,6 @@ def prove(made: Plan, options: Options, progress: Progress, seconds: float) -> R
         options=options.given(),
     )
     request.write(out, question)
-    return api.prove(made, out, question, settings, progress, seconds)
+    seconds = time.perf_counter() - start
+    result = api.prove(made, out, question, settings, progress, seconds)
+    return replace(result, findings=(*result.findings, *beside))

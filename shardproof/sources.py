@@ -51,8 +51,8 @@ def replay(single: Path, parallel: Path | None, options: Options) -> Validation:
     """What the files say, evaluated by other means than the plan that they are read as; raises
     `InvalidInput` for files of which nobody can."""
     reader, other = _replayer(single, parallel)
-    stated = {} if options.relations is None else {"relations": str(options.relations)}
-    return reader.replay(single, other, stated)
+    options_of_reader = {} if options.relations is None else {"relations": str(options.relations)}
+    return reader.replay(single, other, options_of_reader)
 
 
 def _replayer(single: Path, parallel: Path | None) -> tuple[Replays, Path]:

@@ -83,10 +83,12 @@ def conforms(
         expected = function(*tensors, **given)
         outputs = list(expected) if isinstance(expected, tuple | list) else [expected]
         where = f"{operator} of shapes {[list(np.shape(x)) for x in inputs]} with {chosen}"
-        found = _applied(operator, inputs, chosen, where)
-        if len(found) != len(outputs):
-            raise Nonconforming(f"{where}: {len(found)} outputs, the function has {len(outputs)}")
-        for number, (mine, theirs) in enumerate(zip(found, outputs, strict=True)):
+        computed = _applied(operator, inputs, chosen, where)
+        if len(computed) != len(outputs):
+            raise Nonconforming(
+                f"{where}: {len(computed)} outputs, the function has {len(outputs)}"
+            )
+        for number, (mine, theirs) in enumerate(zip(computed, outputs, strict=True)):
             _close(mine, theirs.detach().numpy(), f"output {number} of {where}")
         if backward:
             _gradients(torch, rng, operator, inputs, tensors, outputs, chosen, where)
@@ -157,16 +159,18 @@ def _gradients(
         )
 
 
-def _close(found: Array, expected: Array, what: str) -> None:
+def _close(computed: Array, expected: Array, what: str) -> None:
     """Raise unless two tensors are equal up to a relative error of the whole."""
-    if found.shape != expected.shape:
-        raise Nonconforming(f"{what}: shape {list(found.shape)}, expected {list(expected.shape)}")
+    if computed.shape != expected.shape:
+        raise Nonconforming(
+            f"{what}: shape {list(computed.shape)}, expected {list(expected.shape)}"
+        )
     finite = np.abs(expected[np.isfinite(expected)])
     scale = max(1.0, float(finite.max(initial=0.0)))
-    if np.allclose(found, expected, rtol=0, atol=TOLERANCE * scale, equal_nan=True):
+    if np.allclose(computed, expected, rtol=0, atol=TOLERANCE * scale, equal_nan=True):
         return
     with np.errstate(invalid="ignore"):
-        off = np.abs(found - expected)
+        off = np.abs(computed - expected)
     at = np.unravel_index(int(np.argmax(np.nan_to_num(off, nan=np.inf))), off.shape)
     place = [int(n) for n in at]
-    raise Nonconforming(f"{what}: at {place} {found[at]:.9g}, expected {expected[at]:.9g}")
+    raise Nonconforming(f"{what}: at {place} {computed[at]:.9g}, expected {expected[at]:.9g}")

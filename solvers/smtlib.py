@@ -110,7 +110,7 @@ def has_products(linear_text: str) -> bool:
 
 def encode_name(name: str) -> str:
     """The SMT-LIB spelling of a symbol or function; different names have different spellings."""
-    encoded = _UNQUOTABLE.sub(lambda found: f"%{ord(found[0]):x};", name)
+    encoded = _UNQUOTABLE.sub(lambda match: f"%{ord(match[0]):x};", name)
     if encoded in _RESERVED or encoded in _OPERATORS or encoded[0] in "?.@":
         encoded = f"?{encoded}"
     return encoded if _SIMPLE.fullmatch(encoded) else f"|{encoded}|"
@@ -118,7 +118,7 @@ def encode_name(name: str) -> str:
 
 def decode_name(spelling: str) -> str:
     """The name that :func:`encode_name` spelled so."""
-    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), spelling.strip("|").removeprefix("?"))
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), spelling.strip("|").removeprefix("?"))
 
 
 def constant(value: Fraction) -> str:

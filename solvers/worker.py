@@ -185,17 +185,17 @@ def _logic(text: str) -> str:
     return match[1]
 
 
-def _undecided(said: str, question: Question) -> Outcome:
+def _undecided(reason: str, question: Question) -> Outcome:
     """Whether a solver that did not decide ran into a limit, and which."""
-    lowered = said.lower()
+    lowered = reason.lower()
     if "memout" in lowered or "memory" in lowered:
-        return Outcome("memory", reason=said)
+        return Outcome("memory", reason=reason)
     if "resource" in lowered:
-        reached = f"resource limit {question.resource_limit} reached ({said})"
+        reached = f"resource limit {question.resource_limit} reached ({reason})"
         return Outcome("timeout", reason=reached)
     if "timeout" in lowered or "canceled" in lowered:
-        return Outcome("timeout", reason=said)
-    return Outcome("unknown", reason=said)
+        return Outcome("timeout", reason=reason)
+    return Outcome("unknown", reason=reason)
 
 
 def answer(ask: Callable[[Question], Outcome], version: str, question: Question) -> Reply:

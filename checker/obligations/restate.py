@@ -165,12 +165,12 @@ class Rebuilder:
         inputs = [x for x in claim.inputs if x is not None]
         here = cone(self.nodes, inputs, claim.outputs, adds=claim.adds)
         unplaced = form(self.nodes, claim, placed=False)
-        stated = self.stated.get(template, [])
+        claims = self.stated.get(template, [])
         if template not in self.forms:
-            self.forms[template] = [form(self.nodes, other, placed=False) for other in stated]
+            self.forms[template] = [form(self.nodes, other, placed=False) for other in claims]
         return any(
             its == unplaced and is_moved(self.nodes, here, claim, other)
-            for its, other in zip(self.forms[template], stated, strict=True)
+            for its, other in zip(self.forms[template], claims, strict=True)
         )
 
     def finish(self) -> None:
@@ -197,9 +197,9 @@ class Rebuilder:
         here = cone(self.nodes, inputs, claim.outputs, adds=claim.adds)
         joined = {axis for axis, _ in claim.over}
         for number in here.opaque | here.opened | here.defined:
-            held = self.nodes[number].coordinates
-            if held & joined or (held and number not in here.opaque):
-                raise Unsupported(f"node {number} is another value at every {sorted(held)}")
+            axes = self.nodes[number].coordinates
+            if axes & joined or (axes and number not in here.opaque):
+                raise Unsupported(f"node {number} is another value at every {sorted(axes)}")
 
     def _rebuild(
         self, claim: Claim, template: int, where: str, defined: Defined | None
@@ -232,7 +232,7 @@ class Rebuilder:
         if defined.operand(claim):
             return
         claimed = _partial(b for _, b in obligation.goals)
-        for term in (t for t in obligation.taken if t not in claimed):
+        for term in (t for t in obligation.applications if t not in claimed):
             if positive(term.args[0], obligation.symbols, defined.signs):
                 self.particular = True
                 continue
@@ -275,7 +275,7 @@ def _equal(left: Term, right: Term) -> Texts:
 
 def _partial(roots: Iterable[Term]) -> set[Term]:
     """Applications of partial functions below the given terms."""
-    found: set[Term] = set()
+    applications: set[Term] = set()
     seen: set[Term] = set()
     todo = list(roots)
     while todo:
@@ -285,8 +285,8 @@ def _partial(roots: Iterable[Term]) -> set[Term]:
         seen.add(term)
         todo.extend(term.args)
         if term.kind == "app" and is_partial(str(term.name)):
-            found.add(term)
-    return found
+            applications.add(term)
+    return applications
 
 
 def single_values(side: Side, nodes: NodeTable) -> frozenset[int]:
@@ -300,10 +300,10 @@ def single_values(side: Side, nodes: NodeTable) -> frozenset[int]:
         if value >= 0 and (lineage := side.lineages[value]) is not None
         for addend in lineage.addends
     ]
-    found: set[int] = set()
+    values: set[int] = set()
     while todo:
         number = todo.pop()
-        if number not in found:
-            found.add(number)
+        if number not in values:
+            values.add(number)
             todo += nodes[number].definition.children()
-    return frozenset(found)
+    return frozenset(values)

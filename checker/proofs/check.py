@@ -113,7 +113,7 @@ def _follow(
     number: int,
     text: str,
     proof: str,
-    found: Proofs,
+    proofs: Proofs,
     uncovered: dict[str, list[int]],
     problems: Problems,
 ) -> None:
@@ -125,8 +125,8 @@ def _follow(
     except NotCovered as error:
         uncovered.setdefault(str(error), []).append(number)
     else:
-        found.counts["proofs_followed"] += 1
-        found.counts["proof_steps"] += checked.steps
+        proofs.counts["proofs_followed"] += 1
+        proofs.counts["proof_steps"] += checked.steps
 
 
 def _named(numbers: Sequence[int]) -> str:
@@ -139,7 +139,7 @@ def _ask_each(
     run: Run,
     entries: Mapping[int, ProofEntry],
     alone: Alone,
-    found: Proofs,
+    proofs: Proofs,
     problems: Problems,
 ) -> None:
     """Every solver that an entry names must say "unsat" again, by itself."""
@@ -157,10 +157,10 @@ def _ask_each(
                     f"template {number}: the certificate says that {name} proves it, "
                     f"{name} says {verdict}",
                 )
-    found.counts["asked_alone"] = count
+    proofs.counts["asked_alone"] = count
     for number, entry in sorted(entries.items()):
         if len(entry.solvers) == 1:
-            found.notes.append(f"template {number} is proved by {entry.solvers[0]} alone")
+            proofs.notes.append(f"template {number} is proved by {entry.solvers[0]} alone")
 
 
 def _texts(run: Run, number: int) -> Texts:

@@ -92,16 +92,16 @@ class _Proof:
         self.facts[name] = fact
 
     def step(self, name: str, rest: Sequence[Form]) -> int:
-        stated: list[Form] = []
+        printed: list[Form] = []
         while rest and rest[0] != ":rule":
-            stated.append(rest[0])
+            printed.append(rest[0])
             rest = rest[1:]
         named = len(rest) % 2 == 0 and all(isinstance(key, str) for key in rest[::2])
         fields = dict(zip(rest[::2], rest[1::2], strict=True)) if named else {}
         rule = fields.pop(":rule", None)
         premises, arguments = fields.pop(":premises", []), fields.pop(":args", [])
         lists = isinstance(premises, list) and isinstance(arguments, list)
-        if len(stated) > 1 or not isinstance(rule, str) or fields or not lists:
+        if len(printed) > 1 or not isinstance(rule, str) or fields or not lists:
             raise Rejected(f"{name} is no step")
         if rule not in RULES:
             raise NotCovered(f"the rule {rule}")
@@ -117,7 +117,7 @@ class _Proof:
             raise Rejected(f"{name} does not follow by {rule}: {error}") from error
         except ValueError as error:
             raise Rejected(f"{name}: {rule} takes other premises and arguments") from error
-        if stated and self.terms.read(stated[0], self.names) != conclusion:
+        if printed and self.terms.read(printed[0], self.names) != conclusion:
             raise Rejected(f"{name} does not follow by {rule}: it says something else")
         return conclusion
 

@@ -130,9 +130,9 @@ def _name(token: str) -> str:
     return token[1:-1] if token[0] == "|" else token
 
 
-def _rational(found: re.Match[str]) -> Fraction:
-    whole, under, after = found.groups()
-    if len(found[0]) > MOST_DIGITS:
+def _rational(match: re.Match[str]) -> Fraction:
+    whole, under, after = match.groups()
+    if len(match[0]) > MOST_DIGITS:
         raise NotCovered(f"a number of more than {MOST_DIGITS} digits")
     if under is not None:
         if int(under) == 0:

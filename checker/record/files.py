@@ -85,12 +85,12 @@ def _listed(conclusion: Conclusion) -> dict[str, object]:
     }
 
 
-def _reasons(said: Mapping[str, Any]) -> tuple[object, ...] | None:
+def _reasons(document: Mapping[str, Any]) -> tuple[object, ...] | None:
     """What the document says for a certificate's reasons (None: nothing); what is wrong with a
     cache is of one run on one machine, and no part of a certificate."""
-    findings = said.get("findings")
-    if said.get("reason"):
-        return (said["reason"],)
+    findings = document.get("findings")
+    if document.get("reason"):
+        return (document["reason"],)
     if not isinstance(findings, list) or not all(isinstance(f, dict) for f in findings):
         return None
     return tuple(f.get("message") for f in findings if f.get("kind") != "cache")

@@ -129,10 +129,10 @@ class PoolActor:
             if queries is not None:
                 self._solve(queries)
 
-    def _solve(self, taken: Round) -> None:
-        options = taken.options
+    def _solve(self, batch: Round) -> None:
+        options = batch.options
         left: dict[str, Query] = {}
-        for query in taken.queries:
+        for query in batch.queries:
             # It may have been solved while a run asked for it.
             known = None if self._ledger is None else self._ledger.get(query.key, options)
             if known is None:

@@ -32,42 +32,44 @@ class Cause(NamedTuple):
     assuming: tuple[int, ...]
 
 
-def in_layers(state: Partition, found: Finding, divergence: Divergence, done: Candidate) -> Finding:
+def in_layers(
+    state: Partition, finding: Finding, divergence: Divergence, done: Candidate
+) -> Finding:
     """A finding with the other layers and ranks that the same repair put right too."""
-    layers = numbered(found.layers, places_of(state.plan, done.edits))
+    layers = numbered(finding.layers, places_of(state.plan, done.edits))
     if len(layers) < 2:
-        return found
+        return finding
     touched = {x for edit in done.edits for x in ranks_of(state, edit.site.program)}
-    ranks = tuple(sorted({*found.ranks, *touched}))
-    return _moved(state, found, divergence, layers, ranks)
+    ranks = tuple(sorted({*finding.ranks, *touched}))
+    return _moved(state, finding, divergence, layers, ranks)
 
 
 def _moved(
     state: Partition,
-    found: Finding,
+    finding: Finding,
     divergence: Divergence,
     layers: Sequence[str],
     ranks: tuple[int, ...],
 ) -> Finding:
     words = spoken_layers(layers)
-    message = said(state, found.operator, words, ranks, divergence.cause)
-    agreeing = tuple(rank for rank in found.agreeing_ranks if rank not in ranks)
-    return found._replace(
+    message = said(state, finding.operator, words, ranks, divergence.cause)
+    agreeing = tuple(rank for rank in finding.agreeing_ranks if rank not in ranks)
+    return finding._replace(
         message=message, layer=words, layers=tuple(layers), ranks=ranks, agreeing_ranks=agreeing
     )
 
 
-def is_same(cause: Cause, found: Finding, best: tuple[Candidate, Partition] | None) -> bool:
+def is_same(cause: Cause, finding: Finding, best: tuple[Candidate, Partition] | None) -> bool:
     """Whether a finding is a cause again, in another layer."""
     first = cause.findings[0]
-    if not first.layers or not found.layers or first.kind != found.kind:
+    if not first.layers or not finding.layers or first.kind != finding.kind:
         return False
     same = (first.operator, first.source, pattern(first.layers[0])) == (
-        found.operator,
-        found.source,
-        pattern(found.layers[0]),
+        finding.operator,
+        finding.source,
+        pattern(finding.layers[0]),
     )
-    if not same or found.layers[0] in first.layers or bool(best) != bool(cause.repairs):
+    if not same or finding.layers[0] in first.layers or bool(best) != bool(cause.repairs):
         return False
     return not best or _elsewhere(best[0].sentence) == _elsewhere(cause.repairs[0])
 
@@ -81,14 +83,14 @@ def joined(
     state: Partition,
     cause: Cause,
     divergence: Divergence,
-    found: Finding,
+    finding: Finding,
     best: tuple[Candidate, Partition] | None,
 ) -> Cause:
     """A cause with one more layer."""
     first = cause.findings[0]
     assert cause.divergence is not None
-    layers = [*first.layers, *found.layers]
-    ranks = tuple(sorted({*first.ranks, *found.ranks}))
+    layers = [*first.layers, *finding.layers]
+    ranks = tuple(sorted({*first.ranks, *finding.ranks}))
     moved = _moved(state, first, cause.divergence, layers, ranks)
     return cause._replace(
         findings=(moved, *cause.findings[1:]),

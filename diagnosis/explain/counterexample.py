@@ -122,17 +122,17 @@ class Examples:
         differences = [self._of_comparison(c) for c in shown]
         return tuple(sorted(differences, key=lambda d: d.ranks))
 
-    def _of_comparison(self, found: Comparison) -> Difference:
+    def _of_comparison(self, comparison: Comparison) -> Difference:
         ranks: tuple[int, ...] = ()
         shard = ""
-        if found.program >= 0:
-            ranks = (self._rank(self.result, found.program, found.at),)
-            if found.demand.kind != LOSS:
-                shard = _box(found.demand, dict(found.at))
-        worst = found.worst
-        near = _near(found.expected, found.actual, worst.index)
+        if comparison.program >= 0:
+            ranks = (self._rank(self.result, comparison.program, comparison.at),)
+            if comparison.demand.kind != LOSS:
+                shard = _box(comparison.demand, dict(comparison.at))
+        worst = comparison.worst
+        near = _near(comparison.expected, comparison.actual, worst.index)
         return Difference(
-            ranks, worst.index, worst.expected, worst.actual, _named(found), shard, -1, near
+            ranks, worst.index, worst.expected, worst.actual, _named(comparison), shard, -1, near
         )
 
     @staticmethod
@@ -347,8 +347,10 @@ def _near(
     )
 
 
-def _named(found: Comparison) -> str:
-    return "loss" if found.demand.kind == LOSS else told(found.demand.kind, found.name)
+def _named(comparison: Comparison) -> str:
+    return (
+        "loss" if comparison.demand.kind == LOSS else told(comparison.demand.kind, comparison.name)
+    )
 
 
 def _box(demand: Demand, at: Mapping[str, int]) -> str:

@@ -85,6 +85,7 @@ class ArrayInterpreter(ABC):
         return dim, known
 
     def einsum(self, spec: str, *xs: Weighted, sizes: Mapping[str, int] | None = None) -> Weighted:
+        """A contraction entry by entry; a summed position counts as often as its weight says."""
         left, output = spec.split("->")
         operands = left.split(",")
         dims: dict[str, Dim] = {}
@@ -105,6 +106,7 @@ class ArrayInterpreter(ABC):
     def combine(
         self, xs: Sequence[Weighted], factors: Sequence[Fraction], constant: Fraction
     ) -> Weighted:
+        """A weighted sum of tensors of equal dimensions, plus a constant."""
         if len(xs) != len(factors) or not xs:
             raise ShapeMismatch(f"a combination of {len(xs)} tensors with {len(factors)} factors")
         for x in xs[1:]:
@@ -112,20 +114,25 @@ class ArrayInterpreter(ABC):
         return Weighted(self._combine([x.data for x in xs], factors, constant), xs[0].dims)
 
     def unary(self, function: str, x: Weighted) -> Weighted:
+        """A declared function of every entry."""
         if not known_function(function):
             raise Unsupported(f"function {function} is not declared")
         return Weighted(self._unary(function, x.data), x.dims)
 
     def reshape(self, x: Weighted, shape: tuple[int, ...]) -> Weighted:
+        """The same entries; dimensions are split and joined only between their factors."""
         dims = regroup(x.dims, shape)
         return Weighted(x.data.reshape([len(weights(dim)) for dim in dims]), dims)
 
     def slice(self, x: Weighted, dim: int, start: Affine, size: int) -> Weighted:
+        """The representatives of ``size`` positions from ``start`` on, at this interpreter's
+        coordinates."""
         cut, kept = narrow(x.dims[dim], self.at(start), size)
         data = x.data[(slice(None),) * dim + (kept,)]
         return Weighted(data, (*x.dims[:dim], cut, *x.dims[dim + 1 :]))
 
     def concat(self, xs: Sequence[Weighted], dim: int) -> Weighted:
+        """Tensors one after the other; the joined dimension represents what its parts do."""
         for x in xs[1:]:
             require_equal_dims(xs[0], x, but=dim)
         joined = adjoin([x.dims[dim] for x in xs])
@@ -133,25 +140,30 @@ class ArrayInterpreter(ABC):
         return Weighted(data, (*xs[0].dims[:dim], joined, *xs[0].dims[dim + 1 :]))
 
     def amax(self, x: Weighted, dim: int) -> Weighted:
+        """The largest entry along a dimension, which may not be empty."""
         if not x.data.shape[dim]:
             raise Unsupported("the maximum of nothing")
         return Weighted(self._amax(x.data, dim), (*x.dims[:dim], *x.dims[dim + 1 :]))
 
     def onehot(self, ids: Weighted, start: Affine, size: int) -> Weighted:
+        """1 where an id is the class, over ``size`` classes from ``start`` on."""
         dim, classes = self.absolute(self.at(start), size)
         return Weighted(self._onehot(ids.data, classes), (*ids.dims, dim))
 
     def causal(self, queries: int, keys: int) -> Weighted:
+        """[queries, keys]: minus infinity where the key's true position comes after the query's."""
         rows, columns = self.absolute(0, queries), self.absolute(0, keys)
         masked = np.array(columns[1])[None, :] > np.array(rows[1])[:, None]
         return Weighted(self._mask(masked), (rows[0], columns[0]))
 
     def order(self, queries: int, keys: int) -> Weighted:
+        """[queries, keys]: 1 where the key's true position is not after the query's, else 0."""
         rows, columns = self.absolute(0, queries), self.absolute(0, keys)
         before = np.array(columns[1])[None, :] <= np.array(rows[1])[:, None]
         return Weighted(self._integers(before.astype(int)), (rows[0], columns[0]))
 
     def select(self, scores: Weighted, selection: Selection) -> Weighted:
+        """Which experts each row of scores chooses; all experts have to be there."""
         if len(scores.dims) != 2 or not is_exact(scores.dims[1]):
             raise Unsupported(f"a choice among {scores.dims[1:]}: every expert is needed")
         check_selection(int(scores.shape[1]), selection)
@@ -160,6 +172,7 @@ class ArrayInterpreter(ABC):
         )
 
     def constant(self, name: str) -> Weighted:
+        """A declared table of integers by its name, every position for itself."""
         if name not in CONSTANTS:
             raise Unsupported(f"constant {name} is not declared")
         return exact(self._integers(np.array(CONSTANTS[name])))

@@ -26,15 +26,15 @@ def cut_up(addend: Addend, shape: Shape, dim: int, start: Affine, size: int) -> 
     """`cut`, as several addends side by side where the positions are no one view: the rest of a
     row, whole rows, the beginning of another one."""
     try:
-        found = cut(addend, shape, dim, start, size)
-        return [] if found is None else [found]
+        piece = cut(addend, shape, dim, start, size)
+        return [] if piece is None else [piece]
     except Misaligned:
         addend = collapsed(addend)
-        held = of_dim(addend, dim)
-        if start.terms or len(held) > 1 or any(p.extent != shape[dim] for p in held):
+        places = of_dim(addend, dim)
+        if start.terms or len(places) > 1 or any(p.extent != shape[dim] for p in places):
             raise
-    first = held[0].start if held else 0
-    count = held[0].size if held else shape[dim]
+    first = places[0].start if places else 0
+    count = places[0].size if places else shape[dim]
     low, high = max(first, start.const), min(first + count, start.const + size)
     if low >= high:
         return []
@@ -95,9 +95,9 @@ def _rows_apart(flat: Addend, total: int, interval: tuple[int, int], target: Sha
     ]
     result: list[Addend] = []
     for at, own, part in parts:
-        held = part._replace(places=normal([Place(0, at, own, total)]))
+        placed = part._replace(places=normal([Place(0, at, own, total)]))
         try:
-            result.append(moved(held, (total,), target))
+            result.append(moved(placed, (total,), target))
         except Misaligned:
             finer = [(at, own)]
             if finer == [interval]:

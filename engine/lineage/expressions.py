@@ -160,9 +160,11 @@ class Einsum(_Definition):
     outputs: tuple[int, ...]
 
     def reads(self) -> tuple[Operand, ...]:
+        """The factors of the product."""
         return self.operands
 
     def rename(self, number_of: Renaming) -> Einsum:
+        """The same product of nodes with other numbers."""
         return Einsum(tuple(o.rename(number_of) for o in self.operands), self.outputs)
 
     def __str__(self) -> str:
@@ -179,9 +181,11 @@ class Combine(_Definition):
     outputs: tuple[int, ...]
 
     def reads(self) -> tuple[Operand, ...]:
+        """The addends of the sum."""
         return self.operands
 
     def rename(self, number_of: Renaming) -> Combine:
+        """The same sum of nodes with other numbers."""
         renamed = tuple(o.rename(number_of) for o in self.operands)
         return Combine(self.factors, renamed, self.outputs)
 
@@ -201,9 +205,11 @@ class Most(_Definition):
     outputs: tuple[int, ...]
 
     def reads(self) -> tuple[Operand, ...]:
+        """The values of which the entry-wise maximum is taken."""
         return self.operands
 
     def rename(self, number_of: Renaming) -> Most:
+        """The same maximum of nodes with other numbers."""
         renamed = tuple(o.rename(number_of) for o in self.operands)
         return Most(self.factors, renamed, self.outputs)
 
@@ -222,9 +228,11 @@ class Unary(_Definition):
     node: int
 
     def children(self) -> tuple[int, ...]:
+        """The node that the function is applied to."""
         return (self.node,)
 
     def rename(self, number_of: Renaming) -> Unary:
+        """The same function of a node with another number."""
         return Unary(self.function, self.factor, number_of(self.node))
 
     def __str__(self) -> str:
@@ -241,9 +249,11 @@ class Amax(_Definition):
     outputs: tuple[int, ...]
 
     def reads(self) -> tuple[Operand, ...]:
+        """The tensor along whose axis the maximum is taken."""
         return (self.operand,)
 
     def rename(self, number_of: Renaming) -> Amax:
+        """The same maximum along an axis of a node with another number."""
         return Amax(self.sign, self.operand.rename(number_of), self.outputs)
 
     def __str__(self) -> str:
@@ -259,9 +269,11 @@ class Restrict(_Definition):
     blocks: tuple[Block, ...]
 
     def children(self) -> tuple[int, ...]:
+        """The node of which this is the part inside of blocks."""
         return (self.node,)
 
     def rename(self, number_of: Renaming) -> Restrict:
+        """The same blocks of a node with another number."""
         return Restrict(number_of(self.node), self.blocks)
 
     def __str__(self) -> str:
@@ -281,9 +293,11 @@ class Onehot(_Definition):
     node: int
 
     def children(self) -> tuple[int, ...]:
+        """The node of ids."""
         return (self.node,)
 
     def rename(self, number_of: Renaming) -> Onehot:
+        """The one-hot of a node of ids with another number."""
         return Onehot(self.factor, number_of(self.node))
 
     def __str__(self) -> str:
@@ -303,9 +317,11 @@ class Select(_Definition):
     outputs: tuple[int, ...]
 
     def reads(self) -> tuple[Operand, ...]:
+        """The scores among which is chosen."""
         return (self.operand,)
 
     def rename(self, number_of: Renaming) -> Select:
+        """The same choice among scores with another number."""
         operand = self.operand.rename(number_of)
         return Select(self.factor, operand, self.row, self.selection, self.outputs)
 

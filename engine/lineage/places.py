@@ -40,14 +40,14 @@ def normal(places: Iterable[Place]) -> tuple[Place, ...]:
 def collapsed(addend: Addend) -> Addend:
     """An addend whose places of one dimension, inside one another, are one where they are one
     interval: the first half of the second half is the third quarter."""
-    found: list[Place] = []
+    merged: list[Place] = []
     for place in addend.places:
-        inner = found[-1] if found and found[-1].dim == place.dim else None
+        inner = merged[-1] if merged and merged[-1].dim == place.dim else None
         if inner and place.size == inner.extent and place.start % inner.extent == 0:
-            found[-1] = place._replace(start=place.start + inner.start, size=inner.size)
+            merged[-1] = place._replace(start=place.start + inner.start, size=inner.size)
         else:
-            found.append(place)
-    return addend._replace(places=tuple(found))
+            merged.append(place)
+    return addend._replace(places=tuple(merged))
 
 
 def left(shape: Sequence[int], places: Sequence[Place]) -> Shape:

@@ -62,29 +62,33 @@ class SmallInterpreter(TermInterpreter):
     ``masks``: positions are compared by a mask. Then one that stands for others is counted as the
     mask has it: what is summed has to differ from position to position, so that nothing is a count.
     ``laws``: functions are read with the laws of `engine.ops.laws`.
-    ``taken``: applications of functions that are undefined somewhere, before laws of products.
+    ``applications``: those of functions that are undefined somewhere, before laws of products.
     """
 
     representatives: Representatives
     masks: bool = False
     laws: bool = False
-    taken: set[Term] = field(default_factory=set, compare=False)
+    applications: set[Term] = field(default_factory=set, compare=False)
 
     def applied_to(self, function: str, entry: Term) -> Term:
+        """A function of an entry as a term; applications that are undefined somewhere are noted."""
         rule = partial(applied, self.table) if self.laws else super().applied_to
         term = rule(function, entry)
         parts = (part for part in flat(term) if part.kind == "app" and is_partial(str(part.name)))
-        self.taken.update(parts)
+        self.applications.update(parts)
         return term
 
     def product_of(self, factors: Sequence[Any]) -> Any:
+        """The product of entries; with ``laws``, without powers and exponentials that cancel."""
         product = super().product_of(factors)
         return without_opposites(product) if self.laws and isinstance(product, Term) else product
 
     def dim(self, size: int) -> Dim:
+        """How the positions of a dimension of this size are represented."""
         return size.dim if isinstance(size, Extent) else self.representatives.constant_dim(size)
 
     def absolute(self, start: int, size: int) -> tuple[Dim, tuple[int, ...]]:
+        """A dimension of ``size`` positions with the true position of each representative."""
         dim = self.dim(size)
         places = [0]
         for factor in dim:
@@ -94,6 +98,8 @@ class SmallInterpreter(TermInterpreter):
         return dim, tuple(start + p for p in places)
 
     def select(self, scores: Weighted, selection: Selection) -> Weighted:
+        """A function of the row's scores, not interpreted, for every choice that represents
+        others."""
         size = int(scores.shape[1])
         chosen = self.representatives.positions((-1, 0), 1, selection.topk, selection.topk)
         entries = np.empty((scores.data.shape[0], len(chosen)), dtype=object)
@@ -103,6 +109,8 @@ class SmallInterpreter(TermInterpreter):
         return Weighted(entries, (scores.dims[0], (tuple(w for _, w in chosen),)))
 
     def total_of(self, entries: Iterable[Entry]) -> Entry:
+        """The sum of entries; raises `Unsupported` where a mask compares positions and two of them
+        are alike."""
         parts = list(entries)
         if self.masks:
             terms = [_core(e) for e in parts if isinstance(e, Term) and e is not self.table.zero]
@@ -182,6 +190,7 @@ class Meaning:
         self.interpreter = SmallInterpreter(terms, representatives, masks, laws)
 
     def symbol(self, key: tuple[object, ...]) -> Term:
+        """The free symbol of an entry of a node, a new one for a new entry."""
         term = self.symbols.get(key)
         if term is None:
             term = self.terms.symbol(f"v{self.first_symbol + len(self.symbols)}")

@@ -57,13 +57,13 @@ SCATTERS: Mapping[str, str] = {
 
 
 class Obligation(NamedTuple):
-    """Equalities that have to hold for all values of the symbols.  ``taken``: what the operator
-    takes functions of that are undefined somewhere, as applications; laws may leave none of them in
-    the equalities."""
+    """Equalities that have to hold for all values of the symbols.  ``applications``: what the
+    operator takes functions of that are undefined somewhere, as applications; laws may leave none
+    of them in the equalities."""
 
     goals: tuple[tuple[Term, Term], ...]
     symbols: dict[str, tuple[object, ...]]
-    taken: tuple[Term, ...] = ()
+    applications: tuple[Term, ...] = ()
 
 
 def boundaries(claim: Claim) -> list[tuple[int, int]]:
@@ -185,13 +185,13 @@ def _build(
     return Obligation(tuple(goals), symbols, tuple(sorted(given, key=lambda t: t.uid)))
 
 
-def _goals(meaning: Meaning, claim: Claim, taken: set[Term]) -> list[tuple[Term, Term]]:
-    """What the operator gives, entry by entry, against what the outputs' lineages say; ``taken``:
-    see `Obligation`."""
+def _goals(meaning: Meaning, claim: Claim, applications: set[Term]) -> list[tuple[Term, Term]]:
+    """What the operator gives, entry by entry, against what the outputs' lineages say;
+    ``applications``: see `Obligation`."""
     terms = meaning.terms
     semantics = _Semantics(meaning, claim)
     actual = semantics.outputs()
-    taken |= semantics.interpreter.taken
+    applications |= semantics.interpreter.applications
     if len(actual) != len(claim.outputs):
         raise ShapeMismatch(f"{len(actual)} outputs, claimed {len(claim.outputs)}")
     goals: list[tuple[Term, Term]] = []
@@ -231,12 +231,12 @@ def points(nodes: NodeTable, claim: Claim, here: Cone) -> list[dict[str, int]]:
         varied |= joined
     elif not scattered:
         varied |= joined & {axis for x in claim.outputs for axis in mentioned(x)}
-    stated = every(sorted(a for a in varied if claim.extents.get(a, 1) > 1), claim.extents)
+    members = every(sorted(a for a in varied if claim.extents.get(a, 1) > 1), claim.extents)
     kept = sorted(a for a in joined - varied if scattered and claim.extents[a] > 1)
     shown = [dict.fromkeys(kept, 1), dict.fromkeys(kept, 0)]
     shown.append({axis: claim.extents[axis] - 1 for axis in kept})
     distinct = [point for i, point in enumerate(shown) if point not in shown[:i]]
-    return [{**one, **other} for one in stated for other in distinct]
+    return [{**one, **other} for one in members for other in distinct]
 
 
 def _scatters_evenly(nodes: NodeTable, claim: Claim, here: Cone) -> bool:

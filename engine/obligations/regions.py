@@ -76,10 +76,10 @@ def side_by_side(
 
     def zeros(dim: int, start: int, stop: int) -> Dim:
         """How positions at which nothing lies are represented."""
-        held = given[dim]
+        whole = given[dim]
         with suppress(Unsupported):
-            if held is not None:
-                return narrow(held, start, stop - start)[0]
+            if whole is not None:
+                return narrow(whole, start, stop - start)[0]
         d, part = parts[dim]
         size = lineage.shape[d]
         return normal(representatives.represented(size, sizes[d], part, start, stop))
@@ -117,10 +117,12 @@ def _region(
     return tensor(Lineage(tuple(stop - start for start, stop in region), tuple(kept)))
 
 
-def _represented(found: dict[tuple[int, ...], Weighted | None], dim: int, part: int) -> Dim | None:
+def _represented(
+    regions: dict[tuple[int, ...], Weighted | None], dim: int, part: int
+) -> Dim | None:
     """How the positions of one part of a dimension are represented, alike in all its regions; None
     where nothing lies there."""
-    ways = {x.dims[dim] for place, x in found.items() if place[dim] == part and x is not None}
+    ways = {x.dims[dim] for place, x in regions.items() if place[dim] == part and x is not None}
     if len(ways) > 1:
         raise Unsupported(f"a part of a tensor represented as {sorted(ways)}")
     return ways.pop() if ways else None
@@ -171,12 +173,12 @@ def _beside(
 
 def _assembled(
     zero: Term,
-    found: dict[tuple[int, ...], Weighted | None],
+    regions: dict[tuple[int, ...], Weighted | None],
     dims: Sequence[Sequence[Dim]],
 ) -> Array:
     data = np.full([sum(map(count, parts)) for parts in dims], zero, dtype=object)
     starts = [[0, *accumulate(map(count, parts))] for parts in dims]
-    for place, x in found.items():
+    for place, x in regions.items():
         if x is not None:
             box = tuple(slice(s[i], s[i + 1]) for s, i in zip(starts, place, strict=True))
             data[box] = x.data

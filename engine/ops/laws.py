@@ -145,17 +145,17 @@ def _raised(table: TermTable, base: Term, exponent: Fraction) -> Term:
     return base if exponent == 1 else table.app(power(exponent), base)
 
 
-def without_opposites(found: Term) -> Term:
+def without_opposites(term: Term) -> Term:
     """A product, as it is unless exponentials or powers in it cancel."""
-    return _without_exponentials(_without_powers(found))
+    return _without_exponentials(_without_powers(term))
 
 
-def _without_powers(found: Term) -> Term:
+def _without_powers(term: Term) -> Term:
     """A product in which powers of one base that go up and down are one."""
-    if found.kind != "mul":
-        return found
-    table = found.table
-    for factors in (list(found.args), flat(found)):
+    if term.kind != "mul":
+        return term
+    table = term.table
+    for factors in (list(term.args), flat(term)):
         for base in {f.args[0]: None for f in factors if _power(f) is not None}:
             scale, core = _split(base)
             own = [f for f in factors if f is core or (_power(f) is not None and f.args[0] is base)]
@@ -166,7 +166,7 @@ def _without_powers(found: Term) -> Term:
                 return _without_powers(
                     table.mul(share, *kept, *(_raised(table, base, e) for e in left))
                 )
-    return found
+    return term
 
 
 def _power(factor: Term) -> Fraction | None:
@@ -174,13 +174,13 @@ def _power(factor: Term) -> Fraction | None:
     return _EXPONENTS.get(str(factor.name)) if factor.kind == "app" else None
 
 
-def _without_exponentials(found: Term) -> Term:
+def _without_exponentials(term: Term) -> Term:
     """A product in which no exponential meets its inverse."""
-    table = found.table
-    factors = flat(found)
+    table = term.table
+    factors = flat(term)
     exponents = {f.args[0] for f in factors if f.kind == "app" and f.name == "exp"}
     if not any(table.mul(-1, a) in exponents for a in exponents):
-        return found
+        return term
     kept: list[Term] = []
     for factor in factors:
         other = None

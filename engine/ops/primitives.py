@@ -254,11 +254,14 @@ class Tape(Generic[T]):
         return output
 
     def shape(self, x: _Tracked[T]) -> tuple[int, ...]:
+        """The shape of the tracked value."""
         return self.base.shape(x.value)
 
     def einsum(
         self, spec: str, *xs: _Tracked[T], sizes: Mapping[str, int] | None = None
     ) -> _Tracked[T]:
+        """A contraction; a factor's gradient is the contraction of the result's with the other
+        factors."""
         value = self.base.einsum(spec, *(x.value for x in xs), sizes=sizes)
         left, output = spec.split("->")
         operands = left.split(",")
@@ -291,10 +294,13 @@ class Tape(Generic[T]):
     def combine(
         self, xs: Sequence[_Tracked[T]], factors: Sequence[Fraction], constant: Fraction
     ) -> _Tracked[T]:
+        """A weighted sum; an addend's gradient is the result's times its factor."""
         value = self.base.combine([x.value for x in xs], factors, constant)
         return self._record(value, xs, lambda g, i: scale(self.base, factors[i], g))
 
     def unary(self, function: str, x: _Tracked[T]) -> _Tracked[T]:
+        """A function of every entry; the gradient is the result's times the function's
+        derivative."""
         value = self.base.unary(function, x.value)
         return self._record(
             value,
@@ -303,12 +309,14 @@ class Tape(Generic[T]):
         )
 
     def reshape(self, x: _Tracked[T], shape: tuple[int, ...]) -> _Tracked[T]:
+        """The same entries in another shape; the gradient is brought back into the old one."""
         before = self.shape(x)
         return self._record(
             self.base.reshape(x.value, shape), [x], lambda g, _: self.base.reshape(g, before)
         )
 
     def slice(self, x: _Tracked[T], dim: int, start: Affine, size: int) -> _Tracked[T]:
+        """A part of a dimension; the gradient is zero outside of it."""
         value = self.base.slice(x.value, dim, start, size)
         return self._record(value, [x], lambda g, _: self._padded(g, x.value, dim, start, size))
 
@@ -326,12 +334,15 @@ class Tape(Generic[T]):
         return self.base.concat(parts, dim) if len(parts) > 1 else gradient
 
     def concat(self, xs: Sequence[_Tracked[T]], dim: int) -> _Tracked[T]:
+        """Tensors one after the other; each gets its slice of the gradient."""
         sizes = [self.shape(x)[dim] for x in xs]
         starts = [Affine(sum(sizes[:i])) for i in range(len(sizes))]
         value = self.base.concat([x.value for x in xs], dim)
         return self._record(value, xs, lambda g, i: self.base.slice(g, dim, starts[i], sizes[i]))
 
     def amax(self, x: _Tracked[T], dim: int) -> _Tracked[T]:
+        """A maximum, through which no gradient is derived: reading one raises `Unsupported`."""
+
         def refuse(_: T, position: int) -> T:
             raise Unsupported(
                 "the derivative of a maximum inside an operator: declare its backward"
@@ -340,18 +351,23 @@ class Tape(Generic[T]):
         return self._record(self.base.amax(x.value, dim), [x], refuse)
 
     def onehot(self, ids: _Tracked[T], start: Affine, size: int) -> _Tracked[T]:
+        """A one-hot of ids, through which no gradient flows."""
         return self.track(self.base.onehot(ids.value, start, size))
 
     def causal(self, queries: int, keys: int) -> _Tracked[T]:
+        """The additive causal mask, a constant."""
         return self.track(self.base.causal(queries, keys))
 
     def order(self, queries: int, keys: int) -> _Tracked[T]:
+        """The causal mask as 0 and 1, a constant."""
         return self.track(self.base.order(queries, keys))
 
     def select(self, scores: _Tracked[T], selection: Selection) -> _Tracked[T]:
+        """A choice of experts, through which no gradient flows."""
         return self.track(self.base.select(scores.value, selection))
 
     def constant(self, name: str) -> _Tracked[T]:
+        """A declared table of integers, a constant."""
         return self.track(self.base.constant(name))
 
     def pull(self, outputs: Sequence[_Tracked[T]], gradients: Sequence[T | None]) -> dict[int, T]:

@@ -51,6 +51,8 @@ class Count(NamedTuple):
     most: int
 
     def has(self, number: int) -> bool:
+        """Whether so many operands are allowed; ``most`` below 0 means any number from ``least``
+        on."""
         return self.least <= number and (self.most < 0 or number <= self.most)
 
     def __str__(self) -> str:

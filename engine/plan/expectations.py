@@ -112,11 +112,11 @@ def check(plan: Plan) -> None:
 def _all_told(plan: Plan, rows: Sequence[Expectation]) -> None:
     """Every result of every program is some row's: none is held against nothing."""
     single = {(a.body, a.value) for row in rows for a in row.single}
-    held = {(a.program, a.body, a.value) for row in rows for a in row.held}
-    told = [(plan.single, single)]
+    expected = {(a.program, a.body, a.value) for row in rows for a in row.held}
+    programs = [(plan.single, single)]
     for p, program in enumerate(plan.programs):
-        told.append((program, {(body, value) for q, body, value in held if q == p}))
-    for program, known in told:
+        programs.append((program, {(body, value) for q, body, value in expected if q == p}))
+    for program, known in programs:
         for number, body in enumerate(program.bodies):
             for value in body.results:
                 if (number, value) not in known:

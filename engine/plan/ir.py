@@ -199,6 +199,8 @@ class Program:
 
     @property
     def extents(self) -> dict[str, int]:
+        """How many ranks there are along each of the program's axes, by name: {"dp": 2, "tp":
+        4}."""
         return {name: extent for name, extent, _ in self.axes}
 
     @property
@@ -306,4 +308,5 @@ class Plan:
 
     @property
     def ranks(self) -> int:
+        """The number of ranks of all parallel programs together."""
         return sum(program.ranks for program in self.programs)

@@ -45,12 +45,12 @@ def forms(
     as there)."""
     axes = separable(plan)
     for axis in axes if among is None else [a for a in among if a in axes]:
-        found = written_out(plan, [axis], MOST_ALONG_ONE)
-        if found is not None and len(axes) > 1:
-            yield found
-    found = written_out(plan)
-    if found is not None:
-        yield found
+        form = written_out(plan, [axis], MOST_ALONG_ONE)
+        if form is not None and len(axes) > 1:
+            yield form
+    form = written_out(plan)
+    if form is not None:
+        yield form
     issued = sum(len(p.bodies[c.body].ops) for p in plan.programs for c in p.calls)
     named = named_batch(plan, chosen=chosen) if issued <= MOST_OPERATORS else None
     if named is not None:
@@ -64,12 +64,12 @@ def _of_replicas(named: Plan, replica_axes: Sequence[str]) -> Iterator[Plan]:
     axes = separable(named)
     yield named
     for axis in [a for a in replica_axes if a in axes and len(axes) > 1]:
-        found = written_out(named, [axis])
-        if found is not None:
-            yield found
-    found = written_out(named)
-    if found is not None:
-        yield found
+        form = written_out(named, [axis])
+        if form is not None:
+            yield form
+    form = written_out(named)
+    if form is not None:
+        yield form
 
 
 def moving(plan: Plan, rows: Container[tuple[str, str]]) -> list[str]:

@@ -32,6 +32,7 @@ class Encoder:
         self._numbers: dict[Row, int] = {}
 
     def row(self, kind: str, text: str = "", items: tuple[int, ...] = ()) -> int:
+        """The number of a row of the table, a new one for content that no row has yet."""
         key = (kind, text, items)
         number = self._numbers.get(key)
         if number is None:

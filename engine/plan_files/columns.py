@@ -55,6 +55,11 @@ class _Writer:
         for column, cell in zip(self.tables[table].values(), cells, strict=True):
             column.append(cell)
 
+    def rows(self, table: str, *columns: Sequence[Any]) -> None:
+        """Many rows, a column at a time: tables of values and operators have a hundred thousand."""
+        for column, cells in zip(self.tables[table].values(), columns, strict=True):
+            column += cells
+
     def program(self, program: Program) -> None:
         self.row(
             "programs",
@@ -82,8 +87,14 @@ class _Writer:
             )
         for body in program.bodies:
             self.body(body)
-        for call in program.calls:
-            self.row("calls", call.body, call.inputs, call.outputs, call.microbatch)
+        calls = program.calls
+        self.rows(
+            "calls",
+            [x.body for x in calls],
+            [x.inputs for x in calls],
+            [x.outputs for x in calls],
+            [x.microbatch for x in calls],
+        )
 
     def body(self, body: Body) -> None:
         self.row(
@@ -102,18 +113,19 @@ class _Writer:
             [-1 if x is None else self.claim(x) for x in body.claims],
             body.results,
         )
-        for value in body.values:
-            self.row("values", value.name, value.shape, value.dtype)
-        for op in body.ops:
-            self.row(
-                "ops",
-                op.name,
-                op.inputs,
-                op.outputs,
-                self.attrs_row(op),
-                op.backward,
-                self.source(op.source),
-            )
+        values, ops = body.values, body.ops
+        self.rows(
+            "values", [x.name for x in values], [x.shape for x in values], [x.dtype for x in values]
+        )
+        self.rows(
+            "ops",
+            [x.name for x in ops],
+            [x.inputs for x in ops],
+            [x.outputs for x in ops],
+            [self.attrs_row(x) for x in ops],
+            [x.backward for x in ops],
+            [self.source(x.source) for x in ops],
+        )
 
     def expectation(self, row: Expectation) -> None:
         offset = tuple(self.encoder.encode(x) for x in row.offset)

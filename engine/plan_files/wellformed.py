@@ -8,6 +8,7 @@ deadlock, reads before writes) is found later, by running it; a plan that fails 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.collectives import malformed
 from shardproof.engine.plan.expectations import check as check_expectations
-from shardproof.engine.plan.ir import INPUT_KINDS, Attr, Body, Group, Plan, Program, Shard
+from shardproof.engine.plan.ir import INPUT_KINDS, Attr, Body, Group, Op, Plan, Program, Shard
 from shardproof.engine.plan_files.calling import check_call
 from shardproof.engine.system.names import near
 
@@ -86,15 +87,11 @@ def _program(program: Program) -> None:
     for shard in program.shards:
         _shard(shard, program.extents)
         _owned(program, shard)
-    checked: dict[int, Mapping[str, Attr]] = {}
+    checked: set[_Call] = set()
     for number, body in enumerate(program.bodies):
         try:
             _body(program, body)
-            for index, op in enumerate(body.ops):
-                check_call(index, op)
-                if id(op.attrs) not in checked:
-                    checked[id(op.attrs)] = op.attrs
-                    _axes(op.attrs, names, f"operator {index} ({op.name})")
+            _operators(body, names, checked)
         except InvalidInput as error:
             raise error.within(f"body {number} ({body.name})") from error
     for number, call in enumerate(program.calls):
@@ -112,6 +109,38 @@ def _program(program: Program) -> None:
         if call.microbatch < -1:
             raise InvalidInput(f"microbatch {call.microbatch}", f"call {number}")
     _seeds(program)
+
+
+class _Call(NamedTuple):
+    """All that decides whether a call fits its declaration: ``missing`` are the operands that are
+    not there, ``attrs`` is which object its attributes are, since many calls share one."""
+
+    name: str
+    backward: bool
+    inputs: int
+    missing: tuple[int, ...]
+    outputs: int
+    attrs: int
+
+
+def _operators(body: Body, names: Sequence[str], checked: set[_Call]) -> None:
+    """Operators are called as they are declared; each kind of call is looked at once."""
+    for index, op in enumerate(body.ops):
+        call = _call(op)
+        if call in checked:
+            continue
+        wrong = malformed(op)
+        if wrong:
+            raise InvalidInput(wrong, f"operator {index}")
+        check_call(index, op)
+        _axes(op.attrs, names, f"operator {index} ({op.name})")
+        checked.add(call)
+
+
+def _call(op: Op) -> _Call:
+    inputs = op.inputs
+    missing = tuple([n for n, v in enumerate(inputs) if v < 0]) if -1 in inputs else ()
+    return _Call(op.name, op.backward, len(inputs), missing, len(op.outputs), id(op.attrs))
 
 
 def _seeds(program: Program) -> None:
@@ -203,9 +232,6 @@ def _body(program: Program, body: Body) -> None:
                     f"reads value {v}, expected one of {count}", f"operator {index} ({op.name})"
                 )
         define(op.outputs, f"an output of operator {index} ({op.name})")
-        wrong = malformed(op)
-        if wrong:
-            raise InvalidInput(wrong, f"operator {index}")
     read = [
         *body.outputs,
         *body.losses,

@@ -108,10 +108,13 @@ class LotInterpreter:
         return FloatInterpreter()
 
     def shape(self, x: Lot) -> tuple[int, ...]:
+        """The shape of one rank's tensor, the same for the whole lot."""
         return x.shape
 
     @staticmethod
     def dim(size: int) -> Dim:
+        """A dimension whose every position stands for itself, or the known dimension of an
+        extent."""
         return size.dim if isinstance(size, Extent) else _unit(size)
 
     def places(self, value: Affine) -> list[int]:
@@ -123,6 +126,7 @@ class LotInterpreter:
         return positions[:1] if len(set(positions)) == 1 else positions
 
     def einsum(self, spec: str, *xs: Lot, sizes: Mapping[str, int] | None = None) -> Lot:
+        """The contraction on every rank of the lot, summed positions counted by their weights."""
         left, output = spec.split("->")
         operands = left.split(",")
         dims: dict[str, Dim] = {}
@@ -157,6 +161,7 @@ class LotInterpreter:
         return np.asarray(np.einsum(spec, *factors, optimize=_large(dims)))
 
     def combine(self, xs: Sequence[Lot], factors: Sequence[Fraction], constant: Fraction) -> Lot:
+        """The weighted sum plus a constant, on every rank of the lot."""
         if len(xs) != len(factors) or not xs:
             raise ShapeMismatch(f"a combination of {len(xs)} tensors with {len(factors)} factors")
         total: Any = float(constant) if constant else None
@@ -167,16 +172,21 @@ class LotInterpreter:
         return Lot(total, xs[0].dims)
 
     def unary(self, function: str, x: Lot) -> Lot:
+        """A declared function of every entry, in float64."""
         if not known_function(function):
             raise Unsupported(f"function {function} is not declared")
         return Lot(self.floats._unary(function, x.data), x.dims)
 
     def reshape(self, x: Lot, shape: tuple[int, ...]) -> Lot:
+        """Every rank's entries in another shape; weighted positions are split and joined by factors
+        only."""
         dims = _regrouped(x.dims, tuple(int(n) for n in shape))
         counts = [len(_weights(dim)) for dim in dims]
         return Lot(x.data.reshape([len(x.data), *counts]), dims)
 
     def slice(self, x: Lot, dim: int, start: Affine, size: int) -> Lot:
+        """Of every rank's tensor the positions from its own ``start`` on: the ranks may begin at
+        different ones."""
         cuts = [_narrow(x.dims[dim], place, int(size)) for place in self.places(start)]
         dims = (*x.dims[:dim], cuts[0][0], *x.dims[dim + 1 :])
         if len(cuts) == 1:
@@ -188,6 +198,7 @@ class LotInterpreter:
         return Lot(np.stack(parts), dims)
 
     def concat(self, xs: Sequence[Lot], dim: int) -> Lot:
+        """Every rank's tensors one after the other; a tensor that all ranks share is repeated."""
         first = xs[0].dims
         for x in xs[1:]:
             _same((*first[:dim], *first[dim + 1 :]), (*x.dims[:dim], *x.dims[dim + 1 :]), "parts")
@@ -197,11 +208,13 @@ class LotInterpreter:
         return Lot(np.concatenate(arrays, axis=dim + 1), (*first[:dim], joined, *first[dim + 1 :]))
 
     def amax(self, x: Lot, dim: int) -> Lot:
+        """The largest entry along a dimension, rank by rank."""
         if not x.data.shape[dim + 1]:
             raise Unsupported("the maximum of nothing")
         return Lot(x.data.max(axis=dim + 1), (*x.dims[:dim], *x.dims[dim + 1 :]))
 
     def onehot(self, ids: Lot, start: Affine, size: int) -> Lot:
+        """1 where an id is the class; every rank's classes begin at its own ``start``."""
         dim = self.dim(size)
         if not is_exact(dim):
             raise Unsupported("classes that stand for several")
@@ -210,6 +223,7 @@ class LotInterpreter:
         return Lot(matches.astype(float), (*ids.dims, dim))
 
     def causal(self, queries: int, keys: int) -> Lot:
+        """[queries, keys]: minus infinity where the key comes after the query, for every rank."""
         rows, columns = self.dim(queries), self.dim(keys)
         if not (is_exact(rows) and is_exact(columns)):
             raise Unsupported("a mask over positions that stand for several")
@@ -217,10 +231,12 @@ class LotInterpreter:
         return Lot(np.where(masked, -np.inf, 0.0)[None], (rows, columns))
 
     def order(self, queries: int, keys: int) -> Lot:
+        """[queries, keys]: 1 where the key is not after the query, else 0, for every rank."""
         masked = self.causal(queries, keys)
         return Lot(np.where(masked.data < 0, 0.0, 1.0), masked.dims)
 
     def select(self, scores: Lot, selection: Selection) -> Lot:
+        """Which experts each row of scores chooses, rank by rank."""
         chosen = []
         for rank in range(len(scores.data)):
             one = self.floats.select(_weighted(scores.of(rank)), selection)
@@ -228,6 +244,7 @@ class LotInterpreter:
         return together(chosen)
 
     def constant(self, name: str) -> Lot:
+        """A declared table of integers, one for all ranks."""
         if name not in CONSTANTS:
             raise Unsupported(f"constant {name} is not declared")
         return exact(np.array(CONSTANTS[name], dtype=float))

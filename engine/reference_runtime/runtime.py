@@ -178,9 +178,12 @@ class Crew(Generic[T]):
         return losses
 
     def sum(self, x: T, y: T) -> T:
+        """Two values of one slot added up, entry by entry."""
         return self.interpreter.combine([x, y], [Fraction(1)] * 2, Fraction(0))
 
     def bound(self, call: Call, body: Body) -> dict[int, T]:
+        """The inputs of a body at a call, by value: slots, loss gradients, named inputs, what its
+        forward call saved."""
         values: dict[int, T] = {}
         seeds = dict(self.program.seeds)
         for value, slot in zip(body.inputs, call.inputs, strict=True):
@@ -211,11 +214,14 @@ class Crew(Generic[T]):
         return values
 
     def value(self, values: Mapping[int, T], number: int) -> T:
+        """What a value of the body holds now; raises `Stuck` before it was written."""
         if number not in values:
             raise Stuck(f"{self.who} reads a value that nothing has written")
         return values[number]
 
     def seed(self, shape: Sequence[int]) -> T:
+        """The incoming gradient of a loss: 1; of a mean loss on the parallel side, 1 over the
+        number of slices."""
         mean = self.plan.loss == "mean" and not self.whole
         return self.world.arithmetic.seed(shape, Fraction(1, self.slices if mean else 1))
 
@@ -230,6 +236,8 @@ class Crew(Generic[T]):
         return self.shards[number]
 
     def same(self, x: T, declared: Sequence[int]) -> None:
+        """Raise `ShapeMismatch` unless a value has the shape that the plan declares, where shapes
+        are true ones."""
         if not self.world.arithmetic.declared:
             return
         actual = tuple(map(int, self.interpreter.shape(x)))
@@ -241,6 +249,8 @@ class Crew(Generic[T]):
     def step(
         self, call: Call, where: Where, op: Op, values: dict[int, T]
     ) -> Generator[None, None, None]:
+        """One operator of a call; it yields while it waits for what other ranks have not sent
+        yet."""
         body = self.program.bodies[call.body]
         self.world.moved = True
         understood(op)
@@ -361,6 +371,8 @@ class Crew(Generic[T]):
         return root + min(ranks) - min(first)
 
     def collective(self, op: Op, inputs: Sequence[T | None]) -> Generator[None, None, list[T]]:
+        """A collective's result on every rank of the crew; it yields until all members have
+        come."""
         world, given = self.world, inputs[0] if inputs else None
         meetings: list[Meeting] = []
         for position, ranks in enumerate(self.members(op)):

@@ -31,12 +31,15 @@ class Values:
     lots: dict[str, Lot] = field(default_factory=dict)
 
     def interpreter(self, places: Sequence[Mapping[str, int]]) -> Interpreter[Lot]:
+        """What evaluates operators on lots, ranks at ``places`` on the mesh."""
         return LotInterpreter(places)
 
     def of(self, x: Lot, position: int) -> Lot:
+        """The tensor of the rank at a position of the lot."""
         return x.of(position)
 
     def together(self, xs: Sequence[Lot]) -> Lot:
+        """The ranks' tensors as one lot."""
         return together(xs)
 
     def full(self, shard: Shard) -> Lot:
@@ -56,6 +59,7 @@ class Values:
         return self.lots[shard.name]
 
     def box(self, shard: Shard, places: Sequence[Mapping[str, int]]) -> Lot:
+        """The part of a named input that each rank holds, cut from the same random full tensor."""
         return self.cut(self.full(shard), shard, places)
 
     def cut(self, full: Lot, shard: Shard, places: Sequence[Mapping[str, int]]) -> Lot:
@@ -69,6 +73,7 @@ class Values:
     def batch(
         self, number: int, shape: Sequence[int], dtype: str, slices: Sequence[int] | None
     ) -> Lot:
+        """Random ids or floats of a batch tensor, whole or one slice for each rank; drawn once."""
         declared = loaded(self.plan.single, number)
         if f"batch {number}" not in self.held:
             self.held[f"batch {number}"] = (
@@ -89,11 +94,13 @@ class Values:
         return together(tensors)
 
     def seed(self, shape: Sequence[int], share: Fraction) -> Lot:
+        """The incoming gradient of a loss: this run's number times ``share``, in every entry."""
         return exact(np.full(tuple(shape), self.gradient * float(share)))
 
     def evaluate(
         self, where: Where, interpreter: Interpreter[Lot], op: Op, inputs: Sequence[Lot | None]
     ) -> list[Lot]:
+        """The results of an operator on the ranks of a lot, by its declaration."""
         return applied(interpreter, op, op.attrs, inputs)
 
 

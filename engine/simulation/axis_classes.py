@@ -74,6 +74,7 @@ class Axes:
         self._classes: list[AxisClass] = []
 
     def find(self, axis: int) -> int:
+        """The axis that represents the class of an axis, with paths made shorter on the way."""
         while self._parent[axis] != axis:
             self._parent[axis] = self._parent[self._parent[axis]]
             axis = self._parent[axis]

@@ -142,11 +142,11 @@ class Inputs:
             picks.append(slice(None))
         return Weighted(self._drawn(number)[tuple(picks)], dims)
 
-    def _pick(self, axis: str, held: int, position: int) -> int:
+    def _pick(self, axis: str, slices: int, position: int) -> int:
         extent = dict(slice_axes(self.sizes.plan))[axis]
         if not 0 <= position < extent:
             raise ShapeMismatch(f"slice {position} along {axis}, the batch has {extent}")
-        return position if held > 1 else 0
+        return position if slices > 1 else 0
 
     def _divided(self, number: int) -> list[list[tuple[str, int]]]:
         """For each dimension: the slice axes that divide it, with their representatives."""

@@ -32,10 +32,10 @@ class Outcome(NamedTuple):
     addends: tuple[tuple[Fraction, Array], ...]
 
 
-def outcomes(found: Sequence[Demand], one: Replay, many: Replay) -> Iterator[Outcome]:
+def outcomes(demands: Sequence[Demand], one: Replay, many: Replay) -> Iterator[Outcome]:
     """Every demand that is about values, at all its coordinates; raises `ShapeMismatch` where
     values have other shapes than they should."""
-    for demand in found:
+    for demand in demands:
         if demand.problem or (demand.expected < 0 and not demand.held):
             continue
         for at in many.members(_axes(demand, many)):
@@ -71,18 +71,18 @@ def _axes(demand: Demand, many: Replay) -> list[tuple[str, int]]:
     return list(axes.items())
 
 
-def _summed(held: Sum) -> set[str]:
-    axes = {axis for axis, _ in held.over}
-    return axes | {MICROBATCH} if held.batched else axes
+def _summed(addend: Sum) -> set[str]:
+    axes = {axis for axis, _ in addend.over}
+    return axes | {MICROBATCH} if addend.batched else axes
 
 
-def _sum(held: Sum, many: Replay, at: Mapping[str, int]) -> Array:
+def _sum(addend: Sum, many: Replay, at: Mapping[str, int]) -> Array:
     """The sum of an addend's tensors over the members that it combines."""
-    extents = dict(held.over)
-    if held.batched:
+    extents = dict(addend.over)
+    if addend.batched:
         extents[MICROBATCH] = many.sizes.plan.microbatches
     total: Array | None = None
-    for tensor in held.tensors:
+    for tensor in addend.tensors:
         own = dict(many.axes_of(tensor))
         combined = [(axis, n) for axis, n in own.items() if axis in extents]
         alike = prod(

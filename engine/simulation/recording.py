@@ -40,6 +40,7 @@ class Recorded:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The true sizes of the dimensions."""
         return tuple(extent(dim) for dim in self.dims)
 
 
@@ -63,6 +64,7 @@ class RecordingInterpreter:
     stretches: bool = False
 
     def shape(self, x: Recorded) -> tuple[int, ...]:
+        """The sizes as lengths that remember which axes they count."""
         return tuple(Length(dim) for dim in x.dims)
 
     def dim(self, size: int) -> Factors:
@@ -72,6 +74,7 @@ class RecordingInterpreter:
         return self.axes.fresh(size) if self.stretches else self.axes.fixed(size)
 
     def einsum(self, spec: str, *xs: Recorded, sizes: Mapping[str, int] | None = None) -> Recorded:
+        """Dimensions of one label are one class of axes."""
         left, output = spec.split("->")
         dims: dict[str, Factors] = {}
         for names, x in zip(left.split(","), xs, strict=True):
@@ -90,6 +93,7 @@ class RecordingInterpreter:
     def combine(
         self, xs: Sequence[Recorded], factors: Sequence[Fraction], constant: Fraction
     ) -> Recorded:
+        """Tensors that are added up have dimensions of the same classes."""
         for x in xs:
             self.unify(xs[0], x)
             if x.domain is not None and (len(xs) > 1 or constant or factors[0] != 1):
@@ -105,12 +109,15 @@ class RecordingInterpreter:
             self.axes.unify(left, right)
 
     def unary(self, function: str, x: Recorded) -> Recorded:
+        """A function of every entry: the same dimensions, no longer ids."""
         return Recorded(x.dims)
 
     def reshape(self, x: Recorded, shape: tuple[int, ...]) -> Recorded:
+        """Dimensions split and joined axis by axis."""
         return Recorded(self.axes.reshape(x.dims, shape), x.domain)
 
     def slice(self, x: Recorded, dim: int, start: Affine, size: int) -> Recorded:
+        """A part of a dimension: it is cut where the slice begins and ends."""
         whole = x.dims[dim]
         if not start.terms and not 0 <= start.const <= extent(whole) - size:
             raise ShapeMismatch(
@@ -128,9 +135,11 @@ class RecordingInterpreter:
 
     @staticmethod
     def resized(x: Recorded, dim: int, part: Factors) -> Recorded:
+        """The tensor with another dimension in the place of one."""
         return Recorded((*x.dims[:dim], part, *x.dims[dim + 1 :]), x.domain)
 
     def concat(self, xs: Sequence[Recorded], dim: int) -> Recorded:
+        """A dimension that has its parts one after the other."""
         if len(xs) == 1:
             return xs[0]
         for x in xs[1:]:
@@ -143,9 +152,11 @@ class RecordingInterpreter:
         return self.resized(xs[0], dim, whole)
 
     def amax(self, x: Recorded, dim: int) -> Recorded:
+        """The tensor without the dimension over which the maximum is taken."""
         return Recorded((*x.dims[:dim], *x.dims[dim + 1 :]))
 
     def onehot(self, ids: Recorded, start: Affine, size: int) -> Recorded:
+        """The classes that ids index: an indexed axis, which keeps enough positions for all ids."""
         dim = self.dim(size)
         self.indexed.append(dim)
         axis = self.axes.index(dim)
@@ -164,6 +175,7 @@ class RecordingInterpreter:
         return Recorded((*ids.dims, dim))
 
     def causal(self, queries: int, keys: int) -> Recorded:
+        """A mask relates queries to keys position by position: one indexed class."""
         dims = (self.dim(queries), self.dim(keys))
         for dim in dims:
             self.axes.index(dim)
@@ -171,6 +183,7 @@ class RecordingInterpreter:
         return Recorded(dims)
 
     def order(self, queries: int, keys: int) -> Recorded:
+        """As `causal`; where there are more keys than queries, both keep their true sizes."""
         if int(queries) == int(keys):
             return self.causal(queries, keys)
         dims = (self.dim(queries), self.dim(keys))
@@ -179,6 +192,7 @@ class RecordingInterpreter:
         return Recorded(dims)
 
     def select(self, scores: Recorded, selection: Selection) -> Recorded:
+        """A choice among experts: they are an indexed axis, and chosen ids have it as domain."""
         rows, experts = scores.dims
         count = extent(experts)
         check_selection(count, selection)
@@ -190,6 +204,7 @@ class RecordingInterpreter:
         return Recorded((rows, self.axes.fixed(selection.topk)), axis)
 
     def constant(self, name: str) -> Recorded:
+        """A declared table, whose dimensions keep their sizes."""
         if name not in CONSTANTS:
             raise Unsupported(f"constant {name} is not declared")
         table = CONSTANTS[name]

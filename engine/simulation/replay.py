@@ -135,6 +135,7 @@ class Replay:
 
     @staticmethod
     def members(axes: Sequence[tuple[str, int]]) -> Iterator[dict[str, int]]:
+        """The coordinates of all members along axes, the last axis fastest."""
         for position in product(*(range(count) for _, count in axes)):
             yield {axis: p for (axis, _), p in zip(axes, position, strict=True)}
 
@@ -160,6 +161,7 @@ class Replay:
         self.values[tensor][self.key(tensor, at)] = value
 
     def interpreter(self, at: Mapping[str, int]) -> FloatInterpreter:
+        """The float64 interpreter at coordinates, one for each place."""
         key = tuple(at.items())
         if key not in self._interpreters:
             self._interpreters[key] = FloatInterpreter(coordinates=dict(at))
@@ -187,6 +189,7 @@ class Replay:
         inputs: Sequence[Weighted | None],
         at: Mapping[str, int],
     ) -> list[Weighted]:
+        """The results of an instance at coordinates, forward or backward, by its declaration."""
         interpreter = self.interpreter(at)
         if not instance.backward:
             return apply_forward(interpreter, instance.name, inputs, instance.attrs)

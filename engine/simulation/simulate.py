@@ -104,6 +104,7 @@ class Comparison:
 
     @property
     def shard(self) -> int:
+        """The shard whose gradient is compared; -1 where no gradient is."""
         return self.demand.shard
 
     @property
@@ -166,7 +167,7 @@ class Simulation:
         return max(
             self.comparisons,
             default=None,
-            key=lambda found: np.inf if np.isnan(found.error) else found.error,
+            key=lambda comparison: np.inf if np.isnan(comparison.error) else comparison.error,
         )
 
     def value(self, side: str, tensor: int) -> dict[Coordinates, Floats]:
@@ -242,7 +243,7 @@ def confirmed(
     one, many = _needed(apart, single, parallel)
     result = Simulation(expanded=simulation.expanded, failure=TOO_LARGE, seed=simulation.seed)
     try:
-        sizes = small_shapes(plan, one, many, simulation.expanded, 1, found=apart, whole=True)
+        sizes = small_shapes(plan, one, many, simulation.expanded, 1, demands=apart, whole=True)
         for again in (sizes, sizes.again(per_shard=2)):
             if not result.differs and _affordable(plan, one, many, again, apart):
                 result = _run(plan, one, many, again, simulation.seed, apart, forgetful=True)
@@ -324,7 +325,7 @@ def simulate_along(
     try:
         sizes = small_shapes(plan, one, many, expanded, 2 + more, indexed, required)
         if sizes.entries > MOST_ENTRIES:
-            sizes = small_shapes(plan, one, many, expanded, 1, found=required)
+            sizes = small_shapes(plan, one, many, expanded, 1, demands=required)
         if sizes.entries > MOST_ENTRIES:
             raise Unsupported(f"{sizes.entries} numbers after shrinking")
         result = _run(plan, one, many, sizes, seed, required)
@@ -341,7 +342,7 @@ def _run(
     parallel: Unrolled,
     sizes: Sizes,
     seed: int,
-    found: Sequence[Demand],
+    demands: Sequence[Demand],
     *,
     forgetful: bool = False,
 ) -> Simulation:
@@ -349,14 +350,14 @@ def _run(
 
     def evaluated(*, nudged: bool) -> tuple[Replay, Replay, dict[int, Floats]]:
         return _evaluated(
-            plan, single, parallel, sizes, seed, found, nudged=nudged, forgetful=forgetful
+            plan, single, parallel, sizes, seed, demands, nudged=nudged, forgetful=forgetful
         )
 
     one, many, wanted = evaluated(nudged=False)
-    comparisons = tuple(_comparisons(found, wanted, one, many))
+    comparisons = tuple(_comparisons(demands, wanted, one, many))
     if any(comparison.differs for comparison in comparisons):
         near = evaluated(nudged=True)
-        moved = _comparisons(found, near[2], near[0], near[1])
+        moved = _comparisons(demands, near[2], near[0], near[1])
         comparisons = tuple(map(_settled, comparisons, moved))
     undefined = any(bool(np.isnan(data).any()) for data in wanted.values())
     if seed >= SHARP:
@@ -378,7 +379,7 @@ def _evaluated(
     parallel: Unrolled,
     sizes: Sizes,
     seed: int,
-    found: Sequence[Demand],
+    demands: Sequence[Demand],
     *,
     nudged: bool,
     forgetful: bool,
@@ -395,10 +396,10 @@ def _evaluated(
     )
     one = Replay([plan.single], single, sizes, sizes.single, inputs)
     many = Replay(plan.programs, parallel, sizes, sizes.parallel, inputs)
-    expected, held = _values(found)
+    expected, held = _values(demands)
     one.run(expected if forgetful else None)
     many.run(held if forgetful else None)
-    return one, many, {d.expected: one.get(d.expected, {}).data for d in found if d.expected >= 0}
+    return one, many, {d.expected: one.get(d.expected, {}).data for d in demands if d.expected >= 0}
 
 
 def _settled(comparison: Comparison, near: Comparison) -> Comparison:
@@ -437,26 +438,31 @@ def compare(
 
 
 def _comparisons(
-    found: Sequence[Demand], wanted: Mapping[int, Floats], one: Replay, many: Replay
+    demands: Sequence[Demand], wanted: Mapping[int, Floats], one: Replay, many: Replay
 ) -> Iterator[Comparison]:
-    """Every demand, at every rank; a value that nothing computes is zero, a loss that no rank
-    computes is none."""
+    """Every demand, at every rank; a value that nothing computes is zero, as is a gradient that no
+    rank ends with; a loss that no rank computes is none."""
     scales = {
         value: float(np.abs(data).max(initial=0.0, where=np.isfinite(data)))
         for value, data in wanted.items()
     }
     least: dict[str, float] = {}
-    for demand in found:
+    for demand in demands:
         if demand.kind != LOSS:
             scale = SMALLEST_SCALE * scales.get(demand.expected, 0.0)
             least[demand.kind] = max(least.get(demand.kind, 0.0), scale)
         elif demand.program < 0:
             number = wanted[demand.expected].reshape(-1)
             yield compare(demand, (), number, np.full_like(number, np.nan), 0.0)
-    loss = max((scales.get(d.expected, 0.0) for d in found if d.kind == LOSS), default=0.0)
+    loss = max((scales.get(d.expected, 0.0) for d in demands if d.kind == LOSS), default=0.0)
     if least.get(GRADIENT):
         least[GRADIENT] = max(least[GRADIENT], SMALLEST_OF_LOSS * loss)
-    for demand, at, expected, addends in outcomes(found, one, many):
+    for demand in demands:
+        if demand.kind == GRADIENT and demand.program < 0 <= demand.expected:
+            lost = wanted[demand.expected]
+            scale = max(scales[demand.expected], least[GRADIENT])
+            yield compare(demand, (), lost, np.zeros_like(lost), scale)
+    for demand, at, expected, addends in outcomes(demands, one, many):
         zero = np.zeros_like(expected if expected is not None else addends[0][1])
         actual = sum((data * float(weight) for weight, data in addends), zero)
         scale = max(scales.get(demand.expected, 0.0), least.get(demand.kind, 0.0))

@@ -93,6 +93,7 @@ class Sizes:
         return known
 
     def dims(self, x: tuple[Factors, ...]) -> tuple[Dim, ...]:
+        """The small dimensions of a tensor that was recorded."""
         return tuple(self.dim(dim) for dim in x)
 
     def small(self, dim: Factors) -> int:
@@ -209,7 +210,7 @@ def small_shapes(
     expanded: frozenset[str] = frozenset(),
     per_shard: int = 2,
     indexed: int = 0,
-    found: Sequence[Demand] = (),
+    demands: Sequence[Demand] = (),
     *,
     whole: bool = False,
 ) -> Sizes:
@@ -218,13 +219,12 @@ def small_shapes(
     ``expanded``: coordinates of the batch's slices along which data is to be distinct.
     ``per_shard``: positions that the smallest part of each axis keeps, if possible; ``indexed``:
     that of an indexed axis, where it is more (few classes make few distinct slices); ``whole``:
-    indexed axes keep their true sizes, so that this very plan is evaluated.  ``found``: the plan's
-    demands, which relate values of one side to those of the other.  Raises
-    `Unsupported`, `ShapeMismatch` or `InvalidInput` where operators do not fit their tensors.
-    """
+    indexed axes keep their true sizes, so that this very plan is evaluated.  ``demands``: the
+    plan's demands, which relate values of one side to those of the other.  Raises `Unsupported`,
+    `ShapeMismatch` or `InvalidInput` where operators do not fit their tensors."""
     recorder = Recorder(plan, single, parallel)
     first = recorder.run([plan.single], single)
     second = recorder.run(plan.programs, parallel)
-    for demand in found:
+    for demand in demands:
         recorder.expect(demand, first, second)
     return Sizes(plan, recorder, first, second, expanded, per_shard, indexed, whole)

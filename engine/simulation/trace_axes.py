@@ -295,15 +295,15 @@ RULES: Mapping[Effect, Callable[[Recorder, Instance, Sequence[Recorded]], Record
 }
 
 
-def same(instance: Instance, told: Hashable) -> Hashable:
-    """Equal for instances of one operator with one set of attributes that are ``told`` the same;
-    None for an instance that is more than its operator."""
+def same(instance: Instance, operands: Hashable) -> Hashable:
+    """Equal for instances of one operator with one set of attributes that are ``operands`` the
+    same; None for an instance that is more than its operator."""
     if instance.kind not in ("op", "slice"):
         return None
     attrs = tuple(
         sorted(((k, v) for k, v in instance.attrs.items() if k != "claimed"), key=itemgetter(0))
     )
-    return instance.name, instance.backward, attrs, told
+    return instance.name, instance.backward, attrs, operands
 
 
 @contextmanager

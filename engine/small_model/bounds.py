@@ -122,6 +122,7 @@ class Classes:
                     self.ordered[second] = first
 
     def of(self, digit: Class) -> Class:
+        """The class that a class was joined to, at last."""
         while (above := self.above.get(digit)) is not None:
             digit = above
         return digit
@@ -156,6 +157,7 @@ class Levels:
     of: dict[str, list[Level]] = field(default_factory=dict)
 
     def add(self, name: str, level: Level) -> None:
+        """An argument of a function, noted once."""
         levels = self.of.setdefault(name, [])
         if level not in levels:
             levels.append(level)
@@ -190,6 +192,8 @@ class Definitions:
         return self.known[number]
 
     def lineage(self, lineage: Lineage) -> Count:
+        """The labels that an entry of a lineage sums over, as far as they are multiplied: the most
+        of its addends'."""
         labels: Count = Counter()
         for addend in lineage.addends:
             labels |= self.summed(addend.node)
@@ -265,9 +269,11 @@ class Counting:
         self.levels = levels
 
     def labels(self, dims: Iterable[Sequence[Digit]]) -> Count:
+        """The classes along dimensions, each as often as it occurs."""
         return Counter(c for dim in dims for digit in dim for c in self.along(digit))
 
     def shape(self, x: Counted) -> tuple[int, ...]:
+        """The sizes of the dimensions."""
         return self.relating.shape(x.dims)
 
     def _function(self, name: str, x: Counted, dims: Dims) -> Counted:
@@ -277,13 +283,16 @@ class Counting:
     def combine(
         self, xs: Sequence[Counted], factors: Sequence[Fraction], constant: Fraction
     ) -> Counted:
+        """A sum multiplies nothing: the larger count of its addends."""
         dims = self.relating.combine([x.dims for x in xs], factors, constant)
         return Counted(dims, _most(x.summed for x in xs))
 
     def unary(self, function: str, x: Counted) -> Counted:
+        """The argument is noted; the result is one symbol, which sums nothing."""
         return self._function(function, x, x.dims)
 
     def einsum(self, spec: str, *xs: Counted, sizes: Mapping[str, int] | None = None) -> Counted:
+        """A product adds the counts of its factors, and one for every label that it sums over."""
         dims = self.relating.einsum(spec, *(x.dims for x in xs), sizes=sizes)
         left, output = spec.split("->")
         digits = {
@@ -297,31 +306,40 @@ class Counting:
         return Counted(dims, summed)
 
     def reshape(self, x: Counted, shape: tuple[int, ...]) -> Counted:
+        """The same entries and counts."""
         return x._replace(dims=self.relating.reshape(x.dims, shape))
 
     def slice(self, x: Counted, dim: int, start: Affine, size: int) -> Counted:
+        """The same counts on a part of a dimension."""
         return x._replace(dims=self.relating.slice(x.dims, dim, start, size))
 
     def concat(self, xs: Sequence[Counted], dim: int) -> Counted:
+        """The larger count of what is joined."""
         dims = self.relating.concat([x.dims for x in xs], dim)
         return Counted(dims, _most(x.summed for x in xs))
 
     def amax(self, x: Counted, dim: int) -> Counted:
+        """The maximum over a dimension: a function of all entries along it, noted with them."""
         return self._function("amax", x, self.relating.amax(x.dims, dim))
 
     def onehot(self, ids: Counted, start: Affine, size: int) -> Counted:
+        """A function of the ids, noted with them."""
         return self._function("onehot", ids, self.relating.onehot(ids.dims, start, size))
 
     def causal(self, queries: int, keys: int) -> Counted:
+        """A mask reads no sum."""
         return Counted(self.relating.causal(queries, keys), Counter())
 
     def order(self, queries: int, keys: int) -> Counted:
+        """A mask reads no sum."""
         return self.causal(queries, keys)
 
     def select(self, scores: Counted, selection: Selection) -> Counted:
+        """A function of a row's scores, noted with them."""
         return self._function("select", scores, self.relating.select(scores.dims, selection))
 
     def constant(self, name: str) -> Counted:
+        """A table reads no sum."""
         return Counted(self.relating.constant(name), Counter())
 
 

@@ -216,6 +216,8 @@ class MixedRadix:
                 raise Unsupported("a definition that reads two ranges as one")
 
     def relations(self, number: int) -> list[Relation]:
+        """Which axes of a node and of its operands one label indexes: ((node, axis), stride,
+        (operand, axis), stride, extent)."""
         match self.nodes[number].definition:
             case Unary(node=operand) | Onehot(node=operand):
                 axes = self.nodes[operand].extents

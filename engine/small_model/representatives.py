@@ -117,6 +117,7 @@ class Representatives(MixedRadix):
         self.coordinates.update(self.generic)
 
     def at(self, value: Affine) -> int:
+        """The number that an affine function is at the member that is looked at."""
         return value.at(self.coordinates)
 
     def _intervals(

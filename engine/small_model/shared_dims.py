@@ -89,20 +89,24 @@ class Relating:
         return tuple(reversed(common))
 
     def shape(self, x: Tensor) -> tuple[int, ...]:
+        """The sizes of the dimensions, each the product of its digits."""
         return tuple(prod(digit.size for digit in dim) for dim in x)
 
     def combine(
         self, xs: Sequence[Tensor], factors: Sequence[Fraction], constant: Fraction
     ) -> Tensor:
+        """Dimensions of tensors that are added up are the same, position by position."""
         first, *rest = xs
         for x in rest:
             first = tuple(self.same(a, b) for a, b in zip(first, x, strict=True))
         return first
 
     def unary(self, function: str, x: Tensor) -> Tensor:
+        """A function of every entry relates no dimensions."""
         return x
 
     def einsum(self, spec: str, *xs: Tensor, sizes: Mapping[str, int] | None = None) -> Tensor:
+        """Dimensions of one label are the same, position by position."""
         left, output = spec.split("->")
         dims: dict[str, Dim] = {}
         for names, x in zip(left.split(","), xs, strict=True):
@@ -114,6 +118,7 @@ class Relating:
         return tuple(dims[name] for name in output)
 
     def reshape(self, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """Digits regrouped into other dimensions, split where a size asks for it."""
         digits = [digit for dim in x for digit in dim]
         result: list[Dim] = []
         for size in reversed(shape):
@@ -134,6 +139,7 @@ class Relating:
         return tuple(reversed(result))
 
     def slice(self, x: Tensor, dim: int, start: Affine, size: int) -> Tensor:
+        """A part of a dimension, with a root of its own where it is cut."""
         return (*x[:dim], self._cut(x[dim], start, int(size)), *x[dim + 1 :])
 
     def _cut(self, dim: Dim, start: Affine, size: int) -> Dim:
@@ -165,6 +171,7 @@ class Relating:
         return part
 
     def concat(self, xs: Sequence[Tensor], dim: int) -> Tensor:
+        """A new dimension, whose intervals are the parts."""
         whole = self._root(sum(self.shape(x)[dim] for x in xs))
         first: list[Dim] = list(xs[0])
         start = 0
@@ -196,20 +203,26 @@ class Relating:
             inner *= digit.size
 
     def amax(self, x: Tensor, dim: int) -> Tensor:
+        """The dimensions but for the one that the maximum is taken over."""
         return (*x[:dim], *x[dim + 1 :])
 
     def onehot(self, ids: Tensor, start: Affine, size: int) -> Tensor:
+        """The dimensions of the ids, and a new one of classes."""
         return (*ids, self._root(size))
 
     def causal(self, queries: int, keys: int) -> Tensor:
+        """Two new dimensions, queries and keys."""
         return (self._root(queries), self._root(keys))
 
     def order(self, queries: int, keys: int) -> Tensor:
+        """Two new dimensions, queries and keys."""
         return self.causal(queries, keys)
 
     def select(self, scores: Tensor, selection: Selection) -> Tensor:
+        """A new dimension of choices in the place of the experts."""
         return (*scores[:-1], self._root(selection.topk))
 
     def constant(self, name: str) -> Tensor:
+        """New dimensions, of the table's sizes."""
         array = CONSTANTS[name]
         return self.tensor((len(array), len(array[0]), len(array[0][0])))

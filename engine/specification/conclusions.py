@@ -291,6 +291,7 @@ class Wants:
         return {**extents, MICROBATCH: self.plan.microbatches}
 
     def loss(self, demand: Demand) -> str:
+        """In words, what is wrong if losses do not combine to the single-device loss."""
         program = self.plan.programs[demand.program]
         if self.plan.expectations:
             return f"the terms of {demand.name} do not add up to the single-device loss"
@@ -315,23 +316,25 @@ class Wants:
             mesh.update(self.plan.programs[term.program].extents)
         return _total([self.sum(term) for term in demand.held], self.nodes, (), mesh)
 
-    def sum(self, held: Sum) -> Lineage | None:
+    def sum(self, addend: Sum) -> Lineage | None:
+        """What tensors of several members add up to, as one lineage; None where one of them has
+        none."""
         tensors = self.parallel.tensors
-        if len(held.tensors) == 1 and not held.over and not held.batched:
-            one = self.lineages[held.tensors[0]]
-            return one if one is None or held.weight == 1 else scaled(one, held.weight)
-        program = self.plan.programs[held.program]
+        if len(addend.tensors) == 1 and not addend.over and not addend.batched:
+            one = self.lineages[addend.tensors[0]]
+            return one if one is None or addend.weight == 1 else scaled(one, addend.weight)
+        program = self.plan.programs[addend.program]
         mesh = {**program.extents, MICROBATCH: self.plan.microbatches}
         # Innermost first: microbatches divide what a replica reads.
-        own = [self.lineages[v] for v in held.tensors if not tensors[v].batched]
-        each = [self.lineages[v] for v in held.tensors if tensors[v].batched]
-        inner = ((MICROBATCH, self.plan.microbatches),) if held.batched else ()
+        own = [self.lineages[v] for v in addend.tensors if not tensors[v].batched]
+        each = [self.lineages[v] for v in addend.tensors if tensors[v].batched]
+        inner = ((MICROBATCH, self.plan.microbatches),) if addend.batched else ()
         if each:
             own.append(_total(each, self.nodes, inner, mesh))
-        for over in permutations(held.over):
+        for over in permutations(addend.over):
             total = _total(own, self.nodes, over, mesh)
             if total is not None:
-                return scaled(total, held.weight)
+                return scaled(total, addend.weight)
         return None
 
 
@@ -458,10 +461,10 @@ def _coverages(plan: Plan, derived: Derived, required: Sequence[Demand]) -> list
     return [_coverage(plan, *key, boxes_of.get(key, [])) for key in keys]
 
 
-def _coverage(plan: Plan, kind: str, name: str, found: Sequence[Demand]) -> Conclusion:
-    full = list(found[0].full) if found else []
+def _coverage(plan: Plan, kind: str, name: str, demands: Sequence[Demand]) -> Conclusion:
+    full = list(demands[0].full) if demands else []
     families = []
-    for demand in found:
+    for demand in demands:
         extents = {**plan.programs[demand.program].extents, MICROBATCH: plan.microbatches}
         offset = demand.offset or (ZERO,) * len(full)
         families.append(boxes(offset, demand.shape if demand.offset else full, extents))

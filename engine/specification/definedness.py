@@ -55,6 +55,7 @@ class Domain(Enum):
     NONZERO = "numbers that are not zero"
 
     def lies_in(self, other: Domain) -> bool:
+        """Whether every number of this domain is one of ``other``."""
         return self is other or self is Domain.POSITIVE
 
 
@@ -78,17 +79,19 @@ class Signs:
         self._nonnegative: list[bool] = []
         self._finite: list[bool] = []
 
-    def within(self, factor: Fraction, node: int, held: Domain) -> bool:
+    def within(self, factor: Fraction, node: int, domain: Domain) -> bool:
         """Whether ``factor`` times every entry of a node is in a domain, at every input."""
-        if held is Domain.NONNEGATIVE:
+        if domain is Domain.NONNEGATIVE:
             return factor >= 0 and self.nonnegative(node)
-        return bool(factor) and (factor > 0 or held is Domain.NONZERO) and self.positive(node)
+        return bool(factor) and (factor > 0 or domain is Domain.NONZERO) and self.positive(node)
 
     def positive(self, number: int) -> bool:
+        """Whether every entry of a node is positive, at every input."""
         self._read(number)
         return self._positive[number]
 
     def nonnegative(self, number: int) -> bool:
+        """Whether no entry of a node is negative, at any input."""
         self._read(number)
         return self._nonnegative[number]
 

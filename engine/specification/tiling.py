@@ -38,6 +38,7 @@ class Boxes(NamedTuple):
 
     @property
     def members(self) -> int:
+        """How many boxes the family has, one for each member."""
         return prod(extent for _, extent in self.extents)
 
 
@@ -89,24 +90,24 @@ def _written_out(family: Boxes) -> Iterator[Box]:
         yield tuple((p, p + n) for p, n in zip(places, family.shape, strict=True))
 
 
-def _covered(found: set[Box], full: Sequence[int]) -> bool:
+def _covered(boxes: set[Box], full: Sequence[int]) -> bool:
     """Whether boxes are inside and cover every cell of the grid of their boundaries."""
-    if not found:
+    if not boxes:
         return False
     if any(
-        not 0 <= low <= high <= n for box in found for (low, high), n in zip(box, full, strict=True)
+        not 0 <= low <= high <= n for box in boxes for (low, high), n in zip(box, full, strict=True)
     ):
         return False
-    if sum(prod(high - low for low, high in box) for box in found) < prod(full):
+    if sum(prod(high - low for low, high in box) for box in boxes) < prod(full):
         return False
     cuts = [
-        {edge: i for i, edge in enumerate(sorted({0, n, *(e for box in found for e in box[d])}))}
+        {edge: i for i, edge in enumerate(sorted({0, n, *(e for box in boxes for e in box[d])}))}
         for d, n in enumerate(full)
     ]
     if prod(len(edges) for edges in cuts) > MOST_CELLS:
-        raise TooMany(f"{len(found)} boxes that are no grid, with too many boundaries")
+        raise TooMany(f"{len(boxes)} boxes that are no grid, with too many boundaries")
     seen = np.zeros([len(edges) - 1 for edges in cuts], dtype=bool)
-    for box in found:
+    for box in boxes:
         cells = zip(cuts, box, strict=True)
         seen[tuple(slice(edges[low], edges[high]) for edges, (low, high) in cells)] = True
     return bool(seen.all())

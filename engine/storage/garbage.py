@@ -6,6 +6,8 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from shardproof.engine.system import portable
+
 
 @contextmanager
 def no_collector() -> Iterator[None]:
@@ -21,16 +23,24 @@ def no_collector() -> Iterator[None]:
 
 
 @contextmanager
-def swept(every: int) -> Iterator[Callable[[], None]]:
+def swept(every: int, grown_bytes: int = 0) -> Iterator[Callable[[], None]]:
     """A function that frees, each so many calls of it, the cyclic garbage made since this began:
-    what was there before is set aside and not walked."""
+    what was there before is set aside and not walked.  ``grown_bytes``: only if the process has
+    grown by as much since it was last done, or since this began: to free takes time, and most
+    processes end before they need the memory again."""
     calls = 0
+    before = portable.resident_bytes()[0] if grown_bytes else 0
 
     def sweep() -> None:
-        nonlocal calls
+        nonlocal calls, before
         calls += 1
-        if calls % every == 0:
-            gc.collect()
+        if calls % every:
+            return
+        if grown_bytes and portable.resident_bytes()[0] < before + grown_bytes:
+            return
+        gc.collect()
+        if grown_bytes:
+            before = portable.resident_bytes()[0]
 
     gc.freeze()
     try:

@@ -106,7 +106,10 @@ def cells_of(kind: str, array: pa.Array) -> list[Any]:
     if kind in ("flag", "text"):
         return list(array.to_pylist())
     flat = cells_of({"numbers": "number", "refs": "ref", "words": "text"}[kind], array.values)
-    return [tuple(flat[a:b]) for a, b in pairwise(array.offsets.to_numpy().tolist())]
+    # Most are there many times: equal ones are one object, a fifth of a large plan's memory.
+    known: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    lists = (tuple(flat[a:b]) for a, b in pairwise(array.offsets.to_numpy().tolist()))
+    return [known.setdefault(cell, cell) for cell in lists]
 
 
 def write_file(path: Path, data: bytes) -> str:

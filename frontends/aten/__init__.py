@@ -22,15 +22,8 @@ from shardproof.frontends.aten import (
     rows,
     statistics,
 )
-from shardproof.frontends.aten.lowering import (
-    TABLE,
-    Const,
-    Lowered,
-    Lowering,
-    Real,
-    Undefined,
-    rule_of,
-)
+from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real, Undefined
+from shardproof.frontends.aten.rules import TABLE, rule_of
 
 __all__ = [
     "TABLE",

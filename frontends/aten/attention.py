@@ -19,11 +19,11 @@ from shardproof.frontends.aten.lowering import (
     broadcast,
     floating,
     fraction,
-    lowers,
 )
 from shardproof.frontends.aten.masks import chosen, flags, inverse
 from shardproof.frontends.aten.positions import Additive, Compared
 from shardproof.frontends.aten.predicates import selected
+from shardproof.frontends.aten.rules import lowers
 
 
 def hidden_after(mask: Compared, shape: tuple[int, ...]) -> int | None:
@@ -68,9 +68,9 @@ def _filled(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any:
     """``value`` where a mask of the input is true: a number, not minus infinity."""
     if not isinstance(value, (int, float)):
         raise Unsupported("masked_fill with a tensor")
-    found = lookups.written(lo, x, mask, value)
-    if found is not None:
-        return found
+    filled = lookups.written(lo, x, mask, value)
+    if filled is not None:
+        return filled
     return lookups.chosen(lo, lo.real(mask), fraction(value), x)
 
 
@@ -185,12 +185,12 @@ def _grouped(lo: Lowering, q: Lowered, *held: Lowered) -> list[Real]:
     if not keys or heads % keys:
         raise Unsupported(f"{heads} query heads over {keys} key heads")
     group = heads // keys
-    found = [lo.real(lo.reshape(lo.real(q), (*q.shape[:-3], keys, group, *q.shape[-2:])))]
+    tensors = [lo.real(lo.reshape(lo.real(q), (*q.shape[:-3], keys, group, *q.shape[-2:])))]
     for x in held:
         lead, rest = x.shape[:-2], x.shape[-2:]
         one = lo.reshape(lo.real(x), (*lead, 1, *rest))
-        found.append(lo.real(lo.expand(one, (*lead, group, *rest))))
-    return found
+        tensors.append(lo.real(lo.expand(one, (*lead, group, *rest))))
+    return tensors
 
 
 def _ungrouped(lo: Lowering, gradient: Real, like: Lowered) -> Any:
@@ -234,8 +234,8 @@ def _attention(
     p = _scores(lo, reals[0], reals[1], masked, attn_mask, _scale(q, scale))
     shape, dtype = lo.expected[1]
     why = "the logarithm of attention's sums, which only its derivative reads"
-    found = lo.reshape(lo.emit("matmul", p, reals[2]), (*q.shape[:-1], v.shape[-1]))
-    return found, Undefined(shape, dtype, why)
+    result = lo.reshape(lo.emit("matmul", p, reals[2]), (*q.shape[:-1], v.shape[-1]))
+    return result, Undefined(shape, dtype, why)
 
 
 @lowers("aten._scaled_dot_product_flash_attention_for_cpu_backward.default")

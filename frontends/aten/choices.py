@@ -19,10 +19,10 @@ from shardproof.frontends.aten.lowering import (
     Shape,
     dimensions,
     fraction,
-    lowers,
 )
 from shardproof.frontends.aten.masks import flags, inverse
 from shardproof.frontends.aten.positions import Positions, consecutive
+from shardproof.frontends.aten.rules import lowers
 
 ONE = Fraction(1)
 
@@ -54,14 +54,14 @@ def _gather(lo: Lowering, x: Lowered, dim: int, index: Lowered, sparse_grad: boo
     if not x.shape:
         raise Unsupported("gather of a number")
     (at,) = dimensions(x.shape, dim)
-    held = _ends(lo, x, at, index.shape)
-    order, back = _last(held, at)
-    rows, chosen = _turned(lo, held, order), _turned(lo, index, order)
+    rows_of = _ends(lo, x, at, index.shape)
+    order, back = _last(rows_of, at)
+    rows, chosen = _turned(lo, rows_of, order), _turned(lo, index, order)
     *lead, count = chosen.shape
     if isinstance(chosen, ids.Ids) and count == 1 and not isinstance(rows, ids.Ids):
         return _looked_up(lo, rows, chosen, tuple(lead), back)
-    found = _picked(lo, lo.real(rows), lo.real(chosen))
-    return _turned(lo, found, back)
+    gathered = _picked(lo, lo.real(rows), lo.real(chosen))
+    return _turned(lo, gathered, back)
 
 
 def _looked_up(
@@ -70,19 +70,19 @@ def _looked_up(
     """An entry of each row by one computed id: known as soon as it is known which ids count."""
     total = prod(lead)
     table = lo.reshape(lo.real(rows), (total, rows.shape[-1]))
-    found = lookups.entries_of(lo, table, chosen.reshape((total,)))
+    entries = lookups.entries_of(lo, table, chosen.reshape((total,)))
     shape = tuple((*lead, 1)[d] for d in back)
     if any(d != i for i, d in enumerate(back) if shape[i] != 1):
         raise Unsupported("computed ids along a dimension that is not the last")
-    return found.reshape(shape)
+    return entries.reshape(shape)
 
 
 def _picked(lo: Lowering, rows: Real, chosen: Real) -> Any:
     """rows [..., n] by ids [..., k]."""
     *lead, count = chosen.shape
     if count == 1:
-        found = lo.emit("pick", rows, lo.real(lo.reshape(chosen, tuple(lead))))
-        return lo.reshape(found, (*lead, 1))
+        picked = lo.emit("pick", rows, lo.real(lo.reshape(chosen, tuple(lead))))
+        return lo.reshape(picked, (*lead, 1))
     wide = lo.reshape(rows, (*lead, 1, rows.shape[-1]))
     return lo.emit("pick", lo.real(lo.expand(wide, (*lead, count, rows.shape[-1]))), chosen)
 
@@ -99,8 +99,8 @@ def _spread(lo: Lowering, values: Lowered, index: Real, shape: Shape) -> Any:
     *lead, count = index.shape
     real = lo.real(values)
     zero = lo.real(Const(Fraction(0), (*lead, count, shape[-1]), real.dtype))
-    found = lo.derivative("pick", [zero, index], real)
-    return lo.sum(found, (len(lead),))
+    summed = lo.derivative("pick", [zero, index], real)
+    return lo.sum(summed, (len(lead),))
 
 
 def _along(lo: Lowering, x: Lowered, dim: int, *others: Lowered) -> Any:
@@ -115,31 +115,31 @@ def _along(lo: Lowering, x: Lowered, dim: int, *others: Lowered) -> Any:
 
 @lowers("aten.scatter_add.default")
 def _scatter_add(lo: Lowering, x: Lowered, dim: int, index: Lowered, source: Lowered) -> Any:
-    (held, chosen, values), back = _along(lo, x, dim, index, source)
-    added = _spread(lo, values, lo.real(chosen), held.shape)
-    return _turned(lo, lo.add(held, added), back)
+    (target, chosen, values), back = _along(lo, x, dim, index, source)
+    added = _spread(lo, values, lo.real(chosen), target.shape)
+    return _turned(lo, lo.add(target, added), back)
 
 
 @lowers("aten.scatter.src")
 def _scatter(lo: Lowering, x: Lowered, dim: int, index: Lowered, source: Lowered) -> Any:
     """Written over; ids of one row have to differ, or nothing says which value is the last."""
-    (held, chosen, values), back = _along(lo, x, dim, index, source)
+    (target, chosen, values), back = _along(lo, x, dim, index, source)
     place = lo.real(chosen)
     if place.shape[-1] != 1 and place.number not in lo.distinct:
         raise Unsupported("values that are written by ids of which some may be equal")
-    added = _spread(lo, values, place, held.shape)
-    if isinstance(held, Const) and held.value == 0:
+    added = _spread(lo, values, place, target.shape)
+    if isinstance(target, Const) and target.value == 0:
         return _turned(lo, added, back)
-    kept = inverse(lo, lo.sum(_chosen(lo, place, held.shape[-1]), (len(place.shape) - 1,)))
-    return _turned(lo, lo.add(lo.mul(held, kept), added), back)
+    kept = inverse(lo, lo.sum(_chosen(lo, place, target.shape[-1]), (len(place.shape) - 1,)))
+    return _turned(lo, lo.add(lo.mul(target, kept), added), back)
 
 
 @lowers("aten.scatter.value")
 def _scatter_value(lo: Lowering, x: Lowered, dim: int, index: Lowered, value: float) -> Any:
     """One number by ids: whichever of equal ids is the last."""
-    (held, chosen), back = _along(lo, x, dim, index)
+    (target, chosen), back = _along(lo, x, dim, index)
     place = lo.real(chosen)
-    hot = _chosen(lo, place, held.shape[-1])
+    hot = _chosen(lo, place, target.shape[-1])
     at = len(place.shape) - 1
     if place.shape[-1] == 1 or place.number in lo.distinct:
         mask: Any = lo.sum(hot, (at,))
@@ -147,17 +147,17 @@ def _scatter_value(lo: Lowering, x: Lowered, dim: int, index: Lowered, value: fl
         missed: Any = inverse(lo, lo.slice(hot, at, 0, 1))
         for i in range(1, place.shape[-1]):
             missed = lo.mul(missed, inverse(lo, lo.slice(hot, at, i, 1)))
-        mask = lo.reshape(inverse(lo, missed), held.shape)
+        mask = lo.reshape(inverse(lo, missed), target.shape)
     mask = lo.real(mask)
     dtype = lo.expected[0][1]
     if dtype == "bool" or "int" in dtype:
-        if not (isinstance(held, Const) and held.value == 0 and value in (1, True)):
+        if not (isinstance(target, Const) and target.value == 0 and value in (1, True)):
             raise Unsupported(f"{value} written into {dtype}")
-        found = _turned(lo, mask, back)
-        return flags(found) if dtype == "bool" else lo.whole(found, (0, 2), dtype)
-    if isinstance(held, Const) and held.value == 0:
+        written = _turned(lo, mask, back)
+        return flags(written) if dtype == "bool" else lo.whole(written, (0, 2), dtype)
+    if isinstance(target, Const) and target.value == 0:
         return _turned(lo, lo.scale(mask, fraction(value)), back)
-    return _turned(lo, lookups.chosen(lo, mask, fraction(value), held), back)
+    return _turned(lo, lookups.chosen(lo, mask, fraction(value), target), back)
 
 
 # -- rows ----------------------------------------------------------------------------------------
@@ -175,8 +175,8 @@ def _index_select(lo: Lowering, x: Lowered, dim: int, index: Lowered) -> Any:
     rest = tuple(x.shape[d] for d in order[1:])
     table = lo.reshape(_turned(lo, x, order), (x.shape[at], prod(rest)))
     real = lo.real(index)
-    found = lo.emits("embedding", [real, lo.real(table)], {}, table.dtype)[0]
-    return _turned(lo, lo.reshape(found, (*index.shape, *rest)), back)
+    rows = lo.emits("embedding", [real, lo.real(table)], {}, table.dtype)[0]
+    return _turned(lo, lo.reshape(rows, (*index.shape, *rest)), back)
 
 
 @lowers("aten.index_add.default")
@@ -242,20 +242,26 @@ class Place:
     dtype: str = "int64"
 
     def real(self, lo: Lowering) -> Real:
+        """The places as ids below the size of the dimension; raises `Unsupported` without a unique
+        maximum."""
         _, index = largest(lo, self.of, 1, self.dim, self.least)
-        found = lo.real(lo.reshape(index, self.shape))
-        return lo.whole(found, (0, self.of.shape[self.dim]), "int64")
+        ids = lo.real(lo.reshape(index, self.shape))
+        return lo.whole(ids, (0, self.of.shape[self.dim]), "int64")
 
     def reshape(self, shape: Shape) -> Any:
+        """The same places in another shape."""
         return Place(self.of, self.dim, self.least, shape)
 
     def expand(self, shape: Shape) -> Any:
+        """Refused: places of maxima that are broadcast have no rule."""
         raise Unsupported("places of maxima that are broadcast")
 
     def permute(self, order: Sequence[int]) -> Any:
+        """Refused: places of maxima that are permuted have no rule."""
         raise Unsupported("places of maxima that are permuted")
 
     def slice(self, dim: int, start: int, size: int) -> Any:
+        """Refused: some of the places have no rule without the others."""
         raise Unsupported("some of the places of maxima")
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.ir import Attr, Group
-from shardproof.frontends.aten.lowering import Lowered, Lowering, Real, lowers
+from shardproof.frontends.aten.lowering import Lowered, Lowering, Real
+from shardproof.frontends.aten.rules import lowers
 
 
 def _issued(lo: Lowering, name: str, x: Real, ranks: Sequence[int], **attrs: Any) -> Real:
@@ -65,9 +66,9 @@ def _all_to_all(lo: Lowering, x: Lowered, ranks: Sequence[int]) -> Any:
     parts = (count, shape[0] // count, *shape[1:])
     real = lo.real(lo.reshape(lo.real(x), (count, 1, *parts[1:])))
     lo.expected = [((1, *parts), dtype)]
-    found = _issued(lo, "all_to_all", real, ranks, split_dim=0, concat_dim=1)
+    received = _issued(lo, "all_to_all", real, ranks, split_dim=0, concat_dim=1)
     lo.expected = [(shape, dtype)]
-    return lo.reshape(found, shape)
+    return lo.reshape(received, shape)
 
 
 @lowers("comm.broadcast")

@@ -8,12 +8,7 @@ from typing import Any
 
 from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.frontends.aten.attention import _attention
-from shardproof.frontends.aten.lowering import (
-    Lowered,
-    Lowering,
-    dimensions,
-    lowers,
-)
+from shardproof.frontends.aten.lowering import Lowered, Lowering, dimensions
 from shardproof.frontends.aten.pointwise import _cast
 from shardproof.frontends.aten.rows import (
     _dropout,
@@ -22,6 +17,7 @@ from shardproof.frontends.aten.rows import (
     _rms_norm,
     _softmax,
 )
+from shardproof.frontends.aten.rules import lowers
 
 
 @lowers("aten.linear.default")

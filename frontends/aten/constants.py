@@ -49,63 +49,63 @@ def values(data: bytes, shape: Shape, dtype: str) -> Array:
 
 def constant(lo: Lowering, data: bytes, shape: Shape, dtype: str) -> Any:
     """A tensor of known values."""
-    held = values(data, shape, dtype)
-    if held.size and (held == held.flat[0]).all() and isfinite(float(held.flat[0])):
-        return Const(fraction(held.flat[0].item()), shape, dtype)
+    array = values(data, shape, dtype)
+    if array.size and (array == array.flat[0]).all() and isfinite(float(array.flat[0])):
+        return Const(fraction(array.flat[0].item()), shape, dtype)
     if dtype == "bool":
-        return _mask(held)
-    if held.dtype.kind == "i":
-        found = _positions(held, dtype)
-        if found is not None:
-            return found
-    elif ((held == 0) | (held == -np.inf)).all():
-        return Additive(_mask(held == -np.inf), dtype)
-    elif not np.isfinite(held).all():
+        return _mask(array)
+    if array.dtype.kind == "i":
+        positions = _positions(array, dtype)
+        if positions is not None:
+            return positions
+    elif ((array == 0) | (array == -np.inf)).all():
+        return Additive(_mask(array == -np.inf), dtype)
+    elif not np.isfinite(array).all():
         raise Unsupported("constants that are no numbers")
-    return table(lo, held, dtype)
+    return table(lo, array, dtype)
 
 
-def _positions(held: Array, dtype: str) -> Positions | None:
+def _positions(array: Array, dtype: str) -> Positions | None:
     """Whole numbers as an affine function of the index, if they are one."""
-    first = int(held.flat[0])
+    first = int(array.flat[0])
     steps = []
-    for dim, size in enumerate(held.shape):
-        start = (0,) * held.ndim
+    for dim, size in enumerate(array.shape):
+        start = (0,) * array.ndim
         second = (*start[:dim], 1, *start[dim + 1 :])
-        steps.append(int(held[second]) - first if size > 1 else 0)
-    index = np.indices(held.shape)
-    fit = first + sum((s * index[d] for d, s in enumerate(steps)), np.zeros(held.shape, dtype=int))
-    return Positions(first, tuple(steps), held.shape, dtype) if (fit == held).all() else None
+        steps.append(int(array[second]) - first if size > 1 else 0)
+    index = np.indices(array.shape)
+    fit = first + sum((s * index[d] for d, s in enumerate(steps)), np.zeros(array.shape, dtype=int))
+    return Positions(first, tuple(steps), array.shape, dtype) if (fit == array).all() else None
 
 
-def _mask(held: Array) -> Compared:
+def _mask(array: Array) -> Compared:
     """A mask that compares the last two indices; raises `Unsupported` for any other."""
-    if held.ndim >= 2 and held.any():
-        rows, columns = held.shape[-2:]
+    if array.ndim >= 2 and array.any():
+        rows, columns = array.shape[-2:]
         i, j = np.indices((rows, columns))
-        lead = (0,) * (held.ndim - 2)
-        kept = (j - i)[held.reshape(-1, rows, columns)[0]]
+        lead = (0,) * (array.ndim - 2)
+        kept = (j - i)[array.reshape(-1, rows, columns)[0]]
         below, above = int(kept.max(initial=-rows)), int(kept.min(initial=columns))
-        if (held == (i - j + below >= 0)).all():
-            return Compared(Positions(below, (*lead, 1, -1), held.shape, "int64"))
-        if (held == (j - i - above >= 0)).all():
-            return Compared(Positions(-above, (*lead, -1, 1), held.shape, "int64"))
+        if (array == (i - j + below >= 0)).all():
+            return Compared(Positions(below, (*lead, 1, -1), array.shape, "int64"))
+        if (array == (j - i - above >= 0)).all():
+            return Compared(Positions(-above, (*lead, -1, 1), array.shape, "int64"))
     raise Unsupported("a mask of constants that compares no two positions")
 
 
-def table(lo: Lowering, held: Array, dtype: str) -> Any:
+def table(lo: Lowering, array: Array, dtype: str) -> Any:
     """An input that both sides have, by its contents: what varies along no dimension but others is
     one table, expanded; a rank's part of a table of the single side is a slice of that."""
-    alike = [d for d, n in enumerate(held.shape) if n > 1 and (held == held.take([0], d)).all()]
-    least = held[tuple(slice(0, 1) if d in alike else slice(None) for d in range(held.ndim))]
+    alike = [d for d, n in enumerate(array.shape) if n > 1 and (array == array.take([0], d)).all()]
+    least = array[tuple(slice(0, 1) if d in alike else slice(None) for d in range(array.ndim))]
     made = least.reshape(tuple(n for n in least.shape if n != 1))
     digest = hashlib.sha256(made.tobytes() + repr((made.shape, dtype)).encode()).hexdigest()[:32]
     name = f"constant {digest}"
     if lo.shared is None or name in lo.shared:
-        found = _held(lo, name, made, dtype)
+        part = _held(lo, name, made, dtype)
     else:
-        found = _part(lo, made, dtype)
-    return lo.expand(lo.reshape(found, least.shape), held.shape)
+        part = _part(lo, made, dtype)
+    return lo.expand(lo.reshape(part, least.shape), array.shape)
 
 
 def _held(lo: Lowering, name: str, table: Array, dtype: str) -> Any:
@@ -130,10 +130,10 @@ def _part(lo: Lowering, table: Array, dtype: str) -> Any:
             part = np.expand_dims(table, one)
             start = _place(whole, part)
             if start is not None:
-                found = _held(lo, name, whole, dtype)
+                value = _held(lo, name, whole, dtype)
                 for dim, (at, size) in enumerate(zip(start, part.shape, strict=True)):
-                    found = lo.slice(found, dim, at, size)
-                return found
+                    value = lo.slice(value, dim, at, size)
+                return value
     raise Unsupported("a table of constants that the single-device step does not have")
 
 
@@ -143,8 +143,8 @@ def numbered(lo: Lowering, of: Positions) -> Real:
     if prod(moving) > MOST_SEARCHED:
         raise Unsupported("many positions as ids")
     index = np.indices(moving)
-    held = of.const + sum((s * index[d] for d, s in enumerate(of.steps)), np.zeros(moving, int))
-    return lo.real(lo.expand(table(lo, held.astype(np.int64), "int64"), of.shape))
+    indices = of.const + sum((s * index[d] for d, s in enumerate(of.steps)), np.zeros(moving, int))
+    return lo.real(lo.expand(table(lo, indices.astype(np.int64), "int64"), of.shape))
 
 
 def as_flags(lo: Lowering, mask: Compared) -> Real:
@@ -155,8 +155,8 @@ def as_flags(lo: Lowering, mask: Compared) -> Real:
         raise Unsupported("a large mask of positions as numbers")
     index = np.indices(moving)
     total = of.const + sum((s * index[d] for d, s in enumerate(of.steps)), np.zeros(moving, int))
-    held = (total >= 0).astype(np.float32)
-    table = lo.real(constant(lo, held.tobytes(), tuple(moving), "float32"))
+    bits = (total >= 0).astype(np.float32)
+    table = lo.real(constant(lo, bits.tobytes(), tuple(moving), "float32"))
     return flags(lo.real(lo.expand(table, mask.shape)))
 
 

@@ -18,14 +18,8 @@ import numpy as np
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.constants import table
-from shardproof.frontends.aten.lowering import (
-    Const,
-    Lowered,
-    Lowering,
-    Real,
-    Undefined,
-    lowers,
-)
+from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real, Undefined
+from shardproof.frontends.aten.rules import lowers
 
 
 class Axis(NamedTuple):
@@ -52,7 +46,7 @@ def _axes(
     padding: Sequence[int],
     dilation: Sequence[int],
 ) -> tuple[Axis, ...]:
-    found = []
+    axes = []
     for number, (size, count) in enumerate(zip(sizes, taps, strict=True)):
         step, before, apart = (
             given[number if len(given) > 1 else 0] for given in (stride, padding, dilation)
@@ -60,54 +54,54 @@ def _axes(
         steps = (size + 2 * before - apart * (count - 1) - 1) // step + 1
         if steps < 1:
             raise Unsupported(f"{count} taps over {size} positions")
-        found.append(Axis(size, count, steps, step, before, apart))
-    return tuple(found)
+        axes.append(Axis(size, count, steps, step, before, apart))
+    return tuple(axes)
 
 
 def _table(lo: Lowering, axis: Axis) -> Real:
     """[positions, taps * results]."""
-    held = np.zeros((axis.size, axis.taps, axis.steps), dtype=np.float32)
+    reads = np.zeros((axis.size, axis.taps, axis.steps), dtype=np.float32)
     for tap in range(axis.taps):
         for step in range(axis.steps):
             at = step * axis.stride - axis.before + tap * axis.dilation
             if 0 <= at < axis.size:
-                held[at, tap, step] = 1
-    flat = held.reshape(axis.size, axis.taps * axis.steps)
+                reads[at, tap, step] = 1
+    flat = reads.reshape(axis.size, axis.taps * axis.steps)
     return lo.real(table(lo, flat, "float32"))
 
 
 def _unfolded(lo: Lowering, x: Lowered, axes: Sequence[Axis]) -> Any:
     """x [n, c, *sizes] as [n, *results, c, *taps]."""
-    held: Any = lo.real(x)
+    windows: Any = lo.real(x)
     rank = len(axes)
     # Every turn takes the first dimension that is left and puts taps and results behind.
     for axis in axes:
-        order = (0, 1, *range(3, len(held.shape)), 2)
+        order = (0, 1, *range(3, len(windows.shape)), 2)
         if axis.trivial:
-            held = lo.permute(held, order)
-            held = lo.reshape(held, (*held.shape[:-1], 1, axis.steps))
+            windows = lo.permute(windows, order)
+            windows = lo.reshape(windows, (*windows.shape[:-1], 1, axis.steps))
             continue
-        made = lo.emit("matmul", lo.real(lo.permute(held, order)), _table(lo, axis))
-        held = lo.reshape(made, (*made.shape[:-1], axis.taps, axis.steps))
+        made = lo.emit("matmul", lo.real(lo.permute(windows, order)), _table(lo, axis))
+        windows = lo.reshape(made, (*made.shape[:-1], axis.taps, axis.steps))
     taps, steps = range(2, 2 + 2 * rank, 2), range(3, 3 + 2 * rank, 2)
-    return lo.permute(held, (0, *steps, 1, *taps))
+    return lo.permute(windows, (0, *steps, 1, *taps))
 
 
 def _folded(lo: Lowering, x: Lowered, axes: Sequence[Axis]) -> Any:
     """The transpose of `_unfolded`: [n, *results, c, *taps] as [n, c, *sizes]."""
     rank = len(axes)
     pairs = [d for i in range(rank) for d in (2 + rank + i, 1 + i)]
-    held: Any = lo.permute(x, (0, 1 + rank, *pairs))
+    sums: Any = lo.permute(x, (0, 1 + rank, *pairs))
     for axis in reversed(axes):
-        *rest, taps, steps = held.shape
+        *rest, taps, steps = sums.shape
         if axis.trivial:
-            made = lo.reshape(held, (*rest, axis.size))
+            made = lo.reshape(sums, (*rest, axis.size))
         else:
-            flat = lo.real(lo.reshape(held, (*rest, taps * steps)))
+            flat = lo.real(lo.reshape(sums, (*rest, taps * steps)))
             made = lo.emit("matmul", flat, lo.real(lo.transpose(_table(lo, axis), 0, 1)))
         last = len(made.shape) - 1
-        held = lo.permute(made, (0, 1, last, *range(2, last)))
-    return held
+        sums = lo.permute(made, (0, 1, last, *range(2, last)))
+    return sums
 
 
 class _Sizes(NamedTuple):
@@ -203,19 +197,19 @@ def _convolution_backward(
     if groups > 1:
         rows = lo.permute(lo.reshape(rows, (s.rows, groups, s.outer)), (1, 0, 2))
     rows = lo.real(rows)
-    found: list[Any] = [None, None, None]
+    gradients: list[Any] = [None, None, None]
     if mask[0]:
         taps: Any = lo.emit("matmul", rows, _weights(lo, weight, s))
         if groups > 1:
             taps = lo.permute(taps, (1, 0, 2))
         split = (x.shape[0], *(a.steps for a in s.axes), x.shape[1], *(a.taps for a in s.axes))
-        found[0] = _folded(lo, lo.reshape(taps, split), s.axes)
+        gradients[0] = _folded(lo, lo.reshape(taps, split), s.axes)
     if mask[1]:
         made = lo.emit("matmul", _last_two(lo, rows), _by_group(lo, x, s))
-        found[1] = lo.reshape(made, weight.shape)
+        gradients[1] = lo.reshape(made, weight.shape)
     if mask[2]:
-        found[2] = lo.sum(gradient, (0, *range(2, rank + 2)))
-    return tuple(found)
+        gradients[2] = lo.sum(gradient, (0, *range(2, rank + 2)))
+    return tuple(gradients)
 
 
 # -- pooling -------------------------------------------------------------------------------------
@@ -297,8 +291,8 @@ def _maximum(
     axes = _pooled(x, taps, stride, padding, dilation, ceil)
     rank = len(axes)
     most = lo.emit("amax", _windows(lo, x, axes), dim=(rank + 2,), keepdim=False)
-    found = lo.permute(most, (0, rank + 1, *range(1, rank + 1)))
-    return found, Undefined(found.shape, "int64", "the places of maxima of a pooling")
+    result = lo.permute(most, (0, rank + 1, *range(1, rank + 1)))
+    return result, Undefined(result.shape, "int64", "the places of maxima of a pooling")
 
 
 @lowers("aten.max_pool2d_with_indices_backward.default")

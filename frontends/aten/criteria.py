@@ -8,8 +8,9 @@ from typing import Any
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.losses import MEAN, NONE
-from shardproof.frontends.aten.lowering import Lowered, Lowering, Operand, Real, fraction, lowers
+from shardproof.frontends.aten.lowering import Lowered, Lowering, Operand, Real, fraction
 from shardproof.frontends.aten.masks import inverse, slope, step
+from shardproof.frontends.aten.rules import lowers
 
 ONE = Fraction(1)
 #: What a logarithm of a probability is at least, in ATen's loss of two classes.

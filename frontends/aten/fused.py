@@ -19,8 +19,8 @@ from shardproof.frontends.aten.lowering import (
     Operand,
     dimensions,
     fraction,
-    lowers,
 )
+from shardproof.frontends.aten.rules import lowers
 
 
 def _rms(lo: Lowering, x: Lowered, weight: Lowered, eps: float, dim: int) -> Any:
@@ -101,8 +101,8 @@ def _unified_attention(
     q = lo.real(lo.reshape(query, (tokens, groups, heads // groups, size)))
     scores = lo.emit("einsum", q, lo.real(key), equation="qghd,kgd->ghqk")
     p = lo.emit("softmax", lo.real(lo.scale(scores, fraction(1 / sqrt(size)))), dim=3)
-    found = lo.emit("einsum", p, lo.real(value), equation="ghqk,kgd->qghd")
-    return lo.reshape(found, query.shape)
+    result = lo.emit("einsum", p, lo.real(value), equation="ghqk,kgd->qghd")
+    return lo.reshape(result, query.shape)
 
 
 # -- HLO under a converter ---------------------------------------------------------------------

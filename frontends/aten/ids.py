@@ -58,6 +58,7 @@ class Ids:
     dtype: str
 
     def moved(self, name: str, given: Sequence[int], shape: Shape) -> Ids:
+        """The ids after one more move; two reshapes in a row are one."""
         moves = self.moves
         if name == "reshape" and moves and moves[-1][0] == "reshape":
             moves = moves[:-1]
@@ -66,15 +67,19 @@ class Ids:
         return replace(self, moves=moves, shape=shape)
 
     def reshape(self, shape: Shape) -> Ids:
+        """The same ids, in their order, in another shape."""
         return self if shape == self.shape else self.moved("reshape", shape, shape)
 
     def expand(self, shape: Shape) -> Ids:
+        """The ids repeated along dimensions of size 1 and new leading ones."""
         return self if shape == self.shape else self.moved("expand", shape, shape)
 
     def permute(self, order: Sequence[int]) -> Ids:
+        """The ids with their dimensions in another order."""
         return self.moved("permute", order, tuple(self.shape[i] for i in order))
 
     def slice(self, dim: int, start: int, size: int) -> Ids:
+        """``size`` positions of a dimension of ids, from ``start`` on."""
         shape = (*self.shape[:dim], size, *self.shape[dim + 1 :])
         return self.moved("slice", (dim, start, size), shape)
 
@@ -86,6 +91,8 @@ class Ids:
         return lo.real(x)
 
     def real(self, lo: Lowering) -> Real:
+        """The ids as a value: a constant, the input times a slope plus an offset, or one of two
+        numbers."""
         number = piecewise.value(self.function)
         if number is not None:
             real = lo.real(Const(Fraction(number), self.shape, self.dtype))
@@ -119,10 +126,10 @@ class Ids:
                     raise Unsupported("a choice by ids of very many")
                 width = (*self.shape, piece.high - piece.low)
                 ones = lo.real(Const(Fraction(1), width, "float32"))
-                found = lo.emits("pick", [ones, real], {"start": piece.low}, "float32")[0]
-                total = lo.add(total, found)
-        found = lo.real(total)
-        return found if fewer else lo.real(inverse_of(lo, found))
+                holds = lo.emits("pick", [ones, real], {"start": piece.low}, "float32")[0]
+                total = lo.add(total, holds)
+        holds = lo.real(total)
+        return holds if fewer else lo.real(inverse_of(lo, holds))
 
     def at(self) -> tuple[int, tuple[Move, ...], Shape]:
         """Of which id every entry is."""
@@ -130,6 +137,7 @@ class Ids:
 
 
 def integral(dtype: str) -> bool:
+    """Whether an element type is of whole numbers, bool not among them."""
     return dtype.startswith(("int", "uint"))
 
 
@@ -144,6 +152,8 @@ def ids(x: Operand) -> Ids | None:
 
 
 def number_of(x: Operand) -> int | None:
+    """The whole number that an operand is everywhere; None: it is none, or not everywhere the
+    same."""
     if isinstance(x, Const) and x.value.denominator == 1:
         return int(x.value)
     return int(x) if isinstance(x, (bool, int)) or (isinstance(x, float) and x % 1 == 0) else None
@@ -168,6 +178,8 @@ def pair(x: Operand, y: Operand) -> tuple[Ids, Function, Function] | None:
 
 
 def made(lo: Lowering, like: Ids, function: Function) -> Ids:
+    """Ids at the places of ``like`` with another function of the input, of the type that is
+    expected."""
     dtype = lo.expected[0][1] if lo.expected else like.dtype
     return replace(like, function=function, dtype=dtype or like.dtype)
 
@@ -176,10 +188,10 @@ def computed(lo: Lowering, name: str, x: Operand, y: Operand, factor: Fraction) 
     """``x + factor y`` or ``x y`` of ids and whole numbers; None: it is something else."""
     if factor.denominator != 1 or not (_whole(x) or _whole(y)):
         return None
-    found = pair(x, y)
-    if found is None:
+    operands = pair(x, y)
+    if operands is None:
         return None
-    like, f, g = found
+    like, f, g = operands
     if factor != 1:
         g = piecewise.combine("multiply", g, piecewise.constant(g, int(factor)))
     return made(lo, like, piecewise.combine(name, f, g))

@@ -24,9 +24,11 @@ class Joined:
     lo: Lowering = field(compare=False, repr=False)
 
     def reshape(self, shape: Shape) -> Joined:
+        """The joined ids in another shape; the parts stay as they are."""
         return replace(self, shape=shape)
 
     def slice(self, dim: int, start: int, size: int) -> Any:
+        """Positions of a dimension; along the joined one, of the parts that they meet."""
         if self.shape != self.base:
             raise Unsupported("a part of ids of which some are constants, after a view")
         if dim != self.dim:
@@ -43,12 +45,15 @@ class Joined:
         return joined(self.lo, kept, dim)
 
     def permute(self, order: Sequence[int]) -> Joined:
+        """Refused: no rule permutes ids of which some are constants."""
         raise Unsupported("a permutation of ids of which some are constants")
 
     def expand(self, shape: Shape) -> Joined:
+        """Refused: no rule repeats ids of which some are constants."""
         raise Unsupported("an expansion of ids of which some are constants")
 
     def real(self, lo: Lowering) -> Real:
+        """The parts as values, one after the other, in the shape of the whole."""
         whole = lo.emit("concat", *(lo.real(p) for p in self.parts), dim=self.dim)
         return lo.real(lo.reshape(whole, self.shape))
 

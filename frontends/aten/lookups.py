@@ -23,6 +23,7 @@ from shardproof.frontends.aten.lowering import (
     Real,
     Shape,
     Undefined,
+    Unviewed,
     fraction,
 )
 from shardproof.frontends.aten.masks import flags, numbers
@@ -44,6 +45,8 @@ class Lookup:
     dtype: str
 
     def reshape(self, shape: Shape) -> Any:
+        """The entries in another shape; rows only in their own, until it is known which ones
+        count."""
         if self.picked:
             return replace(self, ids=self.ids.reshape(shape), shape=shape)
         if shape == self.shape:
@@ -51,18 +54,23 @@ class Lookup:
         raise Unsupported("a view of rows before it is known which ones count")
 
     def expand(self, shape: Shape) -> Any:
+        """Refused until it is known which rows count."""
         raise Unsupported("rows that are broadcast before it is known which ones count")
 
     def permute(self, order: Sequence[int]) -> Any:
+        """Refused until it is known which rows count."""
         raise Unsupported("rows that are permuted before it is known which ones count")
 
     def slice(self, dim: int, start: int, size: int) -> Any:
+        """Refused until it is known which rows count."""
         raise Unsupported("a part of rows before it is known which ones count")
 
     def rows(self) -> int:
+        """How many rows, or entries of a row, there are to choose from."""
         return self.table.shape[-1 if self.picked else 0]
 
     def real(self, lo: Lowering) -> Real:
+        """What the ids choose as a value, with zeros where ids do not count."""
         parts = piecewise.chosen_rows(self.ids.function, self.live, self.rows())
         if parts is None:
             return self.repeated(lo)
@@ -95,13 +103,13 @@ class Lookup:
             if not inside and (lo.unwritten is None or rule.slope not in (0, 1)):
                 raise Narrow(self.ids.origin.number, self.rows())
             if inside and rule.slope:
-                found: Any = self.part(lo, piecewise.Rows(low, rule.at(low), high - low))
+                row_or_zero: Any = self.part(lo, piecewise.Rows(low, rule.at(low), high - low))
             else:
                 pieces = (piecewise.Piece(low, high, 0, 1),)
                 memory = Undefined(self.shape, self.dtype)
                 row = self.row(lo, rule.offset) if inside else lo.real(memory)
-                found = lo.mul(row, self.among(lo, pieces))
-            total = found if total is None else lo.add(total, found)
+                row_or_zero = lo.mul(row, self.among(lo, pieces))
+            total = row_or_zero if total is None else lo.add(total, row_or_zero)
         return lo.real(total)
 
     def pieces(self) -> Iterator[tuple[int, int, piecewise.Piece]]:
@@ -147,37 +155,32 @@ def _of_logarithms(lo: Lowering, table: Real) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Less:
+class Less(Unviewed):
     """A lookup of entries, less a number that ids decide: what is written back over them."""
+
+    about = "entries that are written back"
 
     lookup: Lookup
     number: Ids
 
     @property
     def shape(self) -> Shape:
+        """That of the entries."""
         return self.lookup.shape
 
     @property
     def dtype(self) -> str:
+        """That of the entries."""
         return self.lookup.dtype
 
     def real(self, lo: Lowering) -> Real:
+        """The entries minus the numbers, computed."""
         return lo.real(lo.sub(lo.real(self.lookup), lo.real(self.number)))
-
-    def reshape(self, shape: Shape) -> Any:
-        raise Unsupported("a view of entries that are written back")
-
-    def expand(self, shape: Shape) -> Any:
-        raise Unsupported("a view of entries that are written back")
-
-    def permute(self, order: Sequence[int]) -> Any:
-        raise Unsupported("a view of entries that are written back")
-
-    def slice(self, dim: int, start: int, size: int) -> Any:
-        raise Unsupported("a part of entries that are written back")
 
 
 def lessened(x: Operand, y: Operand, factor: Fraction) -> Less | None:
+    """Entries that ids looked up, minus what the same ids decide; None: the difference is another
+    one."""
     if isinstance(x, Lookup) and x.picked and isinstance(y, Ids) and factor == -1:
         return Less(x, y) if x.ids.at() == y.at() else None
     return None
@@ -185,92 +188,85 @@ def lessened(x: Operand, y: Operand, factor: Fraction) -> Less | None:
 
 def written_back(lo: Lowering, table: Lowered, chosen: Lowered, less: Less) -> Any:
     """``table`` [n, v], less a number at one entry of each row."""
-    found = ids(chosen)
+    index = ids(chosen)
     real = lo.real(table)
-    found = None if found is None else wrapped(found, real.shape[1])
+    index = None if index is None else wrapped(index, real.shape[1])
     if (
-        found is None
-        or found.at() != less.lookup.ids.at()
+        index is None
+        or index.at() != less.lookup.ids.at()
         or real != less.lookup.table
-        or found.function != less.lookup.ids.function
+        or index.function != less.lookup.ids.function
     ):
         raise Unsupported("entries that are written over those of other ids")
     count = less.number.function
     if any(p.slope or p.offset not in (0, 1) for p in count):
         raise Unsupported("entries that lose other numbers than 0 or 1")
-    parts = piecewise.chosen_rows(found.function, count, real.shape[1])
+    parts = piecewise.chosen_rows(index.function, count, real.shape[1])
     if parts is None or len(parts) > 1:
-        raise Narrow(found.origin.number, real.shape[1])
+        raise Narrow(index.origin.number, real.shape[1])
     if not parts:
         return real
     (part,) = parts
     if (part.row, part.size) != (0, real.shape[1]):
         raise Unsupported("entries of some of the columns that are written over")
     zero = lo.real(Const(Fraction(0), real.shape, real.dtype))
-    ones = lo.real(Const(Fraction(1), found.shape, real.dtype))
-    return lo.sub(real, lo.derivative("pick", [zero, found.held(lo)], ones, 0, start=part.id))
+    ones = lo.real(Const(Fraction(1), index.shape, real.dtype))
+    return lo.sub(real, lo.derivative("pick", [zero, index.held(lo)], ones, 0, start=part.id))
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(Unviewed):
     """Rows of a value that count where ids decide it, and are zero elsewhere."""
+
+    about = "rows that ids zero"
 
     rows: Real
     ids: Ids
 
     @property
     def shape(self) -> Shape:
+        """That of the rows."""
         return self.rows.shape
 
     @property
     def dtype(self) -> str:
+        """That of the rows."""
         return self.rows.dtype
 
     def real(self, lo: Lowering) -> Real:
+        """Refused: such rows are only read by the gradient of an embedding (`added_rows`)."""
         raise Unsupported("rows of the input that ids zero")
-
-    def reshape(self, shape: Shape) -> Any:
-        raise Unsupported("a view of rows that ids zero")
-
-    def expand(self, shape: Shape) -> Any:
-        raise Unsupported("a view of rows that ids zero")
-
-    def permute(self, order: Sequence[int]) -> Any:
-        raise Unsupported("a view of rows that ids zero")
-
-    def slice(self, dim: int, start: int, size: int) -> Any:
-        raise Unsupported("a part of rows that ids zero")
 
 
 def added_rows(lo: Lowering, gradient: Lowered, chosen: Lowered, rows: int) -> Any:
     """A table of ``rows`` rows: the sum of the gradient's rows by id; what ids zero counts none."""
-    found = ids(chosen)
-    if found is None:
+    index = ids(chosen)
+    if index is None:
         raise Unsupported("rows chosen by what are no ids")
-    live = piecewise.constant(found.function, 1)
+    live = piecewise.constant(index.function, 1)
     given = gradient
     if isinstance(gradient, Kept):
-        if gradient.ids.at() != found.at():
+        if gradient.ids.at() != index.at():
             raise Unsupported("rows that are zeroed by ids of other positions")
         given, live = gradient.rows, gradient.ids.function
-    parts = piecewise.chosen_rows(found.function, live, rows)
+    parts = piecewise.chosen_rows(index.function, live, rows)
     if parts is None or len(parts) != 1:
-        raise Narrow(found.origin.number, rows)
+        raise Narrow(index.origin.number, rows)
     (part,) = parts
     if (part.row, part.size) != (0, rows):
         raise Unsupported("a gradient of some of the rows")
     table = lo.real(Const(Fraction(0), (rows, given.shape[-1]), given.dtype))
-    return lo.derivative("embedding", [found.held(lo), table], lo.real(given), 1, start=part.id)
+    return lo.derivative("embedding", [index.held(lo), table], lo.real(given), 1, start=part.id)
 
 
 def rows_of(lo: Lowering, table: Lowered, chosen: Lowered) -> Any:
     """Rows of a table by ids: a lookup, which becomes a value as soon as something reads it."""
-    found = ids(chosen)
-    if found is None:
+    index = ids(chosen)
+    if index is None:
         raise Unsupported("rows chosen by what are no ids")
     real = lo.real(table)
-    live = piecewise.constant(found.function, 1)
-    return Lookup(real, found, live, False, (*found.shape, *real.shape[1:]), real.dtype)
+    live = piecewise.constant(index.function, 1)
+    return Lookup(real, index, live, False, (*index.shape, *real.shape[1:]), real.dtype)
 
 
 def wrapped(x: Ids, rows: int) -> Ids:
@@ -283,13 +279,13 @@ def wrapped(x: Ids, rows: int) -> Ids:
 
 def entries_of(lo: Lowering, table: Lowered, chosen: Lowered) -> Any:
     """An entry of each row of a table [n, v], by ids [n], as an index chooses it."""
-    found = ids(chosen)
-    if found is None:
+    index = ids(chosen)
+    if index is None:
         raise Unsupported("entries chosen by what are no ids")
     real = lo.real(table)
-    found = wrapped(found, real.shape[1])
-    live = piecewise.constant(found.function, 1)
-    return Lookup(real, found, live, True, found.shape, real.dtype)
+    index = wrapped(index, real.shape[1])
+    live = piecewise.constant(index.function, 1)
+    return Lookup(real, index, live, True, index.shape, real.dtype)
 
 
 def restricted(x: Lookup, mask: Ids, kept: bool) -> Lookup:
@@ -311,21 +307,21 @@ def written(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any:
         if number != 0 and not (isinstance(value, float) and value == 0):
             raise Unsupported(f"rows that are {value} instead of zero")
         return restricted(x, mask, False)
-    found = ids(x)
+    index = ids(x)
     rows = x.shape[:-1]
-    if found is None and isinstance(x, Real) and number == 0 and mask.shape in (rows, (*rows, 1)):
+    if index is None and isinstance(x, Real) and number == 0 and mask.shape in (rows, (*rows, 1)):
         return Kept(x, inverse(mask.reshape(rows)))
-    if found is None and isinstance(x, Real):
+    if index is None and isinstance(x, Real):
         if piecewise.value(mask.function) == 0:
             return x
-        held = lo.expand(numbers(lo, flags(mask.indicated(lo)), x.dtype), x.shape)
-        return chosen(lo, held, fraction(value), x) if isinstance(value, (int, float)) else None
-    if found is None or number is None:
+        holds = lo.expand(numbers(lo, flags(mask.indicated(lo)), x.dtype), x.shape)
+        return chosen(lo, holds, fraction(value), x) if isinstance(value, (int, float)) else None
+    if index is None or number is None:
         raise Unsupported("values of the input that are chosen by ids")
-    if found.at() != mask.at():
+    if index.at() != mask.at():
         raise Unsupported("ids that are chosen by ids of other positions")
-    other = piecewise.constant(found.function, number)
-    return replace(found, function=piecewise.select(mask.function, other, found.function))
+    other = piecewise.constant(index.function, number)
+    return replace(index, function=piecewise.select(mask.function, other, index.function))
 
 
 def chosen(lo: Lowering, mask: Lowered, number: Fraction, x: Lowered) -> Any:
@@ -337,24 +333,24 @@ def chosen(lo: Lowering, mask: Lowered, number: Fraction, x: Lowered) -> Any:
 
 def entries_written(lo: Lowering, table: Const, chosen: Lowered, values: Ids) -> Any:
     """Zeros [n, v] with one entry of each row written, where ids decide it the same number."""
-    found = ids(chosen)
+    index = ids(chosen)
     numbers = sorted({p.offset for p in values.function} - {0})
     if (
-        found is None
-        or found.at() != values.at()
+        index is None
+        or index.at() != values.at()
         or len(numbers) > 1
         or any(p.slope for p in values.function)
     ):
         raise Unsupported("entries that are written by ids of other positions")
     zero = lo.real(Const(Fraction(0), table.shape, table.dtype))
     live = piecewise.compare("NE", values.function, piecewise.constant(values.function, 0))
-    parts = piecewise.chosen_rows(found.function, live, table.shape[1])
+    parts = piecewise.chosen_rows(index.function, live, table.shape[1])
     if parts is None or len(parts) > 1:
-        raise Narrow(found.origin.number, table.shape[1])
+        raise Narrow(index.origin.number, table.shape[1])
     if not parts:
         return zero
     (part,) = parts
     if (part.row, part.size) != (0, table.shape[1]):
         raise Unsupported("entries of some of the columns that are written over")
-    ones = lo.real(Const(Fraction(numbers[0]), found.shape, table.dtype))
-    return lo.derivative("pick", [zero, found.held(lo)], ones, 0, start=part.id)
+    ones = lo.real(Const(Fraction(numbers[0]), index.shape, table.dtype))
+    return lo.derivative("pick", [zero, index.held(lo)], ones, 0, start=part.id)

@@ -7,7 +7,6 @@ unless the domain of the labels, which the user states, does not have them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
@@ -18,8 +17,9 @@ from shardproof.frontends.aten.constants import numbered
 from shardproof.frontends.aten.ids import Ids
 from shardproof.frontends.aten.joined import Joined
 from shardproof.frontends.aten.lookups import Kept, added_rows, rows_of
-from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real, lowers
+from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real, Unviewed
 from shardproof.frontends.aten.positions import Positions, added_at, rows_at
+from shardproof.frontends.aten.rules import lowers
 from shardproof.frontends.aten.shifted import shifted
 
 #: Of a log-softmax: the shifted operand, its exponentials, and their sum.
@@ -176,24 +176,14 @@ def _joined_loss(lo: Lowering, logs: Lowered, target: Joined, reduction: int, ig
     return (total if reduction == SUM else lo.div(total, count)), count
 
 
-class Unmoved(ABC):
+class Unmoved(Unviewed, ABC):
     """A gradient of log-probabilities: its only reader is the derivative of log-softmax."""
+
+    about = "the gradient of log-probabilities"
 
     @abstractmethod
     def through_log_softmax(self, lo: Lowering, y: Lowered) -> Any:
         """The gradient of what the log-softmax ``y`` was taken of: (softmax - onehot) * each."""
-
-    def reshape(self, shape: tuple[int, ...]) -> Any:
-        raise Unsupported("a view of the gradient of log-probabilities")
-
-    def expand(self, shape: tuple[int, ...]) -> Any:
-        raise Unsupported("a view of the gradient of log-probabilities")
-
-    def permute(self, order: Sequence[int]) -> Any:
-        raise Unsupported("a view of the gradient of log-probabilities")
-
-    def slice(self, dim: int, start: int, size: int) -> Any:
-        raise Unsupported("a part of the gradient of log-probabilities")
 
 
 @dataclass(frozen=True)
@@ -206,6 +196,7 @@ class Picked(Unmoved):
     dtype: str
 
     def through_log_softmax(self, lo: Lowering, y: Lowered) -> Any:
+        """The gradient at the logits: softmax times the row's gradient, minus it at the label."""
         known = _known(lo, y)
         if known is None:
             each = lo.reshape(lo.real(self.each), (*self.shape[:-1], 1))
@@ -231,6 +222,7 @@ class PickedParts(Unmoved):
     dtype: str
 
     def through_log_softmax(self, lo: Lowering, y: Lowered) -> Any:
+        """The gradient at the logits, part by part of a batch whose labels are partly ignored."""
         known = _known(lo, y)
         if known is None:
             raise Unsupported("the gradient of a loss without its log-softmax")
@@ -248,6 +240,7 @@ class PickedParts(Unmoved):
         return self.ids.together(rows)
 
     def real(self, lo: Lowering) -> Real:
+        """Refused: it is only read by the derivative of log-softmax."""
         raise Unsupported("the gradient of log-probabilities as a value")
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import isfinite, prod
-from typing import Any, Final, Protocol, TypeAlias, TypeGuard
+from typing import Any, ClassVar, Final, Protocol, TypeAlias, TypeGuard
 
 from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.plan.ir import Attr, Op, Shard, Source, Value
@@ -87,12 +87,35 @@ class Symbolic(Protocol):
         """The value that it is, once an operator computes with it."""
 
 
+class Unviewed:
+    """A tensor that is no value yet and of which no view is known; ``about``: what it holds."""
+
+    about: ClassVar[str]
+
+    def reshape(self, shape: Shape) -> Any:
+        """Refused: which entry would lie where is not known."""
+        raise Unsupported(f"a view of {self.about}")
+
+    def expand(self, shape: Shape) -> Any:
+        """Refused as any view is."""
+        raise Unsupported(f"a view of {self.about}")
+
+    def permute(self, order: Sequence[int]) -> Any:
+        """Refused as any view is."""
+        raise Unsupported(f"a view of {self.about}")
+
+    def slice(self, dim: int, start: int, size: int) -> Any:
+        """Refused: a part would need entries that are not there yet."""
+        raise Unsupported(f"a part of {self.about}")
+
+
 Lowered: TypeAlias = "Real | Const | Undefined | Symbolic"
 #: A tensor or a number of Python.
 Operand: TypeAlias = "Lowered | int | float | bool"
 
 
 def is_symbolic(x: object) -> TypeGuard[Symbolic]:
+    """Whether an operand is a tensor that is no value yet."""
     return not isinstance(x, (Real, Const, Undefined, int, float))
 
 
@@ -107,6 +130,7 @@ def fraction(number: float | int | Fraction) -> Fraction:
 
 
 def floating(dtype: str) -> bool:
+    """Whether an element type is of floats."""
     return "float" in dtype
 
 
@@ -137,6 +161,7 @@ class Lowering:
         self.expected: Sequence[tuple[Shape, str]] = ()
         #: Of every log-softmax: the shifted operand, its exponentials, and their sum.
         self.exponentials: dict[int, tuple[Real, Real, Real]] = {}
+        self.rectified: dict[int, Lowered] = {}  # of every relu what it was taken of
         #: Whether entries of computed log-probabilities are picked; whether losses are, too.
         self.picks_logarithms = self.literal = False
         #: Tables of constants by name, and their entries; those of the other side (None: any).
@@ -147,10 +172,9 @@ class Lowering:
         self._constants: dict[Fraction, Real] = {}
         self.origins: dict[int, int] = {}
         self.notes: dict[str, None] = {}  # printed with the verdict
-        #: Ids of which those of one row (along the last dimension) differ.
-        self.distinct: set[int] = set()
-        #: Whether a lookup needs ids of which it is known that all of them choose rows.
-        self.narrows = False
+        #: Ids of which those of one row (along the last) differ; what no result depends on.
+        self.distinct, self.shifts = set[int](), set[int]()
+        self.narrows = False  # whether a lookup needs ids that are known to choose rows
         #: Ranks of groups by the name that the program gives them.
         self.groups: Mapping[str, tuple[int, ...]] = {}
         #: What is taken for something else, by what it is: only graphs that list it may.
@@ -163,6 +187,7 @@ class Lowering:
     # -- values -----------------------------------------------------------------------------
 
     def value(self, shape: Shape, dtype: str, name: str) -> Real:
+        """A new value of the body."""
         self.values.append(Value(shape, dtype, name))
         return Real(len(self.values) - 1, shape, dtype)
 
@@ -228,6 +253,7 @@ class Lowering:
         return outputs
 
     def emit(self, name: str, *inputs: Real, **attrs: Attr) -> Real:
+        """An operator with one output, whose shape and type the operator's declaration gives."""
         (output,) = self.emits(name, inputs, attrs)
         return output
 
@@ -253,6 +279,7 @@ class Lowering:
         *,
         backward: bool = False,
     ) -> None:
+        """An operator on values that are there already, with the current source line."""
         self.ops.append(Op(name, tuple(inputs), tuple(outputs), attrs, backward, self.source))
 
     def whole(self, x: Real, domain: tuple[int, int], dtype: str) -> Real:
@@ -284,6 +311,8 @@ class Lowering:
         return replace(moved, domain=x.domain)
 
     def reshape(self, x: Lowered, shape: Shape) -> Any:
+        """The same entries, in their order, in another shape; a constant or symbolic tensor stays
+        one."""
         if x.shape == shape:
             return x
         if prod(x.shape) != prod(shape):
@@ -291,57 +320,62 @@ class Lowering:
         if isinstance(x, (Const, Undefined)):
             return replace(x, shape=shape)
         if is_symbolic(x):
-            found = self._symbolic(x, "reshape", shape)
-            if found is not None:
-                return found
+            symbolic = self._symbolic(x, "reshape", shape)
+            if symbolic is not None:
+                return symbolic
             x = x.real(self)
         return self._moved("view", x, size=shape)
 
     def expand(self, x: Lowered, shape: Shape) -> Any:
+        """The tensor broadcast to a shape; a constant stays one."""
         if x.shape == shape:
             return x
         if isinstance(x, Const):
             broadcast(x.shape, shape)
             return Const(x.value, shape, x.dtype)
         if is_symbolic(x):
-            found = self._symbolic(x, "expand", shape)
-            if found is not None:
-                return found
+            symbolic = self._symbolic(x, "expand", shape)
+            if symbolic is not None:
+                return symbolic
             x = x.real(self)
         lead = (1,) * (len(shape) - len(x.shape))
         return self._moved("expand", self.reshape(x, (*lead, *x.shape)), size=shape)
 
     def permute(self, x: Lowered, order: Sequence[int]) -> Any:
+        """The tensor with its dimensions in another order; a constant stays one."""
         if isinstance(x, Const):
             return Const(x.value, tuple(x.shape[i] for i in order), x.dtype)
         if tuple(order) == tuple(range(len(order))):
             return x
         if is_symbolic(x):
-            found = self._symbolic(x, "permute", order)
-            if found is not None:
-                return found
+            symbolic = self._symbolic(x, "permute", order)
+            if symbolic is not None:
+                return symbolic
             x = x.real(self)
         return self._moved("permute", x, dims=tuple(order))
 
     def transpose(self, x: Lowered, i: int, j: int) -> Any:
+        """The tensor with two dimensions exchanged."""
         order = list(range(len(x.shape)))
         order[i], order[j] = order[j], order[i]
         return self.permute(x, order)
 
     def slice(self, x: Lowered, dim: int, start: int, size: int) -> Any:
+        """``size`` positions of a dimension, from ``start`` on; a constant stays one."""
         shape = (*x.shape[:dim], size, *x.shape[dim + 1 :])
         if x.shape == shape:
             return x
         if isinstance(x, Const):
             return Const(x.value, shape, x.dtype)
         if is_symbolic(x):
-            found = self._symbolic(x, "slice", dim, start, size)
-            if found is not None:
-                return found
+            symbolic = self._symbolic(x, "slice", dim, start, size)
+            if symbolic is not None:
+                return symbolic
             x = x.real(self)
         return self._moved("slice", x, dim=dim, start=start, size=size)
 
     def concat(self, xs: Sequence[Lowered], dim: int) -> Any:
+        """Tensors one after the other; empty ones are left out, as ATen does."""
         xs = [x for x in xs if 0 not in x.shape] or list(xs[:1])
         if len(xs) == 1:
             return xs[0]
@@ -355,6 +389,7 @@ class Lowering:
     # -- arithmetic -------------------------------------------------------------------------
 
     def scale(self, x: Lowered, factor: Fraction) -> Any:
+        """The tensor times an exact number."""
         if isinstance(x, Const):
             return Const(x.value * factor, x.shape, x.dtype)
         if factor == 1:
@@ -362,6 +397,7 @@ class Lowering:
         return self.emit("mul", self.real(x), other=factor)
 
     def shift(self, x: Lowered, by: Fraction) -> Any:
+        """The tensor plus an exact number."""
         if isinstance(x, Const):
             return Const(x.value + by, x.shape, x.dtype)
         if by == 0:
@@ -375,6 +411,7 @@ class Lowering:
         return a, b, broadcast(a.shape, b.shape)
 
     def add(self, x: Operand, y: Operand, alpha: Fraction = Fraction(1)) -> Any:
+        """x + alpha y, broadcast to the common shape."""
         a, b, shape = self.operands(x, y)
         if isinstance(b, Const):
             return self.shift(self.expand(a, shape), b.value * alpha)
@@ -388,9 +425,11 @@ class Lowering:
         return self.emit("add", a, b, alpha=alpha)
 
     def sub(self, x: Operand, y: Operand) -> Any:
+        """x - y, broadcast to the common shape."""
         return self.add(x, y, Fraction(-1))
 
     def mul(self, x: Operand, y: Operand) -> Any:
+        """x y, entry by entry, broadcast to the common shape."""
         a, b, shape = self.operands(x, y)
         if isinstance(b, Const):
             return self.scale(self.expand(a, shape), b.value)
@@ -399,6 +438,7 @@ class Lowering:
         return self.emit("mul", self.real(a), self.real(b))
 
     def div(self, x: Operand, y: Operand) -> Any:
+        """x / y, entry by entry; raises `Unsupported` for the constant zero."""
         a, b, shape = self.operands(x, y)
         if isinstance(b, Const):
             if b.value == 0:
@@ -407,6 +447,7 @@ class Lowering:
         return self.emit("div", self.real(a), self.real(b))
 
     def unary(self, name: str, x: Operand, **attrs: Attr) -> Any:
+        """A declared function of every entry, with its attributes."""
         return self.emit(name, self.real(x), **attrs)
 
     def sum(self, x: Lowered, dims: Sequence[int], keepdim: bool = False) -> Any:
@@ -421,6 +462,7 @@ class Lowering:
         return self.reshape(total, after)
 
     def mean(self, x: Lowered, dims: Sequence[int], keepdim: bool = False) -> Any:
+        """The sum over dimensions divided by how many entries it has."""
         count = prod(x.shape[d] for d in set(dims))
         return self.scale(self.sum(x, dims, keepdim), Fraction(1, count))
 
@@ -437,64 +479,9 @@ def dimensions(shape: Shape, dim: object) -> tuple[int, ...]:
     if dim is None or dim == () or dim == []:
         return tuple(range(len(shape)))
     given = dim if isinstance(dim, (list, tuple)) else (dim,)
-    found = []
+    dims = []
     for d in given:
         if not isinstance(d, int) or not -max(1, len(shape)) <= d < max(1, len(shape)):
             raise ShapeMismatch(f"dimension {d!r} of a tensor of shape {list(shape)}")
-        found.append(d % len(shape) if shape else 0)
-    return tuple(found) if shape else ()
-
-
-#: (lowering, arguments ...) -> results.
-Rule: TypeAlias = Callable[..., Any]
-
-TABLE: dict[str, Rule] = {}
-
-
-def lowers(*names: str) -> Callable[[Rule], Rule]:
-    """Decorator: how the ATen overloads ``names`` are written; arguments as in ATen's schema."""
-
-    def register(rule: Rule) -> Rule:
-        for name in names:
-            if name in TABLE:
-                raise ValueError(f"{name} is lowered twice")
-            TABLE[name] = rule
-        return rule
-
-    return register
-
-
-def rule_of(name: str) -> Rule | None:
-    """The rule of an overload; one that writes its operand has that of the one that does not, one
-    over lists that of the one over tensors, item by item."""
-    if name in TABLE:
-        return TABLE[name]
-    namespace, _, rest = name.partition(".")
-    base, _, overload = rest.partition(".")
-    base = base.removesuffix("_")
-    if base.startswith("_foreach_"):
-        single = base.removeprefix("_foreach_")
-        kinds = (_FOREACH.get(overload, ""), "default")
-        found = [r for r in (TABLE.get(f"{namespace}.{single}.{kind}") for kind in kinds) if r]
-        return _each(found[0]) if found else None
-    return TABLE.get(f"{namespace}.{base}.{overload}")
-
-
-#: Overloads over lists of tensors, and those over tensors.
-_FOREACH = {"Scalar": "Scalar", "ScalarList": "Scalar", "List": "Tensor", "Tensor": "Tensor"}
-
-
-def _each(rule: Rule) -> Rule:
-    """A rule for lists: each item of lists, what is no list for all of them."""
-
-    def each(lo: Lowering, xs: Sequence[Lowered], *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        found = []
-        expected = lo.expected
-        for i, x in enumerate(xs):
-            own = [a[i] if isinstance(a, (list, tuple)) else a for a in args]
-            lo.expected = expected[i : i + 1]
-            found.append(rule(lo, x, *own, **kwargs))
-        lo.expected = expected
-        return tuple(found)
-
-    return each
+        dims.append(d % len(shape) if shape else 0)
+    return tuple(dims) if shape else ()

@@ -20,9 +20,9 @@ from shardproof.frontends.aten.lowering import (
     dimensions,
     floating,
     fraction,
-    lowers,
 )
 from shardproof.frontends.aten.roots import square
+from shardproof.frontends.aten.rules import lowers
 
 ONE = Fraction(1)
 #: The domain of a mask.
@@ -98,8 +98,8 @@ def chosen(lo: Lowering, mask: Lowered, x: Operand, y: Operand) -> Any:
     shape, dtype = lo.expected[0]
     if not floating(dtype):
         raise Unsupported(f"a choice between values of {dtype}")
-    held = lo.expand(numbers(lo, mask, dtype), shape)
-    return lo.add(lo.mul(x, held), lo.mul(y, inverse(lo, held)))
+    holds = lo.expand(numbers(lo, mask, dtype), shape)
+    return lo.add(lo.mul(x, holds), lo.mul(y, inverse(lo, holds)))
 
 
 # -- functions with a kink -----------------------------------------------------------------------
@@ -111,8 +111,15 @@ def _elementwise(name: str) -> None:
         return lo.unary(name, x)
 
 
-for _name in ("relu", "abs", "erf"):
+for _name in ("abs", "erf"):
     _elementwise(_name)
+
+
+@lowers("aten.relu.default")
+def _relu(lo: Lowering, x: Lowered) -> Any:
+    result = lo.unary("relu", x)
+    lo.rectified[result.number] = x
+    return result
 
 
 @lowers("aten.sgn.default", "aten.sign.default")
@@ -122,6 +129,8 @@ def _sign(lo: Lowering, x: Lowered) -> Any:
 
 @lowers("aten.threshold_backward.default")
 def _threshold_backward(lo: Lowering, gradient: Lowered, x: Lowered, threshold: float) -> Any:
+    if not threshold and isinstance(x, Real):
+        x = lo.rectified.get(x.number, x)  # max(x, 0) is positive where x is
     return lo.mul(gradient, step(lo, lo.shift(x, -fraction(threshold))))
 
 

@@ -15,8 +15,8 @@ from shardproof.frontends.aten.lowering import (
     Undefined,
     broadcast,
     dimensions,
-    lowers,
 )
+from shardproof.frontends.aten.rules import lowers
 
 
 def sized(shape: Shape, size: Sequence[int]) -> Shape:

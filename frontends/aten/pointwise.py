@@ -21,11 +21,11 @@ from shardproof.frontends.aten.lowering import (
     Undefined,
     dimensions,
     fraction,
-    lowers,
 )
 from shardproof.frontends.aten.masks import numbers, operand
 from shardproof.frontends.aten.positions import added
 from shardproof.frontends.aten.roots import square
+from shardproof.frontends.aten.rules import lowers
 
 # -- movement ----------------------------------------------------------------------------------
 
@@ -140,17 +140,17 @@ def _cast(lo: Lowering, x: Lowered, dtype: str = "", **_: Any) -> Any:
         if isinstance(x, Real) and x.dtype == "bool" and "float" in dtype:
             return numbers(lo, x, dtype)
         if isinstance(x, Real) and x.dtype == "bool" and dtype in ("int64", "int32"):
-            held = numbers(lo, x, "float32")
-            return lo.whole(lo.emit("mul", held, other=Fraction(1)), (0, 2), dtype)
+            number = numbers(lo, x, "float32")
+            return lo.whole(lo.emit("mul", number, other=Fraction(1)), (0, 2), dtype)
         if isinstance(x, Real) and dtype.startswith("int") and "float" in x.dtype:
             return replace(lo.unary("trunc", x), dtype=dtype)
         if isinstance(x, Real) and x.dtype.startswith("int") and "float" in dtype:
             return replace(x, dtype=dtype)
         raise Unsupported(f"a cast from {x.dtype} to {dtype}")
-    held = lo.real(x)
-    if held.dtype == dtype:
-        return held
-    return lo.emits("to", [held], {"dtype": dtype}, dtype)[0]
+    number = lo.real(x)
+    if number.dtype == dtype:
+        return number
+    return lo.emits("to", [number], {"dtype": dtype}, dtype)[0]
 
 
 # -- constants ---------------------------------------------------------------------------------
@@ -207,39 +207,39 @@ def _wide(lo: Lowering) -> None:
 
 def _whole(lo: Lowering, x: Operand, y: Operand, factor: Fraction) -> Any:
     """x + factor * y of positions, or of ids; None: it is something else."""
-    found = added(x, y, factor) or lookups.lessened(x, y, factor)
-    return found or ids.computed(lo, "add", x, y, factor)
+    positions = added(x, y, factor) or lookups.lessened(x, y, factor)
+    return positions or ids.computed(lo, "add", x, y, factor)
 
 
 @lowers("aten.add.Tensor", "aten.add.Scalar")
 def _add(lo: Lowering, x: Lowered, y: Operand, alpha: float = 1) -> Any:
     _wide(lo)
     factor = fraction(alpha)
-    found = _whole(lo, x, y, factor) or (added_mask(lo, x, y) if factor == 1 else None)
-    return found or lo.add(operand(lo, x), operand(lo, y), factor)
+    symbolic = _whole(lo, x, y, factor) or (added_mask(lo, x, y) if factor == 1 else None)
+    return symbolic or lo.add(operand(lo, x), operand(lo, y), factor)
 
 
 @lowers("aten.sub.Tensor", "aten.sub.Scalar")
 def _sub(lo: Lowering, x: Lowered, y: Operand, alpha: float = 1) -> Any:
     _wide(lo)
     factor = -fraction(alpha)
-    found = _whole(lo, x, y, factor)
-    return found or lo.add(operand(lo, x), operand(lo, y), factor)
+    symbolic = _whole(lo, x, y, factor)
+    return symbolic or lo.add(operand(lo, x), operand(lo, y), factor)
 
 
 @lowers("aten.rsub.Tensor", "aten.rsub.Scalar")
 def _rsub(lo: Lowering, x: Lowered, y: Operand, alpha: float = 1) -> Any:
     _wide(lo)
     factor = -fraction(alpha)
-    found = _whole(lo, y, x, factor)
-    return found or lo.add(operand(lo, y), operand(lo, x), factor)
+    symbolic = _whole(lo, y, x, factor)
+    return symbolic or lo.add(operand(lo, y), operand(lo, x), factor)
 
 
 @lowers("aten.mul.Tensor", "aten.mul.Scalar")
 def _mul(lo: Lowering, x: Lowered, y: Operand) -> Any:
     _wide(lo)
-    found = ids.computed(lo, "multiply", x, y, Fraction(1))
-    return found or lo.mul(operand(lo, x), operand(lo, y))
+    product = ids.computed(lo, "multiply", x, y, Fraction(1))
+    return product or lo.mul(operand(lo, x), operand(lo, y))
 
 
 @lowers("aten.div.Tensor", "aten.div.Scalar")
@@ -364,9 +364,9 @@ def _sum(
     lo: Lowering, x: Lowered, dim: object = None, keepdim: bool = False, dtype: str = ""
 ) -> Any:
     counted = x.dtype == "bool" and not isinstance(x, Const)
-    held = numbers(lo, lo.real(x), "float32") if counted else operand(lo, x)
-    found = lo.sum(held, dimensions(x.shape, dim), keepdim)
-    return lo.whole(found, (0, prod(x.shape) + 1), lo.expected[0][1]) if counted else found
+    summand = numbers(lo, lo.real(x), "float32") if counted else operand(lo, x)
+    total = lo.sum(summand, dimensions(x.shape, dim), keepdim)
+    return lo.whole(total, (0, prod(x.shape) + 1), lo.expected[0][1]) if counted else total
 
 
 @lowers("aten.mean.default", "aten.mean.dim")

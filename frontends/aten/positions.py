@@ -21,9 +21,9 @@ from shardproof.frontends.aten.lowering import (
     Real,
     Shape,
     broadcast,
-    lowers,
 )
 from shardproof.frontends.aten.masks import compared, flags, inverse, numbers
+from shardproof.frontends.aten.rules import lowers
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,7 @@ class Positions:
         return Positions(self.const, tuple(reversed(steps)), shape, self.dtype)
 
     def expand(self, shape: Shape) -> Positions:
+        """The positions repeated: no step along the new dimensions."""
         lead = len(shape) - len(self.shape)
         steps = tuple(
             0 if i < lead or self.shape[i - lead] != n else self.steps[i - lead]
@@ -66,6 +67,7 @@ class Positions:
         return Positions(self.const, steps, shape, self.dtype)
 
     def permute(self, order: Sequence[int]) -> Positions:
+        """The positions with their dimensions in another order."""
         return Positions(
             self.const,
             tuple(self.steps[i] for i in order),
@@ -74,6 +76,7 @@ class Positions:
         )
 
     def slice(self, dim: int, start: int, size: int) -> Positions:
+        """A part of a dimension: the constant moves by ``start`` steps."""
         shape = (*self.shape[:dim], size, *self.shape[dim + 1 :])
         return Positions(self.const + start * self.steps[dim], self.steps, shape, self.dtype)
 
@@ -101,25 +104,32 @@ class Compared:
 
     @property
     def shape(self) -> Shape:
+        """That of the positions."""
         return self.of.shape
 
     @property
     def dtype(self) -> str:
+        """A mask's: bool."""
         return "bool"
 
     def reshape(self, shape: Shape) -> Compared:
+        """The mask of the same positions in another shape."""
         return Compared(self.of.reshape(shape))
 
     def expand(self, shape: Shape) -> Compared:
+        """The mask repeated along dimensions of size 1 and new leading ones."""
         return Compared(self.of.expand(shape))
 
     def permute(self, order: Sequence[int]) -> Compared:
+        """The mask with its dimensions in another order."""
         return Compared(self.of.permute(order))
 
     def slice(self, dim: int, start: int, size: int) -> Compared:
+        """The mask of ``size`` positions of a dimension, from ``start`` on."""
         return Compared(self.of.slice(dim, start, size))
 
     def real(self, lo: Lowering) -> Real:
+        """Refused: which masks become tables of 0 and 1 is `constants.as_flags`' decision."""
         raise Unsupported("a mask of positions as numbers")
 
     def inverse(self) -> Compared:
@@ -137,21 +147,27 @@ class Additive:
 
     @property
     def shape(self) -> Shape:
+        """That of the mask."""
         return self.where.shape
 
     def reshape(self, shape: Shape) -> Additive:
+        """The same mask in another shape."""
         return Additive(self.where.reshape(shape), self.dtype)
 
     def expand(self, shape: Shape) -> Additive:
+        """The mask repeated along dimensions of size 1 and new leading ones."""
         return Additive(self.where.expand(shape), self.dtype)
 
     def permute(self, order: Sequence[int]) -> Additive:
+        """The mask with its dimensions in another order."""
         return Additive(self.where.permute(order), self.dtype)
 
     def slice(self, dim: int, start: int, size: int) -> Additive:
+        """The mask of ``size`` positions of a dimension, from ``start`` on."""
         return Additive(self.where.slice(dim, start, size), self.dtype)
 
     def real(self, lo: Lowering) -> Real:
+        """Refused: minus infinity is no number; a softmax reads it as a mask."""
         raise Unsupported("a mask of minus infinity as numbers")
 
 
@@ -194,9 +210,9 @@ def _index(lo: Lowering, x: Lowered, indices: Sequence[Lowered | None]) -> Any:
     if len(indices) == 1 and isinstance(indices[0], Positions):
         return rows_at(lo, x, indices[0])
     if len(indices) == 1 and indices[0] is not None:
-        found = ids.ids(indices[0])
+        index = ids.ids(indices[0])
         return lookups.rows_of(
-            lo, x, indices[0] if found is None else lookups.wrapped(found, x.shape[0])
+            lo, x, indices[0] if index is None else lookups.wrapped(index, x.shape[0])
         )
     chosen = _entries(x, indices)
     if chosen is None:
@@ -257,9 +273,9 @@ def _index_put(
     (mask,) = indices
     if mask is None or mask.dtype != "bool" or x.shape[: len(mask.shape)] != mask.shape:
         raise Unsupported("index_put by anything but a mask")
-    found = lookups.written(lo, x, mask, values)
-    if found is not None:
-        return found
+    written = lookups.written(lo, x, mask, values)
+    if written is not None:
+        return written
     kept = lo.reshape(lo.real(mask), (*mask.shape, *(1,) * (len(x.shape) - len(mask.shape))))
     return lookups.chosen(lo, kept, values.value, x)
 

@@ -7,19 +7,12 @@ from typing import Any
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.ids import Ids, compared, ids, integral, made, number_of
-from shardproof.frontends.aten.lowering import (
-    Const,
-    Lowered,
-    Lowering,
-    Operand,
-    Real,
-    broadcast,
-    lowers,
-)
+from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Operand, Real, broadcast
 from shardproof.frontends.aten.masks import compared as compared_numbers
 from shardproof.frontends.aten.masks import flags, numbers
 from shardproof.frontends.aten.masks import inverse as inverse_of
 from shardproof.frontends.aten.positions import Positions
+from shardproof.frontends.aten.rules import lowers
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.builder.piecewise import Function
 
@@ -65,9 +58,9 @@ def at_positions(lo: Lowering, x: Operand, y: Operand) -> Real | None:
 def _equality(name: str) -> None:
     @lowers(f"aten.{name}.Tensor", f"aten.{name}.Scalar")
     def rule(lo: Lowering, x: Lowered, y: Operand) -> Any:
-        found = at_positions(lo, x, y) or at_positions(lo, y, x)
-        if found is not None:
-            return found if name == "eq" else flags(lo.real(inverse_of(lo, found)))
+        equal = at_positions(lo, x, y) or at_positions(lo, y, x)
+        if equal is not None:
+            return equal if name == "eq" else flags(lo.real(inverse_of(lo, equal)))
         return compared(lo, name.upper(), x, y) or compared_numbers(lo, name, x, y)
 
 
@@ -93,9 +86,9 @@ def selected(lo: Lowering, mask: Ids, x: Operand, y: Operand) -> Ids:
 
 
 def _function(mask: Ids, x: Operand) -> Function:
-    found, number = ids(x), number_of(x)
+    index, number = ids(x), number_of(x)
     if number is not None:
         return piecewise.constant(mask.function, number)
-    if found is None or found.at() != mask.at():
+    if index is None or index.at() != mask.at():
         raise Unsupported("whole numbers that are chosen by ids of other positions")
-    return found.function
+    return index.function

@@ -9,14 +9,9 @@ from typing import Any
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.losses import Unmoved
-from shardproof.frontends.aten.lowering import (
-    Const,
-    Lowered,
-    Lowering,
-    dimensions,
-    fraction,
-    lowers,
-)
+from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, dimensions, fraction
+from shardproof.frontends.aten.rules import lowers
+from shardproof.frontends.aten.statistics import normalised_gradients
 
 ONE = Fraction(1)
 
@@ -47,7 +42,9 @@ def _softmax_backward(
 def _log_softmax(lo: Lowering, x: Lowered, dim: int, half: bool = False) -> Any:
     at = dimensions(x.shape, dim)
     real = lo.real(x)
-    shifted = lo.real(lo.sub(real, lo.emit("amax", real, dim=at, keepdim=True)))
+    most = lo.emit("amax", real, dim=at, keepdim=True)
+    lo.shifts.add(most.number)
+    shifted = lo.real(lo.sub(real, most))
     e = lo.unary("exp", shifted)
     total = lo.real(lo.sum(e, at, True))
     y = lo.sub(shifted, lo.unary("log", total))
@@ -108,15 +105,7 @@ def _layer_norm_backward(
     rest = tuple(range(len(x.shape) - len(shape)))
     y = lo.mul(lo.sub(x, mean), scale)
     inner = gradient if weight is None else lo.mul(gradient, weight)
-    found: list[Any] = [None, None, None]
-    if mask[0]:
-        along = lo.mul(y, lo.mean(lo.mul(inner, y), dims, True))
-        found[0] = lo.mul(scale, lo.sub(lo.sub(inner, lo.mean(inner, dims, True)), along))
-    if mask[1]:
-        found[1] = lo.sum(lo.mul(gradient, y), rest)
-    if mask[2]:
-        found[2] = lo.sum(gradient, rest)
-    return tuple(found)
+    return normalised_gradients(lo, gradient, inner, y, scale, rest, dims, mask)
 
 
 @lowers("apex.fused_layer_norm_affine_fwd.default")
@@ -198,9 +187,11 @@ def _rms_norm_backward(
     rest = tuple(range(len(x.shape) - len(shape)))
     y = lo.mul(x, scale)
     inner = gradient if weight is None else lo.mul(gradient, weight)
-    found: list[Any] = [None, None]
+    gradients: list[Any] = [None, None]
     if mask[0]:
-        found[0] = lo.mul(scale, lo.sub(inner, lo.mul(y, lo.mean(lo.mul(inner, y), dims, True))))
+        gradients[0] = lo.mul(
+            scale, lo.sub(inner, lo.mul(y, lo.mean(lo.mul(inner, y), dims, True)))
+        )
     if mask[1]:
-        found[1] = lo.sum(lo.mul(gradient, y), rest)
-    return tuple(found)
+        gradients[1] = lo.sum(lo.mul(gradient, y), rest)
+    return tuple(gradients)

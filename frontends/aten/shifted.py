@@ -91,8 +91,8 @@ def boxed(lo: Lowering, x: Real) -> Shard | None:
     shard = dict(lo.bound).get(number)
     if shard is None:
         return None
-    held = lo.shards[shard]
-    offset = list(held.offset)
+    box = lo.shards[shard]
+    offset = list(box.offset)
     for dim, start in cuts:
         offset[dim] = offset[dim] + start
-    return replace(held, offset=tuple(offset), shape=x.shape)
+    return replace(box, offset=tuple(offset), shape=x.shape)

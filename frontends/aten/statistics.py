@@ -8,14 +8,8 @@ from math import prod
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
-from shardproof.frontends.aten.lowering import (
-    Const,
-    Lowered,
-    Lowering,
-    dimensions,
-    fraction,
-    lowers,
-)
+from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, dimensions, fraction
+from shardproof.frontends.aten.rules import lowers
 
 ONE = Fraction(1)
 
@@ -26,9 +20,10 @@ def _logsumexp(lo: Lowering, x: Lowered, dim: Sequence[int], keepdim: bool = Fal
     dims = dimensions(x.shape, dim)
     real = lo.real(x)
     most = lo.emit("amax", real, dim=dims, keepdim=True)
+    lo.shifts.add(most.number)
     total = lo.sum(lo.unary("exp", lo.sub(real, most)), dims, True)
-    found = lo.add(lo.unary("log", total), most)
-    return lo.reshape(found, _after(x.shape, dims, keepdim))
+    result = lo.add(lo.unary("log", total), most)
+    return lo.reshape(result, _after(x.shape, dims, keepdim))
 
 
 def _after(shape: Sequence[int], dims: Sequence[int], keepdim: bool) -> tuple[int, ...]:
@@ -77,7 +72,7 @@ _TAKEN: dict[str, Callable[[Lowering, Any, Any], Any]] = {
 }
 
 
-def _of_moments(taken: Callable[[Lowering, Any, Any], Any]) -> Callable[..., Any]:
+def _of_moments(function: Callable[[Lowering, Any, Any], Any]) -> Callable[..., Any]:
     """The lowering of an overload: the four have the same operands."""
 
     def lowered(
@@ -87,7 +82,7 @@ def _of_moments(taken: Callable[[Lowering, Any, Any], Any]) -> Callable[..., Any
         correction: float | None = None,
         keepdim: bool = False,
     ) -> Any:
-        return taken(lo, *_moments(lo, x, dim, correction, keepdim))
+        return function(lo, *_moments(lo, x, dim, correction, keepdim))
 
     return lowered
 
@@ -246,10 +241,10 @@ def _batch_norm_backward(
         factor = lo.reshape(inverse, wide)
         y = lo.mul(lo.sub(x, lo.reshape(running_mean, wide)), factor)
     inner = gradient if weight is None else lo.mul(gradient, lo.reshape(weight, wide))
-    return _gradients(lo, gradient, inner, y, factor, dims, dims if train else (), mask)
+    return normalised_gradients(lo, gradient, inner, y, factor, dims, dims if train else (), mask)
 
 
-def _gradients(
+def normalised_gradients(
     lo: Lowering,
     gradient: Lowered,
     inner: Lowered,
@@ -259,20 +254,24 @@ def _gradients(
     means: tuple[int, ...],
     mask: Sequence[bool],
 ) -> tuple[Any, ...]:
-    """Of what was normalised to ``y``, of the weight and of the bias (sums over ``over``);
-    statistics were taken over ``means``."""
-    found: list[Any] = [None, None, None]
+    """The gradients of what was normalised to ``y``, of the weight and of the bias.
+
+    Those of weight and bias are sums over ``over``; mean and variance were taken over ``means``
+    (none: they are constants), ``scale`` is 1 / sqrt(variance + eps), ``inner`` the ``gradient``
+    times the weight; ``mask``: which of the three are asked for.
+    """
+    gradients: list[Any] = [None, None, None]
     if mask[0]:
         own: Any = inner
         if means:
             along = lo.mul(y, lo.mean(lo.mul(inner, y), means, True))
             own = lo.sub(lo.sub(inner, lo.mean(inner, means, True)), along)
-        found[0] = lo.mul(own, scale)
+        gradients[0] = lo.mul(own, scale)
     if mask[1]:
-        found[1] = lo.sum(lo.mul(gradient, y), over)
+        gradients[1] = lo.sum(lo.mul(gradient, y), over)
     if mask[2]:
-        found[2] = lo.sum(gradient, over)
-    return tuple(found)
+        gradients[2] = lo.sum(gradient, over)
+    return tuple(gradients)
 
 
 # -- norms over groups of channels ---------------------------------------------------------------
@@ -324,7 +323,9 @@ def _group_norm_backward(
     first = None
     if mask[0]:
         rows = lo.reshape(lo.real(inner), split)
-        (first, _, _) = _gradients(lo, rows, rows, y, factor, (), (2,), (True, False, False))
+        (first, _, _) = normalised_gradients(
+            lo, rows, rows, y, factor, (), (2,), (True, False, False)
+        )
         first = lo.reshape(first, x.shape)
     whole = lo.reshape(y, x.shape)
     second = lo.sum(lo.mul(gradient, whole), over) if mask[1] else None

@@ -77,31 +77,39 @@ class BodyBuilder(Communicating):
     # -- shape ----------------------------------------------------------------------------------
 
     def view(self, x: int, *size: int, name: str = "") -> Tensor:
+        """The same entries, in their order, as a tensor of ``size``."""
         return self.op("view", x, name=name, size=size)
 
     def transpose(self, x: int, dim0: int, dim1: int, name: str = "") -> Tensor:
+        """Two dimensions exchanged; negative ones count from the end."""
         return self.op("transpose", x, name=name, dim0=dim0, dim1=dim1)
 
     def repeat_interleave(self, x: int, repeats: int, dim: int, name: str = "") -> Tensor:
+        """Every position of a dimension ``repeats`` times in a row: a, a, b, b."""
         return self.op("repeat_interleave", x, name=name, repeats=repeats, dim=dim)
 
     # -- arithmetic -----------------------------------------------------------------------------
 
     def add(self, x: int, y: int, name: str = "") -> Tensor:
+        """x + y, broadcast to the common shape."""
         return self.op("add", x, y, name=name)
 
     def sub(self, x: int, y: int, name: str = "") -> Tensor:
+        """x - y, broadcast to the common shape."""
         return self.op("sub", x, y, name=name)
 
     def mul(self, x: int, y: int, name: str = "") -> Tensor:
+        """x y, entry by entry, broadcast to the common shape."""
         return self.op("mul", x, y, name=name)
 
     def mul_constant(self, x: int, other: Fraction | float | Sqrt, name: str = "") -> Tensor:
+        """The tensor times an exact number; a root becomes the declared constant of that root."""
         if isinstance(other, Sqrt):
             return self.mul(x, self._root(other, "sqrt"), name)
         return self.op("mul", x, name=name, other=other)
 
     def div_constant(self, x: int, other: Fraction | float | Sqrt, name: str = "") -> Tensor:
+        """The tensor divided by an exact number, or by a root."""
         if isinstance(other, Sqrt):
             return self.mul(x, self._root(other, "rsqrt"), name)
         return self.op("div", x, name=name, other=other)
@@ -114,12 +122,15 @@ class BodyBuilder(Communicating):
         return self.op(function, self.op("full", size=(1,), value=Fraction(number.of)))
 
     def exp(self, x: int, name: str = "") -> Tensor:
+        """The exponential of every entry."""
         return self.op("exp", x, name=name)
 
     def log(self, x: int, name: str = "") -> Tensor:
+        """The natural logarithm of every entry; it is defined where entries are positive."""
         return self.op("log", x, name=name)
 
     def silu(self, x: int, name: str = "") -> Tensor:
+        """x sigmoid(x), entry by entry."""
         return self.op("silu", x, name=name)
 
     # -- reductions -----------------------------------------------------------------------------
@@ -133,6 +144,7 @@ class BodyBuilder(Communicating):
         return self.op("sum", x, name=name, dim=dim, keepdim=keepdim)
 
     def amax(self, x: int, dim: int, *, keepdim: bool = False, name: str = "") -> Tensor:
+        """The largest entry along a dimension."""
         return self.op("amax", x, name=name, dim=dim, keepdim=keepdim)
 
     # -- models ---------------------------------------------------------------------------------
@@ -146,12 +158,15 @@ class BodyBuilder(Communicating):
         return self.op("linear", x, weight, *(() if bias is None else (bias,)), name=name)
 
     def matmul(self, x: int, y: int, name: str = "") -> Tensor:
+        """The product over the last dimension of ``x`` and the last but one of ``y``."""
         return self.op("matmul", x, y, name=name)
 
     def rms_norm(self, x: int, weight: int, eps: Fraction | float, name: str = "") -> Tensor:
+        """x / sqrt(mean(x^2) + eps) over the last dimension, times the weight."""
         return self.op("rms_norm", x, weight, name=name, eps=eps)
 
     def softmax(self, x: int, dim: int = -1, name: str = "") -> Tensor:
+        """exp(x) divided by its sum along a dimension."""
         return self.op("softmax", x, name=name, dim=dim)
 
     def rotary(self, *xs_and_frequencies: int) -> tuple[Tensor, ...]:

@@ -22,6 +22,7 @@ class Piece(NamedTuple):
     offset: int
 
     def at(self, x: int) -> int:
+        """The value at an id of the piece."""
         return self.slope * x + self.offset
 
 
@@ -33,10 +34,12 @@ _LARGEST = 1 << 31
 
 
 def identity(low: int, high: int) -> Function:
+    """The function that every id in [low, high) is itself."""
     return (Piece(low, high, 1, 0),)
 
 
 def constant(like: Function, number: int) -> Function:
+    """One number for all ids on which ``like`` is defined."""
     return (Piece(like[0].low, like[-1].high, 0, number),)
 
 
@@ -68,9 +71,9 @@ def simplified(pieces: list[Piece]) -> Function:
     return tuple(joined)
 
 
-def _as_neighbour(found: list[Piece], p: Piece) -> Piece:
-    if found and found[-1].at(p.low) == p.at(p.low):
-        return Piece(p.low, p.high, found[-1].slope, found[-1].offset)
+def _as_neighbour(pieces: list[Piece], p: Piece) -> Piece:
+    if pieces and pieces[-1].at(p.low) == p.at(p.low):
+        return Piece(p.low, p.high, pieces[-1].slope, pieces[-1].offset)
     return p
 
 

@@ -23,9 +23,11 @@ class ShapeInterpreter:
     """An interpreter whose tensors are shapes; raises `ShapeMismatch` where operands do not fit."""
 
     def shape(self, x: Shape) -> Shape:
+        """A tensor is its shape here."""
         return x
 
     def einsum(self, spec: str, *xs: Shape, sizes: Mapping[str, int] | None = None) -> Shape:
+        """The extents of the output's labels; raises `ShapeMismatch` where operands' differ."""
         left, output = spec.split("->")
         extents = dict(sizes or {})
         for names, x in zip(left.split(","), xs, strict=True):
@@ -39,45 +41,57 @@ class ShapeInterpreter:
     def combine(
         self, xs: Sequence[Shape], factors: Sequence[Fraction], constant: Fraction
     ) -> Shape:
+        """The one shape of all addends."""
         if any(x != xs[0] for x in xs):
             raise ShapeMismatch(f"sum of shapes {[list(x) for x in xs]}")
         return xs[0]
 
     def unary(self, function: str, x: Shape) -> Shape:
+        """A function of every entry changes no shape."""
         return x
 
     def reshape(self, x: Shape, shape: Shape) -> Shape:
+        """The new shape; raises `ShapeMismatch` unless it has as many entries."""
         if prod(x) != prod(shape):
             raise ShapeMismatch(f"view of {list(x)} as {list(shape)}")
         return shape
 
     def slice(self, x: Shape, dim: int, start: Affine, size: int) -> Shape:
+        """The shape with ``size`` in one dimension; raises `ShapeMismatch` outside of the
+        dimension."""
         if not 0 <= size <= x[dim] or (not start.terms and not 0 <= start.const <= x[dim] - size):
             raise ShapeMismatch(f"slice [{start}, +{size}) of a dimension of {x[dim]}")
         return (*x[:dim], size, *x[dim + 1 :])
 
     def concat(self, xs: Sequence[Shape], dim: int) -> Shape:
+        """The shape with the sum of the sizes in one dimension."""
         first = xs[0]
         if any(x[:dim] != first[:dim] or x[dim + 1 :] != first[dim + 1 :] for x in xs):
             raise ShapeMismatch(f"concatenation of {[list(x) for x in xs]}")
         return (*first[:dim], sum(x[dim] for x in xs), *first[dim + 1 :])
 
     def amax(self, x: Shape, dim: int) -> Shape:
+        """The shape without the dimension."""
         return (*x[:dim], *x[dim + 1 :])
 
     def onehot(self, ids: Shape, start: Affine, size: int) -> Shape:
+        """The shape of the ids, and a last dimension of classes."""
         return (*ids, size)
 
     def causal(self, queries: int, keys: int) -> Shape:
+        """[queries, keys]."""
         return (queries, keys)
 
     def order(self, queries: int, keys: int) -> Shape:
+        """[queries, keys]."""
         return (queries, keys)
 
     def select(self, scores: Shape, selection: Selection) -> Shape:
+        """The shape of the scores with the chosen experts in the place of all."""
         return (*scores[:-1], selection.topk)
 
     def constant(self, name: str) -> Shape:
+        """The shape of a declared table."""
         table = CONSTANTS[name]
         return (len(table), len(table[0]), len(table[0][0]))
 

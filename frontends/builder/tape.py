@@ -43,6 +43,7 @@ class Tensor(int):
 
     @property
     def shape(self) -> Shape:
+        """The shape of the value that this handle stands for."""
         return self.tape.values[self].shape
 
     def __repr__(self) -> str:
@@ -165,6 +166,7 @@ class Tape:
         return self._sources.setdefault(place, Source(module=place[0], location=place[1]))
 
     def shape(self, value: int) -> Shape:
+        """The shape of a value; raises `InvalidInput` for one of another body."""
         return self.values[self.own(value)].shape
 
     def own(self, value: int) -> int:
@@ -188,6 +190,7 @@ class Tape:
     # -- values ---------------------------------------------------------------------------------
 
     def value(self, shape: Shape, name: str, dtype: str = "float32") -> Tensor:
+        """A new value, named after the module that is being written."""
         self.values.append(Value(shape, dtype, f"{self._module}.{name}" if self._module else name))
         return Tensor(len(self.values) - 1, self)
 

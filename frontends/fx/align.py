@@ -23,12 +23,14 @@ def modules(single: Graph, rank: Graph) -> dict[str, str]:
     names = {node.name for node in single.nodes}
     if len(own) > MOST or len(other) > MOST or _tokens(own) == _tokens(other):
         return {}
-    found = {n.name: f"{n.name} of the ranks" if n.name in names else n.name for n in other}
+    modules_by_node = {
+        n.name: f"{n.name} of the ranks" if n.name in names else n.name for n in other
+    }
     matcher = SequenceMatcher(None, _tokens(own), _tokens(other), autojunk=False)
     for i, j, size in matcher.get_matching_blocks():
         for k in range(size):
-            found[other[j + k].name] = own[i + k].name
-    return found
+            modules_by_node[other[j + k].name] = own[i + k].name
+    return modules_by_node
 
 
 def _calls(graph: Graph) -> list[Node]:

@@ -40,11 +40,11 @@ def agrees(plan: Plan) -> bool:
     """Whether both sides give the same numbers, at small size."""
     single = unroll([plan.single], 1)
     parallel = unroll(plan.programs, plan.microbatches)
-    found = simulate(plan, derive(plan, single), parallel, more=MORE)
-    return not found.failure and not found.undefined and not found.differs
+    simulation = simulate(plan, derive(plan, single), parallel, more=MORE)
+    return not simulation.failure and not simulation.undefined and not simulation.differs
 
 
-def _told(plan: Plan, inputs: Inputs, kind: str, taken: int, other: int) -> Plan:
+def _told(plan: Plan, inputs: Inputs, kind: str, chosen: int, other: int) -> Plan:
     """The plan with what is assumed of its open inputs."""
     why = "numbers agree so" if kind == "inferred" else "numbers agree with neither"
     assumptions = tuple(
@@ -52,7 +52,7 @@ def _told(plan: Plan, inputs: Inputs, kind: str, taken: int, other: int) -> Plan
             "inferred" if kind == "inferred" else "stand-in",
             name,
             "",
-            f"input {name} is taken as {words[taken]}; {words[other]} fits, too ({why}: state one "
+            f"input {name} is taken as {words[chosen]}; {words[other]} fits, too ({why}: state one "
             "in a relations file)",
         )
         for name, words in inputs.open.items()

@@ -21,12 +21,12 @@ HALVES: Final[Mapping[str, str]] = {"_C.silu_and_mul.default": "input"}
 def cuts(graph: Graph) -> dict[int, set[Cut]]:
     """By extent: sizes of the parts in which some tensor's axis of that extent is cut."""
     shapes = {node.name: node.shape for node in graph.nodes}
-    found: dict[int, set[Cut]] = {}
+    cuts_of: dict[int, set[Cut]] = {}
     slices: dict[tuple[str, int], set[tuple[int, int]]] = {}
 
     def add(parts: Sequence[int]) -> None:
         if len(parts) > 1:
-            found.setdefault(sum(parts), set()).add(tuple(parts))
+            cuts_of.setdefault(sum(parts), set()).add(tuple(parts))
 
     for node in graph.nodes:
         if node.target.startswith("aten.split_with_sizes.") and isinstance(node.args[1], list):
@@ -44,7 +44,7 @@ def cuts(graph: Graph) -> dict[int, set[Cut]]:
             joined = [low for low, _ in ends] == [0, *(high for _, high in ends[:-1])]
             if joined and ends[-1][1] == shape[dim]:
                 add([high - low for low, high in ends])
-    return found
+    return cuts_of
 
 
 def _slice(node: Node, slices: dict[tuple[str, int], set[tuple[int, int]]]) -> None:
@@ -59,9 +59,9 @@ def interleaved(single: Graph, own: Graph, full: int, part: int, ranks: int) -> 
     there are fewer shares of a piece than ranks, ranks one after the other have the same."""
     if full == part:
         return []
-    held = cuts(own).get(part, set())
+    splits = cuts(own).get(part, set())
     for cut in sorted(cuts(single).get(full, set())):
-        for shares in sorted(held):
+        for shares in sorted(splits):
             if len(shares) == len(cut) and all(
                 n % share == 0 and ranks % (n // share) == 0
                 for n, share in zip(cut, shares, strict=True)

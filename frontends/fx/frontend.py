@@ -32,24 +32,33 @@ class Fx:
     table = ""
 
     def accepts(self, path: Path, head: bytes) -> bool:
+        """Whether it is an exported archive, a JSON record of an FX graph, or a folder of ranks'
+        files."""
         if path.is_dir():
             return has_ranks(path)
         return pt2.is_archive(head) or bool(_BEGINS.match(unpacked(head)))
 
     def read_pair(self, single: Path, parallel: Path, options: Mapping[str, str]) -> Plan:
-        stated = options.get(RELATIONS, "")
+        """The plan of two sides, read in a bounded child; relations come from the file of that
+        option."""
+        relations_file = options.get(RELATIONS, "")
         function = "shardproof.frontends.fx.read:pair"
-        return store.from_bytes(run_bounded(function, [str(single), str(parallel), stated]))
+        return store.from_bytes(run_bounded(function, [str(single), str(parallel), relations_file]))
 
     def read_side(self, path: Path) -> Plan:
+        """The plan of one file or folder alone, read in a bounded child."""
         return store.from_bytes(run_bounded("shardproof.frontends.fx.read:alone", [str(path)]))
 
     def replay(self, single: Path, parallel: Path, options: Mapping[str, str]) -> Validation:
-        stated = options.get(RELATIONS, "")
+        """Both sides run node by node by PyTorch and as a plan, in a bounded child."""
+        relations_file = options.get(RELATIONS, "")
         function = "shardproof.frontends.fx.replay:pair"
-        return replayed.from_bytes(run_bounded(function, [str(single), str(parallel), stated]))
+        return replayed.from_bytes(
+            run_bounded(function, [str(single), str(parallel), relations_file])
+        )
 
     def assumed(self, options: Mapping[str, str]) -> tuple[Assumption, ...]:
+        """Nothing: what relations state is among the plan's own assumptions."""
         return ()
 
 

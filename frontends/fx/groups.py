@@ -20,44 +20,44 @@ Key = tuple[str, tuple[int, ...], int]
 
 def named(graph: Graph) -> set[str]:
     """The groups that the collectives of a graph name."""
-    found = set()
+    names_of_groups = set()
     for node in graph.nodes:
         if node.target.startswith(_NAMING):
             names = [x for x in (*node.args, *node.kwargs.values()) if isinstance(x, str)]
-            found.update(names[-1:])
-    return found
+            names_of_groups.update(names[-1:])
+    return names_of_groups
 
 
 def groups(
-    graphs: Sequence[Graph], said: Mapping[str, list[list[int]]], rank: int = 0
+    graphs: Sequence[Graph], recorded: Mapping[str, list[list[int]]], rank: int = 0
 ) -> dict[str, tuple[int, ...]]:
     """Ranks of every group that a rank's graph names: as stated, or all ranks that name it."""
     every = list(range(len(graphs)))
     names = [named(graph) for graph in graphs]
-    found = {
+    members = {
         name: tuple(r for r in every if name in names[r])
-        for name in sorted(names[rank] - said.keys())
+        for name in sorted(names[rank] - recorded.keys())
     }
-    for name, stated in said.items():
-        own = [tuple(g) for g in stated if rank in g]
-        if len(own) != 1 or sorted(r for g in stated for r in g) != every:
+    for name, listed in recorded.items():
+        own = [tuple(g) for g in listed if rank in g]
+        if len(own) != 1 or sorted(r for g in listed for r in g) != every:
             raise InvalidInput(
                 f"expected groups in which each of {len(every)} ranks is once", f"groups.{name}"
             )
-        found[name] = own[0]
-    return found
+        members[name] = own[0]
+    return members
 
 
-def assumed(graphs: Sequence[Graph], said: Mapping[str, list[list[int]]]) -> list[Assumption]:
+def assumed(graphs: Sequence[Graph], recorded: Mapping[str, list[list[int]]]) -> list[Assumption]:
     """What is inferred of groups: who is in them is said by nobody."""
     names = [named(graph) for graph in graphs]
-    found = []
-    for name in sorted(set().union(*names) - said.keys()) if len(graphs) > 1 else ():
+    assumptions = []
+    for name in sorted(set().union(*names) - recorded.keys()) if len(graphs) > 1 else ():
         ranks = [rank for rank, own in enumerate(names) if name in own]
         who = "all ranks" if len(ranks) == len(graphs) else f"ranks {ranks}"
         text = f"group {name!r} is of {who}, which name it (inferred: state it in [groups])"
-        found.append(Assumption("inferred", f"group {name}", "", text))
-    return found
+        assumptions.append(Assumption("inferred", f"group {name}", "", text))
+    return assumptions
 
 
 # -- what all ranks of a group need ------------------------------------------------------------
@@ -70,30 +70,33 @@ def needed(bodies: Sequence[RankBody]) -> list[RankBody]:
     wanted: set[Key] = set()
     while True:
         kept = [_needed(b, own, wanted) for b, own in zip(bodies, keys, strict=True)]
-        found = {
-            own[i] for own, held in zip(keys, kept, strict=True) for i in held if own[i] is not None
+        reached = {
+            own[i]
+            for own, indices in zip(keys, kept, strict=True)
+            for i in indices
+            if own[i] is not None
         }
-        if found == wanted:
+        if reached == wanted:
             return [
-                replace(body, ops=tuple(body.ops[i] for i in held))
-                for body, held in zip(bodies, kept, strict=True)
+                replace(body, ops=tuple(body.ops[i] for i in indices))
+                for body, indices in zip(bodies, kept, strict=True)
             ]
-        wanted = {key for key in found if key is not None}
+        wanted = {key for key in reached if key is not None}
 
 
 def _keys(ops: Iterable[Op]) -> list[Key | None]:
     """The collectives among operators, counted."""
     count: Counter[tuple[str, tuple[int, ...]]] = Counter()
-    found: list[Key | None] = []
+    keys: list[Key | None] = []
     for op in ops:
         group = op.attrs.get("group")
         if not isinstance(group, Group):
-            found.append(None)
+            keys.append(None)
             continue
         kind = op.name, tuple(sorted(group.ranks))
-        found.append((*kind, count[kind]))
+        keys.append((*kind, count[kind]))
         count[kind] += 1
-    return found
+    return keys
 
 
 def _needed(body: RankBody, keys: Sequence[Key | None], also: set[Key]) -> list[int]:

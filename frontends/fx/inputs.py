@@ -35,6 +35,7 @@ class Inputs:
 
 
 def shape_of(node: Node) -> Shape:
+    """The shape of a node's tensor; of what is no tensor, ()."""
     return tuple(node.shape or ())
 
 
@@ -50,7 +51,7 @@ def placed(
     nodes = {node.name: node for node in single.inputs}
     pairs, more = place.paired(single.inputs, ranks[0].inputs, relations.inputs)
     assumed += more
-    found = Inputs()
+    inputs = Inputs()
     pieces: dict[str, tuple[int, list[Piece]]] = {}
     for node in ranks[0].inputs:
         own = nodes[pairs[node.name]]
@@ -61,21 +62,21 @@ def placed(
         relation = relations.inputs.get(node.name)
         cut = _stated(node, relation, assumed)
         if cut is None:
-            cut = _found(single, ranks, own, node, found, assumed, fused)
+            cut = _found(single, ranks, own, node, inputs, assumed, fused)
         if pieces.setdefault(own.name, cut) != cut:
             raise InvalidInput(
                 f"{own.name} is in pieces, and otherwise in another input", node.name
             )
-        dim, held = cut
-        if held:
-            found.ranks[node.name] = place.pieces(
-                held, dim, own.name, shape_of(own), shape_of(node), len(ranks)
+        dim, shares = cut
+        if shares:
+            inputs.ranks[node.name] = place.pieces(
+                shares, dim, own.name, shape_of(own), shape_of(node), len(ranks)
             )
-            found.single[own.name] = place.whole(held, dim, own.name, shape_of(own))
+            inputs.single[own.name] = place.whole(shares, dim, own.name, shape_of(own))
         else:
             box = _box(own, node, relation, len(ranks), assumed)
-            found.ranks[node.name] = [Part(box, shape_of(node))]
-    return found
+            inputs.ranks[node.name] = [Part(box, shape_of(node))]
+    return inputs
 
 
 def _box(
@@ -115,7 +116,7 @@ def _found(
     ranks: Sequence[Graph],
     own: Node,
     node: Node,
-    found: Inputs,
+    inputs: Inputs,
     assumed: list[Assumption],
     fused: bool,
 ) -> tuple[int, list[Piece]]:
@@ -128,10 +129,10 @@ def _found(
     pieces = interleaved(single, ranks[0], full[dim], part[dim], len(ranks))
     if not pieces:
         return 0, []
-    told = [list(p if p.copies > 1 else p[:2]) for p in pieces]
-    words = f"dim = {dim}, pieces = {told}"
+    listed = [list(p if p.copies > 1 else p[:2]) for p in pieces]
+    words = f"dim = {dim}, pieces = {listed}"
     if part[dim] * len(ranks) == full[dim]:
-        found.open[node.name] = (words, f"shard = {dim}")
+        inputs.open[node.name] = (words, f"shard = {dim}")
         if not fused:
             return 0, []
     else:

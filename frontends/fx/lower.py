@@ -211,10 +211,10 @@ class _Rank:
         name = f"constant tensor {self.tensors}"
         self.tensors += 1
         shape = tuple(node.shape or ())
-        said = self.setting.constants.get(node.name)
-        if isinstance(said, (int, float)):
-            return Const(Fraction(repr(said)), shape, node.dtype or "float32")
-        if said is None and self.lo.standins is not None:
+        number = self.setting.constants.get(node.name)
+        if isinstance(number, (int, float)):
+            return Const(Fraction(repr(number)), shape, node.dtype or "float32")
+        if number is None and self.lo.standins is not None:
             self.lo.standins[name] = f"of shape {list(shape)} is the same on both sides"
         zero = tuple(affine(0) for _ in shape)
         return self.lo.hold(
@@ -226,21 +226,21 @@ class _Rank:
     def part(self, whole: Any, index: object) -> Any:
         if not isinstance(whole, tuple) or not isinstance(index, int):
             raise Unsupported("a part of what has none")
-        found = whole[index]
-        if found is None:
+        tensor = whole[index]
+        if tensor is None:
             raise Unsupported("a part that is no tensor")
-        return found
+        return tensor
 
     def expected(self, node: Node) -> list[tuple[Shape, str]]:
         """Shape and element type of each result: of an operator with several, as its parts say."""
         if node.shape is not None:
             return [(tuple(node.shape), node.dtype or "")]
         parts = self.parts.get(node.name, {})
-        found: list[tuple[Shape, str]] = [((), "")] * (max(parts, default=-1) + 1)
+        results: list[tuple[Shape, str]] = [((), "")] * (max(parts, default=-1) + 1)
         for index, part in parts.items():
             if index >= 0:
-                found[index] = (tuple(part.shape or ()), part.dtype or "")
-        return found
+                results[index] = (tuple(part.shape or ()), part.dtype or "")
+        return results
 
     def fits(self, node: Node, result: Any) -> None:
         several = isinstance(result, tuple)
@@ -297,11 +297,11 @@ class _Rank:
 
     def live(self, outputs: Sequence[object]) -> set[str]:
         """The nodes that outputs depend on."""
-        found = set(operands(list(outputs)))
+        names = set(operands(list(outputs)))
         for node in reversed(self.graph.nodes):
-            if node.name in found:
-                found.update((*operands(node.args), *operands(node.kwargs)))
-        return found
+            if node.name in names:
+                names.update((*operands(node.args), *operands(node.kwargs)))
+        return names
 
     def wide(self, error: Narrow) -> Exception:
         number = self.lo.origins.get(error.origin)
@@ -341,7 +341,7 @@ def lower(graph: Graph, setting: Setting, outputs: Sequence[object]) -> RankBody
     except Narrow as error:
         raise rank.wide(error) from None
     lo, live = rank.lo, rank.live(outputs)
-    standins = [held for name, held in rank.standins.items() if name in live]
+    standins = [standin for name, standin in rank.standins.items() if name in live]
     return RankBody(
         tuple(lo.values),
         tuple(lo.ops),
@@ -351,6 +351,6 @@ def lower(graph: Graph, setting: Setting, outputs: Sequence[object]) -> RankBody
         tuple(rank.masks),
         dict(rank.gaps),
         tuple(dict.fromkeys(target for name, target in rank.constants.items() if name in live)),
-        {what: how for held in standins for what, how in held.items()},
+        {what: how for standin in standins for what, how in standin.items()},
         {what: name for what, name in rank.memory.items() if name in live},
     )

@@ -13,6 +13,7 @@ from shardproof.frontends.fx.place import Box, Shape
 
 
 def mask(number: int, box: Box, shape: Shape, rank: int) -> Shard:
+    """The batch input from which a rank reads its part of a random operator's mask."""
     return Shard(
         f"mask of random operator {number}",
         box.full,
@@ -33,6 +34,8 @@ class Masks:
         self.boxes: dict[int, tuple[Box, Shape]] = {}
 
     def box(self, number: int, part: Shape) -> Box:
+        """Where the ranks' parts of a mask lie in the single side's; raises `InvalidInput` if that
+        is open."""
         if number >= len(self.full):
             return place.everywhere("", part, self.ranks)
         try:
@@ -43,6 +46,8 @@ class Masks:
         return box
 
     def check(self, counts: Sequence[int]) -> None:
+        """Raise `InvalidInput` unless every rank has as many random operators as the single
+        side."""
         for rank, count in enumerate(counts):
             if count != len(self.full):
                 raise InvalidInput(
@@ -51,6 +56,7 @@ class Masks:
                 )
 
     def assumed(self) -> list[Assumption]:
+        """That both sides drop the same elements: an assumption for each random operator."""
         return [
             Assumption(
                 "inferred",

@@ -41,16 +41,18 @@ class Piece(NamedTuple):
 
 
 class Part(NamedTuple):
+    """A box of a named input and the shape of a rank's tensor."""
+
     box: Box
     shape: Shape
 
 
 def pieces(
-    held: Sequence[Piece], dim: int, name: str, full: Shape, part: Shape, ranks: int
+    shares: Sequence[Piece], dim: int, name: str, full: Shape, part: Shape, ranks: int
 ) -> list[Part]:
     """The shares that a rank has of pieces of a tensor, as boxes of named inputs."""
-    found = []
-    for one, (start, size, copies) in zip(whole(held, dim, name, full), held, strict=True):
+    parts = []
+    for one, (start, size, copies) in zip(whole(shares, dim, name, full), shares, strict=True):
         if not copies or ranks % copies or size * copies % ranks:
             raise InvalidInput(
                 f"a piece of {size} from {start}, of which every {copies} ranks have the same, "
@@ -63,18 +65,18 @@ def pieces(
             for rank in range(ranks)
         )
         shape = tuple(share if d == dim else n for d, n in enumerate(full))
-        found.append(Part(Box(one.box.name, one.shape, starts), shape))
-    total = sum(p.shape[dim] for p in found)
+        parts.append(Part(Box(one.box.name, one.shape, starts), shape))
+    total = sum(p.shape[dim] for p in parts)
     if part != tuple(total if d == dim else n for d, n in enumerate(full)):
         raise InvalidInput(f"pieces of {total} positions in {list(part)}", name)
-    return found
+    return parts
 
 
-def whole(held: Sequence[Piece], dim: int, name: str, full: Shape) -> list[Part]:
+def whole(shares: Sequence[Piece], dim: int, name: str, full: Shape) -> list[Part]:
     """The pieces of a tensor, as named inputs; raises `InvalidInput` unless they are all of it, one
     after the other."""
-    found, end = [], 0
-    for start, size, _ in held:
+    parts, end = [], 0
+    for start, size, _ in shares:
         if dim >= len(full) or not size or start != end:
             raise InvalidInput(
                 f"a piece of {size} from {start} of {list(full)} along dimension {dim}, expected "
@@ -84,18 +86,21 @@ def whole(held: Sequence[Piece], dim: int, name: str, full: Shape) -> list[Part]
         end = start + size
         shape = tuple(size if d == dim else n for d, n in enumerate(full))
         at = ", ".join([*[":"] * dim, f"{start}:{end}"])
-        found.append(Part(everywhere(f"{name}[{at}]", shape, 1), shape))
+        parts.append(Part(everywhere(f"{name}[{at}]", shape, 1), shape))
     if end != full[dim]:
         raise InvalidInput(f"pieces of {end} positions of {list(full)} along {dim}", name)
-    return found
+    return parts
 
 
 class Placed(NamedTuple):
+    """Where an input lies on the ranks, and what is assumed to know that."""
+
     box: Box
     assumed: tuple[Assumption, ...]
 
 
 def everywhere(name: str, shape: Shape, ranks: int) -> Box:
+    """The box of an input that every rank holds as a whole."""
     return Box(name, shape, ((0,) * len(shape),) * ranks)
 
 
@@ -180,7 +185,7 @@ def paired(
     unknown = sorted(relations.keys() - {node.name for node in parallel})
     if unknown:
         raise InvalidInput("the parallel side has no such input", f"inputs.{unknown[0]}")
-    found: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     numbered: list[str] = []
     for node in parallel:
         input_relation = relations.get(node.name)
@@ -193,14 +198,14 @@ def paired(
             )
         if (input_relation is None or input_relation.of is None) and NUMBERED.match(own):
             numbered.append(own)
-        found[node.name] = own
+        pairs[node.name] = own
     text = (
         f"{len(numbered)} inputs are paired by names that are only numbers ({numbered[0]} to "
         f"{numbered[-1]}): by position"
         if numbered
         else ""
     )
-    return found, ((Assumption("inferred", "inputs", "", text),) if numbered else ())
+    return pairs, ((Assumption("inferred", "inputs", "", text),) if numbered else ())
 
 
 def words(box: Box, part: Shape) -> str:

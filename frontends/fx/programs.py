@@ -51,6 +51,8 @@ def _skeleton(body: RankBody) -> tuple[Any, ...]:
 
 
 def alike(bodies: Sequence[RankBody]) -> bool:
+    """Whether the bodies differ in nothing but numbers, groups and offsets, so that they can be one
+    program."""
     first = _skeleton(bodies[0])
     return all(_skeleton(body) == first for body in bodies[1:])
 
@@ -66,10 +68,10 @@ def mesh_of(bodies: Sequence[RankBody], boxes: Sequence[Box]) -> Mesh:
     groups: set[Groups] = set()
     for index, op in enumerate(bodies[0].ops):
         for key in op.attrs:
-            found = [body.ops[index].attrs[key] for body in bodies]
-            numbers = [_number(x) for x in found]
-            if isinstance(found[0], Group):
-                groups.add(_groups(found))
+            attributes = [body.ops[index].attrs[key] for body in bodies]
+            numbers = [_number(x) for x in attributes]
+            if isinstance(attributes[0], Group):
+                groups.add(_groups(attributes))
             elif all(n is not None for n in numbers):
                 tables.add(tuple(int(n) for n in numbers if n is not None))
     for number in range(len(bodies[0].shards)):
@@ -80,8 +82,8 @@ def mesh_of(bodies: Sequence[RankBody], boxes: Sequence[Box]) -> Mesh:
     return mesh if mesh is not None else Mesh(("rank",), (count,), (0,))
 
 
-def _groups(found: Sequence[Attr]) -> Groups:
-    return tuple(sorted({tuple(sorted(g.ranks)) for g in found if isinstance(g, Group)}))
+def _groups(attributes: Sequence[Attr]) -> Groups:
+    return tuple(sorted({tuple(sorted(g.ranks)) for g in attributes if isinstance(g, Group)}))
 
 
 def _offsets(shards: Sequence[Shard]) -> list[Table]:
@@ -92,28 +94,29 @@ def place(table: Table, mesh: Mesh, base: int) -> Affine:
     """A number for every rank as a function of the coordinates of the program at ``base``."""
     if not mesh.extents:
         return affine(table[0])
-    found = mesh.function(table, base)
-    if found is None:
+    function = mesh.function(table, base)
+    if function is None:
         raise InvalidInput("ranks whose parts lie on no mesh")
-    return found
+    return function
 
 
 def bases(mesh: Mesh) -> list[int]:
+    """The first rank of every program; without axes there is one rank, 0."""
     return mesh.bases() if mesh.extents else [0]
 
 
 def programs(bodies: Sequence[RankBody], mesh: Mesh, name: str) -> tuple[Program, ...]:
     """The programs that the ranks run."""
-    found = bases(mesh)
-    same = not mesh.extents or len(found) < len(bodies)
+    first_ranks = bases(mesh)
+    same = not mesh.extents or len(first_ranks) < len(bodies)
     return tuple(
         _program(
             bodies if same else [bodies[base]] * len(bodies),
             mesh,
             base,
-            f"{name} {base}" if len(found) > 1 else name,
+            f"{name} {base}" if len(first_ranks) > 1 else name,
         )
-        for base in found
+        for base in first_ranks
     )
 
 
@@ -143,23 +146,23 @@ def _program(bodies: Sequence[RankBody], mesh: Mesh, base: int, name: str) -> Pr
 
 
 def _attrs(given: Sequence[Mapping[str, Attr]], mesh: Mesh, base: int) -> dict[str, Attr]:
-    found: dict[str, Attr] = {}
+    attributes: dict[str, Attr] = {}
     for key, own in given[base].items():
         numbers = [_number(attrs[key]) for attrs in given]
         if isinstance(own, Group) and mesh.extents:
-            found[key] = _group([attrs[key] for attrs in given], own, mesh, base)
+            attributes[key] = _group([attrs[key] for attrs in given], own, mesh, base)
         elif any(n != numbers[0] for n in numbers):
             function = place(tuple(int(n or 0) for n in numbers), mesh, base)
-            found[key] = function if function.terms else function.const
+            attributes[key] = function if function.terms else function.const
         else:
-            found[key] = own
-    return found
+            attributes[key] = own
+    return attributes
 
 
-def _group(found: Sequence[Attr], own: Group, mesh: Mesh, base: int) -> Group:
+def _group(attributes: Sequence[Attr], own: Group, mesh: Mesh, base: int) -> Group:
     if len(mesh.explicit) == len(mesh.extents):
         return Group(own.ranks)
-    group = mesh.group(_groups(found), base)
+    group = mesh.group(_groups(attributes), base)
     if group is None:
         raise InvalidInput("a group of ranks that lies along no axes of any mesh")
     return group

@@ -68,17 +68,23 @@ _IGNORED: Final = frozenset({"as_device", "as_layout", "as_memory_format"})
 
 
 class Meta(msgspec.Struct, frozen=True):
+    """Element type and sizes of a tensor, as `torch.export` serialises them."""
+
     dtype: int
     sizes: list[dict[str, Any]]
 
 
 class Argument(msgspec.Struct, frozen=True):
+    """An argument of a call, with its name in the schema."""
+
     name: str
     arg: dict[str, Any]
     kind: int | None = None
 
 
 class Call(msgspec.Struct, frozen=True):
+    """A call of an operator: ``target`` such as "torch.ops.aten.add.Tensor"."""
+
     target: str
     inputs: list[Argument]
     outputs: list[dict[str, Any]]
@@ -87,6 +93,8 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Body(msgspec.Struct, frozen=True):
+    """The serialised graph: its inputs, outputs, calls, and what its tensors are like."""
+
     inputs: list[dict[str, Any]]
     outputs: list[dict[str, Any]]
     nodes: list[Call]
@@ -94,10 +102,14 @@ class Body(msgspec.Struct, frozen=True):
 
 
 class Module(msgspec.Struct, frozen=True):
+    """The serialised module that has the graph."""
+
     graph: Body
 
 
 class Exported(msgspec.Struct, frozen=True):
+    """The document of an archive, as far as it is read."""
+
     graph_module: Module
 
 
@@ -120,8 +132,8 @@ def is_archive(head: bytes) -> bool:
 
 def read(path: Path, rank: int = 0) -> Graph:
     """The graph of an archive; raises `InvalidInput` and msgspec's errors."""
-    found = msgspec.json.decode(_model(path), type=Exported).graph_module.graph
-    nodes = list(_nodes(found))
+    archived = msgspec.json.decode(_model(path), type=Exported).graph_module.graph
+    nodes = list(_nodes(archived))
     return Graph(rank, nodes, "fw", 0)
 
 
@@ -216,8 +228,8 @@ def _operand(name: str | None) -> Any:
 
 
 def _tensor(item: Mapping[str, Any]) -> str | None:
-    held = item.get("as_tensor")
-    name = held.get("name") if isinstance(held, dict) else None
+    tensor = item.get("as_tensor")
+    name = tensor.get("name") if isinstance(tensor, dict) else None
     return name if isinstance(name, str) else None
 
 
@@ -259,8 +271,8 @@ def _value(arg: Mapping[str, Any], where: str) -> Any:
     raise InvalidInput(f"an argument that is not understood ({kind})", where)
 
 
-def _named(held: Any, where: str) -> str:
-    name = held.get("name") if isinstance(held, dict) else None
+def _named(tensor: Any, where: str) -> str:
+    name = tensor.get("name") if isinstance(tensor, dict) else None
     if not isinstance(name, str):
         raise InvalidInput("an operand without a name", where)
     return name

@@ -14,7 +14,7 @@ from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.expectations import PARTIAL
 from shardproof.engine.plan.ir import Addend, Expectation, Plan, Program, Shard
 from shardproof.engine.plan_files import store
-from shardproof.frontends.fx import align, groups, place, pt2, records, relations
+from shardproof.frontends.fx import align, groups, place, pt2, records, relations, written
 from shardproof.frontends.fx.choose import chosen
 from shardproof.frontends.fx.inputs import Inputs, shape_of
 from shardproof.frontends.fx.inputs import placed as placed_inputs
@@ -30,17 +30,17 @@ from shardproof.frontends.graphs.replayed import NOT_REPLAYED
 from shardproof.frontends.untrusted.inert import printable
 
 
-def pair(single: str, parallel: str, stated: str) -> bytes:
-    """The plan of two sides, as bytes; ``stated``: a relations file (empty: none).  Made to be
-    called in a bounded child."""
-    said = relations.read(Path(stated)) if stated else Relations()
+def pair(single: str, parallel: str, relations_file: str) -> bytes:
+    """The plan of two sides, as bytes; ``relations_file``: a relations file (empty: none).  Made to
+    be called in a bounded child."""
+    user_relations = relations.read(Path(relations_file)) if relations_file else Relations()
     alone, ranks = side(Path(single)), side(Path(parallel))
     if len(alone) != 1:
         raise InvalidInput(
             f"expected one graph of a single device, found {len(alone)}", printable(single, 400)
         )
     try:
-        return store.to_bytes(joined(alone[0], ranks, said))
+        return store.to_bytes(joined(alone[0], ranks, user_relations))
     except InvalidInput as error:
         raise error.within(printable(parallel, 400)) from None
 
@@ -48,14 +48,18 @@ def pair(single: str, parallel: str, stated: str) -> bytes:
 def side(path: Path) -> list[Graph]:
     """The graphs of a side in order of ranks."""
     files = records.ranks(path)
-    found = [records.read(file, partial(_exported, n)) for n, file in enumerate(files)]
-    for number, graph in enumerate(found):
-        if len(found) > 1 and graph.rank != number:
+    graphs = [records.read(file, partial(_exported, n)) for n, file in enumerate(files)]
+    for number, graph in enumerate(graphs):
+        try:
+            written.check(graph)
+        except InvalidInput as error:
+            raise error.within(printable(str(files[number]), 400)) from None
+        if len(graphs) > 1 and graph.rank != number:
             raise InvalidInput(
                 f"expected the graph of rank {number}, found that of rank {graph.rank}",
                 printable(str(path), 400),
             )
-    return found
+    return graphs
 
 
 #: Outputs that are not compared, up to which all are named.
@@ -99,38 +103,39 @@ class Pairing:
 
     @property
     def count(self) -> int:
+        """How many ranks there are."""
         return len(self.ranks)
 
 
-def joined(single: Graph, ranks: Sequence[Graph], said: Relations) -> Plan:
+def joined(single: Graph, ranks: Sequence[Graph], relations: Relations) -> Plan:
     """The plan of a single-device graph and those of the ranks."""
-    return paired(single, ranks, said)[1]
+    return paired(single, ranks, relations)[1]
 
 
-def paired(single: Graph, ranks: Sequence[Graph], said: Relations) -> tuple[Pairing, Plan]:
+def paired(single: Graph, ranks: Sequence[Graph], relations: Relations) -> tuple[Pairing, Plan]:
     """The plan, and how both sides belong together."""
     made: list[tuple[Pairing, Plan]] = []
 
     def make(fused: bool) -> tuple[Plan, Inputs]:
-        made.append(_joined(single, ranks, said, fused))
+        made.append(_joined(single, ranks, relations, fused))
         both, plan = made[-1]
         return plan, both.inputs
 
     plan = chosen(make)
-    return next(both for both, held in made if held.programs is plan.programs), plan
+    return next(both for both, pairing in made if pairing.programs is plan.programs), plan
 
 
 def _joined(
-    single: Graph, ranks: Sequence[Graph], said: Relations, fused: bool
+    single: Graph, ranks: Sequence[Graph], relations: Relations, fused: bool
 ) -> tuple[Pairing, Plan]:
     """``fused``: inputs of which two placements fit are in pieces."""
     _same_interface(ranks)
     assumed: list[Assumption] = []
-    inputs = placed_inputs(single, ranks, said, assumed, fused)
-    outputs = _outputs(single, ranks[0], said, assumed)
-    both = Pairing(single, ranks, said, inputs, outputs)
-    assumed += groups.assumed(ranks, said.groups)
-    assumed += _values(single, ranks[0], said)
+    inputs = placed_inputs(single, ranks, relations, assumed, fused)
+    outputs = _outputs(single, ranks[0], relations, assumed)
+    both = Pairing(single, ranks, relations, inputs, outputs)
+    assumed += groups.assumed(ranks, relations.groups)
+    assumed += _values(single, ranks[0], relations)
     alone, domains = _single(both, assumed)
     (alone,) = groups.needed([alone])
     masks = Masks(alone.masks, len(ranks))
@@ -138,7 +143,7 @@ def _joined(
     alone = replace(alone, shards=(*alone.shards, *_memory(bodies)))
     masks.check([len(body.masks) for body in bodies])
     assumed += masks.assumed()
-    assumed += _constants([alone, *bodies], said.accepted)
+    assumed += _constants([alone, *bodies], relations.accepted)
     boxes = _results(both, alone, bodies[0], assumed)
     mesh = mesh_of(bodies, [box for box in boxes if box is not None])
     plan = Plan(
@@ -166,37 +171,37 @@ def _same_interface(ranks: Sequence[Graph]) -> None:
 
 
 def _outputs(
-    single: Graph, ranks: Graph, said: Relations, assumed: list[Assumption]
+    single: Graph, ranks: Graph, relations: Relations, assumed: list[Assumption]
 ) -> list[Output]:
     """The outputs that are compared: those that the relations name, or all, by position."""
-    if said.outputs:
-        if said.partial:
+    if relations.outputs:
+        if relations.partial:
             raise InvalidInput(
                 "is said in [[outputs]] (sum = true) where these are named", "partial"
             )
-        for relation in said.outputs:
+        for relation in relations.outputs:
             for graph, name in ((single, relation.single), (ranks, relation.parallel)):
                 if name not in {node.name for node in graph.nodes}:
                     raise InvalidInput("no node has this name", f"outputs, {name}")
-        return [Output(o.single, o.single, o.parallel, o) for o in said.outputs]
+        return [Output(o.single, o.single, o.parallel, o) for o in relations.outputs]
     own, others = single.outputs, ranks.outputs
     if len(own) == len(others):
         names = [(operand(a), operand(b)) for a, b in zip(own, others, strict=True)]
     else:
         names = _leading(single, ranks)
         assumed.append(_not_compared(own[len(names) :], others[len(names) :], len(names)))
-    found = dict.fromkeys((a, b) for a, b in names if a is not None and b is not None)
-    if not found:
+    pairs = dict.fromkeys((a, b) for a, b in names if a is not None and b is not None)
+    if not pairs:
         raise InvalidInput("no outputs to compare: name them in a relations file ([[outputs]])")
-    if all(a == b for a, b in found) is False:
+    if all(a == b for a, b in pairs) is False:
         assumed.append(
             Assumption("inferred", "outputs", "", "outputs are paired by position (inferred)")
         )
-    unknown = sorted(set(said.partial) - {b for _, b in found})
+    unknown = sorted(set(relations.partial) - {b for _, b in pairs})
     if unknown:
         raise InvalidInput("the parallel side has no such output", f"partial, {unknown[0]}")
-    summed = {b: OutputRelation(single=a, parallel=b, sum=True) for a, b in found}
-    return [Output(a, a, b, summed[b] if b in said.partial else None) for a, b in found]
+    summed = {b: OutputRelation(single=a, parallel=b, sum=True) for a, b in pairs}
+    return [Output(a, a, b, summed[b] if b in relations.partial else None) for a, b in pairs]
 
 
 def _not_compared(own: Sequence[object], others: Sequence[object], count: int) -> Assumption:
@@ -223,13 +228,13 @@ def _leading(single: Graph, ranks: Graph) -> list[tuple[str | None, str | None]]
     """Outputs before the first one whose name is another, or that only hands an input on: what
     follows is what an exporter keeps for the derivative."""
     inputs = {node.name for node in (*single.inputs, *ranks.inputs)}
-    found: list[tuple[str | None, str | None]] = []
+    pairs: list[tuple[str | None, str | None]] = []
     for x, y in zip(single.outputs, ranks.outputs, strict=False):
         a, b = operand(x), operand(y)
         if a != b or a is None or a in inputs:
             break
-        found.append((a, b))
-    return found
+        pairs.append((a, b))
+    return pairs
 
 
 # -- sides -------------------------------------------------------------------------------------
@@ -329,15 +334,15 @@ def asked(both: Pairing, rank: int) -> list[object]:
     first = [operand(x) for x in both.ranks[0].outputs]
     own = both.ranks[rank].outputs
     names = {node.name for node in both.ranks[rank].nodes}
-    found: list[object] = []
+    outputs: list[object] = []
     for output in both.outputs:
         if output.parallel in first:
-            found.append(own[first.index(output.parallel)])
+            outputs.append(own[first.index(output.parallel)])
         elif output.parallel in names:
-            found.append({"n": output.parallel})
+            outputs.append({"n": output.parallel})
         else:
             raise InvalidInput(f"has no node {output.parallel}", f"rank {rank}")
-    return found
+    return outputs
 
 
 def _memory(bodies: Sequence[RankBody]) -> list[Shard]:
@@ -383,17 +388,21 @@ def _notes(bodies: Sequence[RankBody]) -> list[str]:
     )
 
 
-def _values(single: Graph, ranks: Graph, said: Relations) -> list[Assumption]:
+def _values(single: Graph, ranks: Graph, relations: Relations) -> list[Assumption]:
     """What the relations say of values; raises `InvalidInput` for what is no input of both."""
-    for name in said.zeros:
+    for name in relations.zeros:
         if any(name not in {node.name for node in side.inputs} for side in (single, ranks)):
             raise InvalidInput("is no input of both sides", f"zeros, {name}")
-    names = ", ".join(said.zeros)
+    names = ", ".join(relations.zeros)
     text = f"inputs {names} are zero"
-    found = [Assumption("stated", "zeros", "--relations", text)] if said.zeros else []
-    shared = ", ".join(name for name, value in said.constants.items() if value == "any")
+    assumptions = [Assumption("stated", "zeros", "--relations", text)] if relations.zeros else []
+    shared = ", ".join(name for name, value in relations.constants.items() if value == "any")
     text = f"constants {shared} are any numbers, the same on both sides"
-    return [*found, Assumption("stated", "constants", "--relations", text)] if shared else found
+    return (
+        [*assumptions, Assumption("stated", "constants", "--relations", text)]
+        if shared
+        else assumptions
+    )
 
 
 # -- expectations ------------------------------------------------------------------------------
@@ -403,20 +412,20 @@ def _results(
     both: Pairing, alone: RankBody, first: RankBody, assumed: list[Assumption]
 ) -> list[Box | None]:
     """Where the ranks' parts of every compared output lie; None: it is no tensor."""
-    found: list[Box | None] = []
+    boxes: list[Box | None] = []
     for number, output in enumerate(both.outputs):
         own, other = alone.outputs[number], first.outputs[number]
         if own < 0 or other < 0:
-            found.append(None)
+            boxes.append(None)
             continue
         full, part = alone.values[own].shape, first.values[other].shape
         if output.said is not None and (output.said.said() or output.said.sum):
-            found.append(place.stated(output.said, output.name, full, part, both.count))
+            boxes.append(place.stated(output.said, output.name, full, part, both.count))
             continue
         box, text = place.inferred("output", output.name, full, part, both.count)
         assumed += text
-        found.append(box)
-    return found
+        boxes.append(box)
+    return boxes
 
 
 def _rows(

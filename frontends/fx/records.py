@@ -62,6 +62,7 @@ class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def inputs(self) -> list[Node]:
+        """The placeholders, in the order of the arguments."""
         return [node for node in self.nodes if node.op == PLACEHOLDER]
 
     @property
@@ -99,23 +100,23 @@ def ranks(path: Path) -> list[Path]:
     name = printable(str(path), 400)
     if not path.is_dir():
         return [path]
-    found: dict[int, Path] = {}
+    files: dict[int, Path] = {}
     for file in sorted(path.iterdir()):
         number = RANK.search(file.name)
         if number is None:
             continue
         rank = int(number[1])
-        if rank in found:
+        if rank in files:
             raise InvalidInput(
-                f"expected one graph of rank {rank}, found {found[rank].name} and {file.name}", name
+                f"expected one graph of rank {rank}, found {files[rank].name} and {file.name}", name
             )
-        found[rank] = file
-    if not found or sorted(found) != list(range(len(found))) or len(found) > MOST_RANKS:
+        files[rank] = file
+    if not files or sorted(files) != list(range(len(files))) or len(files) > MOST_RANKS:
         raise InvalidInput(
-            f"expected files of ranks 0 to n (such as r0.json.gz), found ranks {sorted(found)}",
+            f"expected files of ranks 0 to n (such as r0.json.gz), found ranks {sorted(files)}",
             name,
         )
-    return [found[rank] for rank in sorted(found)]
+    return [files[rank] for rank in sorted(files)]
 
 
 def read(path: Path, other: Callable[[Path], Graph | None] = lambda _: None) -> Graph:

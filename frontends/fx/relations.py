@@ -47,6 +47,7 @@ class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     starts: list[list[Count]] | None = None
 
     def said(self) -> int:
+        """How many ways of placing it are given; at most one may be."""
         return int(self.replicated) + (self.shard is not None) + (self.starts is not None)
 
 
@@ -60,6 +61,7 @@ class InputRelation(Place, frozen=True, forbid_unknown_fields=True):
     dim: Count = 0
 
     def said(self) -> int:
+        """As `Place.said`, with pieces as one more way."""
         return super().said() + (self.pieces is not None)
 
 
@@ -73,6 +75,9 @@ class OutputRelation(Place, frozen=True, forbid_unknown_fields=True):
 
 
 class Relations(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A file of relations: what the user states of inputs, outputs, groups, domains and
+    constants."""
+
     inputs: dict[str, InputRelation] = {}
     outputs: list[OutputRelation] = []
     groups: dict[str, list[list[Count]]] = {}
@@ -87,7 +92,7 @@ def read(path: Path) -> Relations:
     """The relations in a file; raises `InvalidInput` naming the file and the key."""
     try:
         text = files.contents(path, files.SETTINGS_BYTES).decode()
-        found = msgspec.convert(tomllib.loads(text), Relations, strict=True)
+        relations = msgspec.convert(tomllib.loads(text), Relations, strict=True)
     except OSError as error:
         raise InvalidInput(f"cannot be read: {error.strerror}", str(path)) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -95,26 +100,26 @@ def read(path: Path) -> Relations:
     except msgspec.ValidationError as error:
         raise InvalidInput(str(error), str(path)) from error
     try:
-        _check(found)
+        _check(relations)
     except InvalidInput as error:
         raise error.within(str(path)) from None
-    return found
+    return relations
 
 
-def _check(found: Relations) -> None:
-    for name, place in found.inputs.items():
+def _check(relations: Relations) -> None:
+    for name, place in relations.inputs.items():
         if place.said() != 1:
             raise InvalidInput(
                 "expected one placement (replicated = true, shard = DIMENSION, starts or pieces), "
                 f"found {place.said()}",
                 f"inputs.{name}",
             )
-    for number, output in enumerate(found.outputs):
+    for number, output in enumerate(relations.outputs):
         where = f"outputs {number}"
         if not output.single or not output.parallel:
             raise InvalidInput("expected names of a single and a parallel output", where)
         if output.said() > 1 or (output.sum and output.said()):
             raise InvalidInput("expected at most one placement", where)
-    for name, (low, high) in found.domains.items():
+    for name, (low, high) in relations.domains.items():
         if low >= high:
             raise InvalidInput(f"an empty domain {[low, high]}", f"domains.{name}")

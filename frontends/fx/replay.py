@@ -36,16 +36,18 @@ SCATTER, WAIT = "_c10d_functional.reduce_scatter_tensor", "_c10d_functional.wait
 POSITIONS, MASK = "positions 0 to ", "mask of random operator "
 
 
-def pair(single: str, parallel: str, stated: str) -> bytes:
+def pair(single: str, parallel: str, relations_file: str) -> bytes:
     """The validation of two sides, as bytes.  Made to be called in a bounded child."""
-    said = relations.read(Path(stated)) if stated else Relations()
+    user_relations = relations.read(Path(relations_file)) if relations_file else Relations()
     (alone,), ranks = read.side(Path(single)), read.side(Path(parallel))
-    return to_bytes(validated(alone, ranks, said))
+    return to_bytes(validated(alone, ranks, user_relations))
 
 
-def validated(alone: Graph, ranks: Sequence[Graph], said: Relations, seed: int = 0) -> Validation:
+def validated(
+    alone: Graph, ranks: Sequence[Graph], relations: Relations, seed: int = 0
+) -> Validation:
     """Both sides run by PyTorch and as a plan, on the same random values."""
-    both, plan = read.paired(alone, ranks, said)
+    both, plan = read.paired(alone, ranks, relations)
     if not fits(plan):
         return Validation(False, True, 0, "it is too large")
     try:
@@ -53,11 +55,11 @@ def validated(alone: Graph, ranks: Sequence[Graph], said: Relations, seed: int =
     except ImportError:
         return Validation(False, True, 0, "PyTorch is not installed")
     values = drawn(plan, np.random.default_rng(seed))
-    for name, held in values.items():
+    for name, array in values.items():
         if name.startswith(POSITIONS):
-            values[name] = np.arange(len(held), dtype=float)
+            values[name] = np.arange(len(array), dtype=float)
         elif name.startswith(MASK):
-            values[name] = (held > 0).astype(float)
+            values[name] = (array > 0).astype(float)
     try:
         expected = _evaluated(eager, both, values)
         actual = run(plan, values)
@@ -79,8 +81,8 @@ def _evaluated(
     count = range(len(both.ranks))
     named = [groups.groups(both.ranks, both.said.groups, rank) for rank in count]
     many = _World(eager, both.ranks, named, both.said, both.masks)
-    held = both.inputs.ranks
-    given = [_inputs(graph.inputs, held, values, rank) for rank, graph in enumerate(both.ranks)]
+    inputs = both.inputs.ranks
+    given = [_inputs(graph.inputs, inputs, values, rank) for rank, graph in enumerate(both.ranks)]
     many.run(given, values)
     return [*one.known, *many.known]
 
@@ -92,7 +94,7 @@ def _inputs(
     rank: int,
 ) -> dict[str, Array]:
     """A rank's inputs, by name, put together of the named inputs that they are."""
-    found = {}
+    arrays = {}
     for node in nodes:
         boxes = []
         for part in parts[node.name]:
@@ -101,12 +103,12 @@ def _inputs(
                 at = tuple(slice(s, s + n) for s, n in zip(start, part.shape, strict=True))
                 boxes.append(values[part.box.name][at])
         if len(boxes) == 1:
-            found[node.name] = boxes[0]
+            arrays[node.name] = boxes[0]
         elif boxes:
             whole = tuple(node.shape or ())
             dim = next(d for d, n in enumerate(whole) if boxes[0].shape[d] != n)
-            found[node.name] = np.concatenate(boxes, axis=dim)
-    return found
+            arrays[node.name] = np.concatenate(boxes, axis=dim)
+    return arrays
 
 
 class _World:
@@ -117,10 +119,10 @@ class _World:
         eager: ModuleType,
         graphs: Sequence[Graph],
         named: Sequence[Mapping[str, tuple[int, ...]]],
-        said: Relations,
+        relations: Relations,
         masks: Mapping[int, Part],
     ) -> None:
-        self.eager, self.graphs, self.groups, self.said = eager, graphs, named, said
+        self.eager, self.graphs, self.groups, self.said = eager, graphs, named, relations
         self.masks = masks
         self.known: list[dict[str, Any]] = [{} for _ in graphs]
         self.drawn = [0] * len(graphs)
@@ -208,14 +210,14 @@ def _pairs(
     expected: Sequence[Mapping[str, Any]],
 ) -> list[tuple[str, Array, Array]]:
     """What is compared, of both sides: what the plan gives, and what PyTorch gives."""
-    found = []
+    pairs = []
     for rank in (-1, *range(len(both.ranks))):
-        asked = read.asked(both, rank) if rank >= 0 else [{"n": o.single} for o in both.outputs]
+        outputs = read.asked(both, rank) if rank >= 0 else [{"n": o.single} for o in both.outputs]
         for place, output in enumerate(both.outputs):
-            name, value = operand(asked[place]), both.values[rank][place]
+            name, value = operand(outputs[place]), both.values[rank][place]
             if name is None or value < 0 or value not in actual[rank]:
                 continue
             where = "the single side" if rank < 0 else f"rank {rank}"
             wanted = expected[rank + 1][name].numpy()
-            found.append((f"{output.name} on {where}", actual[rank][value], wanted))
-    return found
+            pairs.append((f"{output.name} on {where}", actual[rank][value], wanted))
+    return pairs

@@ -38,13 +38,16 @@ class Mesh:
 
     @property
     def ranks(self) -> int:
+        """How many ranks the mesh has."""
         return prod(self.extents)
 
     def strides(self) -> tuple[int, ...]:
+        """By how much a rank's number grows with each coordinate; the last axis is the fastest."""
         return tuple(prod(self.extents[i + 1 :]) for i in range(len(self.extents)))
 
     @property
     def free(self) -> tuple[int, ...]:
+        """The axes along which one program runs on all ranks."""
         return tuple(i for i in range(len(self.extents)) if i not in self.explicit)
 
     def axes(self) -> tuple[tuple[str, int, int], ...]:
@@ -61,6 +64,7 @@ class Mesh:
         return [slice(0, 1) if i in self.free else slice(None) for i in range(len(self.extents))]
 
     def grid(self) -> Numbers:
+        """The ranks' numbers as an array over the mesh."""
         return np.arange(self.ranks).reshape(self.extents)
 
     def function(self, table: Table, base: int) -> Affine | None:
@@ -102,13 +106,13 @@ class Mesh:
             return None
         rest = [i for i in range(len(self.extents)) if i not in axes]
         expected = self.grid().transpose([*rest, *axes]).reshape(-1, len(own))
-        found = {tuple(sorted(g)) for g in groups}
-        return tuple(axes) if found == {tuple(r) for r in expected.tolist()} else None
+        groups_of_ranks = {tuple(sorted(g)) for g in groups}
+        return tuple(axes) if groups_of_ranks == {tuple(r) for r in expected.tolist()} else None
 
     def peers(self, pairs: Pairs) -> dict[int, int] | None:
         """Base of the sending program -> base of the receiving one; None: other coordinates do
         not stay as they are."""
-        found: dict[int, set[int]] = {}
+        receivers: dict[int, set[int]] = {}
         count: dict[int, int] = {}
         for source, target in pairs:
             a, b = (list(np.unravel_index(n, self.extents)) for n in (source, target))
@@ -118,12 +122,14 @@ class Mesh:
                 for i in self.free:
                     c[i] = np.intp(0)
             one, two = (int(np.ravel_multi_index(c, self.extents)) for c in (a, b))
-            found.setdefault(one, set()).add(two)
+            receivers.setdefault(one, set()).add(two)
             count[one] = count.get(one, 0) + 1
         members = prod(self.extents[i] for i in self.free)
-        if any(len(to) > 1 for to in found.values()) or any(n != members for n in count.values()):
+        if any(len(to) > 1 for to in receivers.values()) or any(
+            n != members for n in count.values()
+        ):
             return None
-        return {one: to.pop() for one, to in found.items()}
+        return {one: to.pop() for one, to in receivers.items()}
 
 
 def fits(
@@ -180,10 +186,10 @@ def factored(number: int, most: int = MOST_AXES) -> list[tuple[int, ...]]:
     """All ways to write a number as an ordered product of factors above 1."""
     if number == 1:
         return [(1,)]
-    found: list[tuple[int, ...]] = [(number,)]
+    products: list[tuple[int, ...]] = [(number,)]
     if most > 1:
         for first in range(2, number // 2 + 1):
             if number % first == 0:
                 rest = factored(number // first, most - 1)
-                found += [(first, *r) for r in rest]
-    return found
+                products += [(first, *r) for r in rest]
+    return products

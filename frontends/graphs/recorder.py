@@ -81,9 +81,11 @@ class Recorder:
     _same: dict[Any, int] = field(default_factory=dict)
 
     def shape(self, value: int) -> Shape:
+        """The shape of a value."""
         return self.values[value].shape
 
     def value(self, shape: Shape, dtype: str, name: str) -> int:
+        """A new value of the body, by number."""
         self.values.append(BodyValue(shape, dtype, name))
         return len(self.values) - 1
 
@@ -153,6 +155,7 @@ class Recorder:
         return self._same.setdefault(key, value)
 
     def known(self, key: Any) -> int | None:
+        """The value that was recorded under a key (`once`); None: there is none yet."""
         return self._same.get(key)
 
 
@@ -162,31 +165,31 @@ def fingerprint(array: Array) -> str:
     return f"{list(array.shape)} {hashlib.sha256(data.tobytes()).hexdigest()}"
 
 
-def without_dead(found: Recorder, results: Sequence[int]) -> None:
+def without_dead(recorder: Recorder, results: Sequence[int]) -> None:
     """Drop what no result depends on (every rank runs the same operators, so none waits for what
     is dropped)."""
     live = set(results)
     kept = []
-    for op in reversed(found.ops):
+    for op in reversed(recorder.ops):
         if live.intersection(op.outputs):
             live.update(op.inputs)
             kept.append(op)
-    found.ops = kept[::-1]
-    found.constants = [c for c in found.constants if c.value in live]
+    recorder.ops = kept[::-1]
+    recorder.constants = [c for c in recorder.constants if c.value in live]
 
 
 # -- programs --------------------------------------------------------------------------------------
 
 
 def mesh_of(
-    found: Recorder,
+    recorder: Recorder,
     placements: Sequence[Placement],
     named: Sequence[tuple[str, int]] = (),
 ) -> Mesh:
     """The mesh on which everything recorded, and ``placements``, can be written."""
     tables = {t for p in placements for t in columns(p)}
     groups, pairs = set(), set()
-    for op in found.ops:
+    for op in recorder.ops:
         for key, value in op.attrs.items():
             if isinstance(value, PerRank):
                 tables.add(value.values)
@@ -194,9 +197,9 @@ def mesh_of(
                 groups.add(value)
             elif key == PAIRS:
                 pairs.add(value)
-    if found.ranks == 1:
+    if recorder.ranks == 1:
         return Mesh((), ())
-    mesh = find(found.ranks, sorted(tables), sorted(groups), sorted(pairs), named)
+    mesh = find(recorder.ranks, sorted(tables), sorted(groups), sorted(pairs), named)
     if mesh is None:
         raise Unsupported("groups of ranks that are along no axes of any mesh")
     return mesh
@@ -209,16 +212,18 @@ def columns(placement: Placement) -> list[tuple[int, ...]]:
 
 def offsets(placement: Placement, mesh: Mesh, base: int) -> tuple[Affine, ...]:
     """Where the box of the program at ``base`` begins, as functions of its coordinates."""
-    found = []
+    functions = []
     for table in columns(placement):
         function = mesh.function(table, base) if mesh.extents else affine(table[0])
         if function is None:
             raise InvalidInput("a placement that is affine on no mesh")
-        found.append(function)
-    return tuple(found)
+        functions.append(function)
+    return tuple(functions)
 
 
-def programs(found: Recorder, mesh: Mesh, results: Sequence[int], name: str) -> tuple[Program, ...]:
+def programs(
+    recorder: Recorder, mesh: Mesh, results: Sequence[int], name: str
+) -> tuple[Program, ...]:
     """The programs that the ranks run, one for every coordinate of the explicit axes."""
     bases = mesh.bases() if mesh.extents else [0]
     made = []
@@ -227,20 +232,20 @@ def programs(found: Recorder, mesh: Mesh, results: Sequence[int], name: str) -> 
             Shard(
                 h.name,
                 h.placement.full,
-                found.shape(h.value),
+                recorder.shape(h.value),
                 offsets(h.placement, mesh, base),
                 h.dtype,
                 trainable=False,
                 kind=h.kind,
                 domain=h.domain,
             )
-            for h in found.placed
+            for h in recorder.placed
         )
         body = Body(
             "step",
-            tuple(found.values),
-            tuple(_ops(found, mesh, base)),
-            shards=tuple((h.value, i) for i, h in enumerate(found.placed)),
+            tuple(recorder.values),
+            tuple(_ops(recorder, mesh, base)),
+            shards=tuple((h.value, i) for i, h in enumerate(recorder.placed)),
             results=tuple(dict.fromkeys(results)),
         )
         made.append(
@@ -256,20 +261,20 @@ def programs(found: Recorder, mesh: Mesh, results: Sequence[int], name: str) -> 
     return tuple(made)
 
 
-def _ops(found: Recorder, mesh: Mesh, base: int) -> list[Op]:
+def _ops(recorder: Recorder, mesh: Mesh, base: int) -> list[Op]:
     """What a program runs; of tensors side by side of which it takes one, the others are not
     read."""
     joined: dict[int, Op] = {}
     ops = []
-    for op in _written(found, mesh, base):
-        own = _taken(found, joined, op)
+    for op in _written(recorder, mesh, base):
+        own = _taken(recorder, joined, op)
         if own.name == "concat":
             joined[own.outputs[0]] = own
         ops.append(own)
     return ops
 
 
-def _taken(found: Recorder, joined: Mapping[int, Op], op: Op) -> Op:
+def _taken(recorder: Recorder, joined: Mapping[int, Op], op: Op) -> Op:
     """A slice of tensors side by side, which is just one of them, as that one."""
     source = joined.get(op.inputs[0]) if op.name == "slice" else None
     dim, start = op.attrs.get("dim"), op.attrs.get("start")
@@ -277,18 +282,18 @@ def _taken(found: Recorder, joined: Mapping[int, Op], op: Op) -> Op:
         return op
     at = 0
     for x in source.inputs:
-        size = found.shape(x)[dim]
+        size = recorder.shape(x)[dim]
         if (start, op.attrs.get("size")) == (at, size):
             return Op("identity", (x,), op.outputs, {}, source=op.source)
         at += size
     return op
 
 
-def _written(found: Recorder, mesh: Mesh, base: int) -> list[Op]:
+def _written(recorder: Recorder, mesh: Mesh, base: int) -> list[Op]:
     ops = []
-    for op in found.ops:
+    for op in recorder.ops:
         if PAIRS in op.attrs:
-            ops += _moved(found, op, mesh, base)
+            ops += _moved(recorder, op, mesh, base)
             continue
         attrs: dict[str, Attr] = {}
         for key, value in op.attrs.items():
@@ -308,7 +313,7 @@ def _written(found: Recorder, mesh: Mesh, base: int) -> list[Op]:
     return ops
 
 
-def _moved(found: Recorder, op: Recorded, mesh: Mesh, base: int) -> list[Op]:
+def _moved(recorder: Recorder, op: Recorded, mesh: Mesh, base: int) -> list[Op]:
     """A permutation of ranks: what is sent, and what is received; zeros where nobody sends."""
     peers = mesh.peers(op.attrs[PAIRS])
     if peers is None:
@@ -323,7 +328,7 @@ def _moved(found: Recorder, op: Recorded, mesh: Mesh, base: int) -> list[Op]:
     if base in back:
         ops.append(Op("recv", (), (y,), {"peer": back[base]}, source=op.source))
     else:
-        zero: dict[str, Attr] = {"size": found.shape(y), "value": 0}
+        zero: dict[str, Attr] = {"size": recorder.shape(y), "value": 0}
         ops.append(Op("full", (), (y,), zero, source=op.source))
     return ops
 

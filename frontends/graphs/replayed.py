@@ -49,9 +49,9 @@ class Validation(NamedTuple):
         return f"{NOT_REPLAYED}: {self.message}"
 
 
-def to_bytes(found: Validation) -> bytes:
+def to_bytes(validation: Validation) -> bytes:
     """A validation as bytes, for a bounded child to hand out."""
-    return msgspec.json.encode(found)
+    return msgspec.json.encode(validation)
 
 
 def from_bytes(data: bytes) -> Validation:
@@ -61,22 +61,22 @@ def from_bytes(data: bytes) -> Validation:
 
 def drawn(plan: Plan, random: np.random.Generator) -> dict[str, Array]:
     """Random values of every named input."""
-    found: dict[str, Array] = {}
+    values: dict[str, Array] = {}
     shards: Mapping[str, Shard] = {
         s.name: s for p in (plan.single, *plan.programs) for s in p.shards
     }
     for name, shard in sorted(shards.items()):
         if shard.integer:
             low, high = shard.domain or (0, CLASSES)
-            found[name] = random.integers(low, min(high, low + 4096), shard.full_shape)
+            values[name] = random.integers(low, min(high, low + 4096), shard.full_shape)
         else:
-            found[name] = random.standard_normal(shard.full_shape)
-    return found
+            values[name] = random.standard_normal(shard.full_shape)
+    return values
 
 
-def run(plan: Plan, held: Mapping[str, Array]) -> dict[int, Mapping[int, NDArray[np.float64]]]:
+def run(plan: Plan, arrays: Mapping[str, Array]) -> dict[int, Mapping[int, NDArray[np.float64]]]:
     """What the single side (-1) and every rank compare, by value of their bodies."""
-    lots = {n: exact(np.asarray(x, dtype=float)) for n, x in held.items()}
+    lots = {n: exact(np.asarray(x, dtype=float)) for n, x in arrays.items()}
     values = Values(plan, np.random.default_rng(0), lots=lots)
     single = single_crew(plan, values)
     many = crews(plan, values, together=False)
@@ -84,7 +84,7 @@ def run(plan: Plan, held: Mapping[str, Array]) -> dict[int, Mapping[int, NDArray
         execute([single])
         execute(many)
     return {
-        rank: {value: found[0].data[0] for (_, value), found in crew.results.items()}
+        rank: {value: results[0].data[0] for (_, value), results in crew.results.items()}
         for rank, crew in ((-1, single), *((crew.ranks[0], crew) for crew in many))
     }
 

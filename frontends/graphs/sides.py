@@ -76,18 +76,18 @@ def _place(
     notes: list[Assumption],
 ) -> Placement:
     value, full = parallel.values[own.value], single.values[other.value]
-    name, stated = other.name, own.placement
+    name, placement = other.name, own.placement
     integers = [v.dtype.startswith(("int", "uint", "bool")) for v in (value, full)]
     if integers[0] != integers[1]:
         raise InvalidInput(f"{value.dtype} on the parallel side, {full.dtype} on the single", name)
-    if stated is not None:
-        if stated.full != full.shape:
+    if placement is not None:
+        if placement.full != full.shape:
             raise InvalidInput(
-                f"its parts make a tensor of {list(stated.full)}, the single side has "
+                f"its parts make a tensor of {list(placement.full)}, the single side has "
                 f"{list(full.shape)}",
                 name,
             )
-        return stated
+        return placement
     if value.shape == full.shape:
         if parallel.ranks > 1 and isinstance(own, Input):
             notes.append(_inferred(name, f"{name} is all of it on every rank, as its shape is"))
@@ -136,10 +136,10 @@ def plan(name: str, single: Side, parallel: Side, notes: Sequence[Assumption] = 
     for side in (single, parallel):
         without_dead(side.recorder, side.outputs)
     _constants(single.recorder, parallel.recorder)
-    stated = [h.placement for h in parallel.recorder.placed]
+    of_inputs = [h.placement for h in parallel.recorder.placed]
     results = [o.placement for o in parallel.graph.outputs]
     placements = [p for p in results if p is not None]
-    mesh = mesh_of(parallel.recorder, [*stated, *placements], parallel.graph.axes)
+    mesh = mesh_of(parallel.recorder, [*of_inputs, *placements], parallel.graph.axes)
     alone = programs(single.recorder, Mesh((), ()), single.outputs, "single")
     ranks = programs(parallel.recorder, mesh, parallel.outputs, "parallel")
     assumed = dict.fromkeys((*notes, *single.recorder.notes, *parallel.recorder.notes))
@@ -180,12 +180,12 @@ def _constants(single: Recorder, parallel: Recorder) -> None:
         (array,) = constant.arrays
         single.placed.append(_held(single, constant, name, everywhere(array.shape, 1)))
     for constant in parallel.constants:
-        found = _found(constant, known, parallel.ranks)
-        if found is None:
+        cut = _found(constant, known, parallel.ranks)
+        if cut is None:
             what = "random numbers" if constant.drawn else "constant of numbers"
             parallel.refuse(constant.value, f"{what} that the single side does not hold")
             continue
-        name, full, placement = found
+        name, full, placement = cut
         # A part of a table may be 0 and 1 where the whole is not: it is a part of the whole.
         value = parallel.values[constant.value]
         parallel.values[constant.value] = replace(value, dtype=single.values[full.value].dtype)

@@ -38,8 +38,8 @@ def given(low: Lowering, position: int, shape: Shape, dtype: str, placed: Placem
     for start in placed.starts:
         at = np.indices(shape).reshape(len(shape), -1)
         flat = ((at + np.array(start, dtype=np.int64).reshape(-1, 1)).T * strides).sum(axis=1)
-        found = low.expressions.many("input", (position,), [flat.astype(np.int64)])
-        arrays.append(found.reshape(shape))
+        elements = low.expressions.many("input", (position,), [flat.astype(np.int64)])
+        arrays.append(elements.reshape(shape))
     return _made(low, arrays, shape, dtype)
 
 
@@ -66,8 +66,8 @@ def _numbers(low: Lowering, x: Item, rank: int) -> Any:
     if not integral(x.dtype) and x.dtype != "bool":
         raise Unsupported("bits together with numbers that are no integers")
     flat = core.astype(np.int64).reshape(-1)
-    found = low.expressions.many("number", (x.dtype,), [flat]).reshape(core.shape)
-    return np.broadcast_to(found, array.shape)
+    elements = low.expressions.many("number", (x.dtype,), [flat]).reshape(core.shape)
+    return np.broadcast_to(elements, array.shape)
 
 
 def apply(low: Lowering, node: Node, xs: Sequence[Item]) -> Bits | None:
@@ -105,8 +105,8 @@ def _computed(low: Lowering, node: Node, xs: Sequence[Any], rank: int) -> Any:
     shape = cores[0].shape
     attrs = tuple(sorted((k, str(v)) for k, v in node.attrs.items()))
     key = (node.target, attrs, low.dtype(node))
-    found = low.expressions.many(*key[:1], key[1:], [c.reshape(-1) for c in cores])
-    return np.broadcast_to(found.reshape(shape), low.shape(node))
+    elements = low.expressions.many(*key[:1], key[1:], [c.reshape(-1) for c in cores])
+    return np.broadcast_to(elements.reshape(shape), low.shape(node))
 
 
 def _is_fraction(known: Expressions, number: int) -> bool:

@@ -38,6 +38,7 @@ def _places(low: Lowering, value: int, count: int) -> Ids:
 
 
 def topk(low: Lowering, node: Node, xs: Sequence[Item]) -> Sequence[Item]:
+    """The k largest (or smallest) entries of the last dimension, and their places."""
     shape = low.graph.values[node.operands[0]].shape
     last, largest = len(shape) - 1, node.attrs.get("largest", "true") == "true"
     values, places = _chosen(low, low.tensor(xs[0]), node.attrs["k"], last, largest)
@@ -52,18 +53,18 @@ def sort(low: Lowering, node: Node, xs: Sequence[Item]) -> Sequence[Item]:
     shape = low.shape(node)
     values, places = _chosen(low, low.tensor(xs[key]), shape[dim], dim, node.attrs["falling"])
     moved = _places(low, places, shape[dim])
-    found: list[Item] = []
+    results: list[Item] = []
     for number, (x, result) in enumerate(zip(xs, node.results, strict=True)):
         counted = isinstance(x, Known) and indices.positions(x) == (dim, [0])
         if counted:
-            found.append(moved)
+            results.append(moved)
         elif number == key:
-            found.append(Tensor(values))
+            results.append(Tensor(values))
         elif integral(low.graph.values[result].dtype) or low.graph.values[result].dtype == "bool":
             raise Unsupported("integers that are sorted by other numbers")
         else:
-            found.append(_taken(low, low.tensor(x), moved, dim))
-    return found
+            results.append(_taken(low, low.tensor(x), moved, dim))
+    return results
 
 
 def _taken(low: Lowering, x: int, places: Ids, dim: int) -> Tensor:

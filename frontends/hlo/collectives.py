@@ -34,6 +34,7 @@ def _collective(
 
 
 def all_reduce(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """The sum, maximum or minimum over each group; of predicates, and and or."""
     how = node.attrs["to_apply"]
     logical = low.dtype(node) == "bool" and how in ("and", "or")
     if not logical and (low.dtype(node) == "bool" or how not in ("add", "maximum", "minimum")):
@@ -48,13 +49,14 @@ def all_reduce(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         return inverse(low, most.value) if how == "and" else most
     if how == "minimum":
         x = low.op("mul", low.tensor(x), other=Fraction(-1))
-    found = _collective(
+    reduced = _collective(
         low, node, x, "all_reduce", low.shape(node), op="sum" if how == "add" else "max"
     )
-    return low.op("mul", found.value, other=Fraction(-1)) if how == "minimum" else found
+    return low.op("mul", reduced.value, other=Fraction(-1)) if how == "minimum" else reduced
 
 
 def all_gather(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """The group's parts one after the other along a dimension."""
     if _alone(node):
         return xs[0]
     _ordered(node)
@@ -64,6 +66,7 @@ def all_gather(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def reduce_scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """Of the group's sum, each device's part along a dimension."""
     if node.attrs["to_apply"] != "add" or low.dtype(node) == "bool":
         raise Unsupported(f"a reduce-scatter by {node.attrs['to_apply']}")
     if _alone(node):
@@ -89,6 +92,8 @@ def all_to_all(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def permute(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """Each device's tensor, handed to another one (collective-permute); zeros where nobody
+    sends."""
     x = low.tensor(xs[0])
     dtype = low.recorder.values[x].dtype
     attrs = {PAIRS: node.pairs}

@@ -26,6 +26,7 @@ def number_of(item: Item) -> Any:
 
 
 def finite(item: Item) -> Fraction | None:
+    """The one finite number that a tensor is everywhere; None: it is none that is known."""
     number = number_of(item)
     if number is None or number in (inf, -inf) or number != number:
         return None
@@ -34,9 +35,9 @@ def finite(item: Item) -> Fraction | None:
 
 def _constant(low: Lowering, node: Node, number: Fraction) -> Item:
     """A constant, known where it is a float (whole numbers that arithmetic gives are compared)."""
-    held = np.array(float(number), dtype="float32")
-    if low.dtype(node) == "float32" and Fraction(float(held)) == number:
-        return Known((np.broadcast_to(held, low.shape(node)),), "float32")
+    rounded = np.array(float(number), dtype="float32")
+    if low.dtype(node) == "float32" and Fraction(float(rounded)) == number:
+        return Known((np.broadcast_to(rounded, low.shape(node)),), "float32")
     return Tensor(low.values.full(low.shape(node), number))
 
 
@@ -59,6 +60,7 @@ def _of_ids(low: Lowering, node: Node, xs: Sequence[Item]) -> Item | None:
 
 
 def add(low: Lowering, node: Node, xs: Sequence[Item], sign: int = 1) -> Item:
+    """x + y, or x - y with ``sign`` -1; exact where both are numbers or functions of one id."""
     exact = _of_ids(low, node, xs)
     if exact is not None:
         return exact
@@ -89,10 +91,12 @@ def _endless(low: Lowering, node: Node, x: Item, y: Item, sign: int) -> Known | 
 
 
 def subtract(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """x - y."""
     return add(low, node, xs, -1)
 
 
 def multiply(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """x y; exact where both are numbers or functions of one id, a shift where one is a number."""
     exact = _of_ids(low, node, xs)
     if exact is not None:
         return exact
@@ -111,6 +115,7 @@ def multiply(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def divide(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """x / y of floats; raises `Unsupported` for integers and for the constant zero."""
     if integral(low.dtype(node)):
         raise Unsupported("a quotient of integers")
     a, b = (finite(x) for x in xs)
@@ -124,6 +129,7 @@ def divide(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def negate(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """-x; of an index that is refused."""
     if isinstance(xs[0], Ids):
         raise Unsupported("a negated index")
     number = finite(xs[0])
@@ -145,6 +151,9 @@ _LIMITS = {
 
 
 def function(operator: str) -> Rule:
+    """The rule of a declared function of every entry; constants at infinity are its limits
+    there."""
+
     def rule(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         number = number_of(xs[0])
         limit = _LIMITS.get((operator, number)) if number in (inf, -inf) else None
@@ -156,6 +165,7 @@ def function(operator: str) -> Rule:
 
 
 def power(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """x ** c for a known exponent, and c ** x for a known positive base, by the exponential."""
     base, exponent = (finite(x) for x in xs)
     if exponent is not None:
         return low.op("pow", low.tensor(xs[0]), exponent=exponent)
@@ -190,6 +200,7 @@ def maximum(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def clamp(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """x between two bounds, which may be known numbers or tensors."""
     if isinstance(xs[1], Ids):
         return indices.clamp(low, node, xs)
     lower = Node(node.name, "maximum", node.operands, node.results)
@@ -198,6 +209,7 @@ def clamp(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def abs(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """|x|, made of the step function; x itself where it cannot be negative."""
     if isinstance(xs[0], Ids):
         raise Unsupported("the magnitude of an index")
     x = low.tensor(xs[0])
@@ -208,6 +220,7 @@ def abs(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def sign(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """1, 0 or -1: step(x) - step(-x)."""
     if isinstance(xs[0], Ids):
         raise Unsupported("the sign of an index")
     x = low.tensor(xs[0])
@@ -287,6 +300,7 @@ def inverse(low: Lowering, x: int) -> Tensor:
 
 
 def invert(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """not x, of predicates."""
     if low.dtype(node) != "bool":
         raise Unsupported("bits of integers")
     if isinstance(xs[0], Ids):
@@ -296,6 +310,7 @@ def invert(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def logical(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """and, or of predicates; with a known operand, the other one or a constant."""
     if low.dtype(node) != "bool":
         raise Unsupported("bits of integers")
     for one, other in (xs, xs[::-1]):
@@ -433,6 +448,7 @@ def _assume_finite(low: Lowering) -> None:
 
 
 def is_finite(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """True everywhere, under the printed assumption that values are finite."""
     _assume_finite(low)
     return _constant(low, node, Fraction(1))
 
@@ -444,7 +460,7 @@ def shifted(operator: str, before: int, after: int) -> Rule:
         x = low.tensor(xs[0])
         if before:
             x = low.op("add", x, other=Fraction(before)).value
-        found = low.op(operator, x)
-        return low.op("add", found.value, other=Fraction(after)) if after else found
+        result = low.op(operator, x)
+        return low.op("add", result.value, other=Fraction(after)) if after else result
 
     return rule

@@ -21,22 +21,22 @@ def run(graph: Graph, inputs: Sequence[Sequence[Array]]) -> list[list[Array]]:
     """The outputs of every rank (outer list: ranks) for the inputs of every rank."""
     if len(inputs) != graph.ranks or any(len(own) != len(graph.inputs) for own in inputs):
         raise InvalidInput(f"inputs of {len(inputs)} ranks for a graph on {graph.ranks}")
-    held: list[dict[int, Array]] = []
+    memories: list[dict[int, Array]] = []
     for own in inputs:
-        held.append({i.value: _double(x) for i, x in zip(graph.inputs, own, strict=True)})
+        memories.append({i.value: _double(x) for i, x in zip(graph.inputs, own, strict=True)})
     for node in graph.nodes:
         if len(node.results) > 1:
-            for values in held:
+            for values in memories:
                 _several(graph, node, values)
             continue
         (result,) = node.results
         if node.groups or node.pairs or node.target == "collective-permute":
-            for rank, found in enumerate(_joined(graph, node, held)):
-                held[rank][result] = found
+            for rank, result_of in enumerate(_joined(graph, node, memories)):
+                memories[rank][result] = result_of
             continue
-        for rank, values in enumerate(held):
+        for rank, values in enumerate(memories):
             values[result] = _local(graph, node, values, rank)
-    return [[values[o.value] for o in graph.outputs] for values in held]
+    return [[values[o.value] for o in graph.outputs] for values in memories]
 
 
 def _double(x: Array) -> Array:
@@ -46,8 +46,8 @@ def _double(x: Array) -> Array:
 def _several(graph: Graph, node: Node, own: dict[int, Array]) -> None:
     """An operator with several results, on one rank."""
     shapes = [graph.values[v].shape for v in node.results]
-    found = semantics.several(node.target, node.attrs, [own[v] for v in node.operands], shapes)
-    for value, shape, result in zip(node.results, shapes, found, strict=True):
+    results = semantics.several(node.target, node.attrs, [own[v] for v in node.operands], shapes)
+    for value, shape, result in zip(node.results, shapes, results, strict=True):
         if result.shape != shape:
             raise Unsupported(f"{node.name}: {node.target} gives {list(result.shape)}")
         own[value] = _double(result)
@@ -64,29 +64,29 @@ def _local(graph: Graph, node: Node, own: dict[int, Array], rank: int) -> Array:
         xs += [
             np.array(s.values[rank] if isinstance(s, PerRank) else s) for s in node.attrs["starts"]
         ]
-    found = semantics.apply(node.target, node.attrs, xs, value.shape)
-    if found.shape != value.shape:
+    computed = semantics.apply(node.target, node.attrs, xs, value.shape)
+    if computed.shape != value.shape:
         raise Unsupported(
-            f"{node.name}: {node.target} gives {list(found.shape)}, the file says "
+            f"{node.name}: {node.target} gives {list(computed.shape)}, the file says "
             f"{list(value.shape)}"
         )
-    return _double(found)
+    return _double(computed)
 
 
-def _joined(graph: Graph, node: Node, held: Sequence[dict[int, Array]]) -> list[Array]:
+def _joined(graph: Graph, node: Node, memories: Sequence[dict[int, Array]]) -> list[Array]:
     (x,) = node.operands
-    given = [own[x] for own in held]
+    given = [own[x] for own in memories]
     if node.target == "collective-permute":
-        found = [np.zeros_like(g) for g in given]
+        received = [np.zeros_like(g) for g in given]
         for source, target in node.pairs:
-            found[target] = given[source]
-        return found
-    found = list(given)
+            received[target] = given[source]
+        return received
+    received = list(given)
     for group in node.groups:
         parts = [given[rank] for rank in group]
         for place, rank in enumerate(group):
-            found[rank] = _member(node, parts, place)
-    return found
+            received[rank] = _member(node, parts, place)
+    return received
 
 
 def _member(node: Node, parts: Sequence[Array], place: int) -> Array:

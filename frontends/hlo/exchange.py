@@ -31,6 +31,7 @@ class Exchanged:
 
     @property
     def members(self) -> int:
+        """How many devices each group has."""
         return len(self.groups[0])
 
 
@@ -75,12 +76,12 @@ def plain(recorder: Recorder, x: Exchanged) -> int:
     wide = recorder.op("view", x.value, size=(*before, 1, n, own[d] // n, *after), dtype=dtype)
     attrs = {GROUP: x.groups, "split_dim": d + 1, "concat_dim": d}
     joined = (*before, n, 1, own[d] // n, *after)
-    found = recorder.append("all_to_all", [wide], joined, dtype, attrs)
+    result = recorder.append("all_to_all", [wide], joined, dtype, attrs)
     if x.order is None:
-        return recorder.op("view", found, size=own, dtype=dtype)
-    found = recorder.op("view", found, size=(*before, n, own[d] // n, *after), dtype=dtype)
+        return recorder.op("view", result, size=own, dtype=dtype)
+    result = recorder.op("view", result, size=(*before, n, own[d] // n, *after), dtype=dtype)
     natural = (*range(d), -1, *range(d, len(own)))
     if x.order == natural:
-        return found
+        return result
     dims = tuple(natural.index(k) for k in x.order)
-    return recorder.op("permute", found, dims=dims, dtype=dtype)
+    return recorder.op("permute", result, dims=dims, dtype=dtype)

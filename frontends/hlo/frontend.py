@@ -32,21 +32,26 @@ class Hlo:
     table = ""
 
     def accepts(self, path: Path, head: bytes) -> bool:
+        """Whether the file begins as HLO text or a StableHLO module does."""
         return bool(HLO.match(head) or STABLE.match(head))
 
     def read_pair(self, single: Path, parallel: Path, options: Mapping[str, str]) -> Plan:
+        """The plan of two modules, read in a bounded child."""
         function = "shardproof.frontends.hlo.read:pair"
         return store.from_bytes(run_bounded(function, [str(single), str(parallel)]))
 
     def read_side(self, path: Path) -> Plan:
+        """The plan of one module alone, read in a bounded child."""
         function = "shardproof.frontends.hlo.read:side"
         return store.from_bytes(run_bounded(function, [str(path)]))
 
     def replay(self, single: Path, parallel: Path, options: Mapping[str, str]) -> Validation:
+        """Both modules evaluated by NumPy and as a plan, in a bounded child."""
         function = "shardproof.frontends.hlo.replay:pair"
         return replayed.from_bytes(run_bounded(function, [str(single), str(parallel)]))
 
     def assumed(self, options: Mapping[str, str]) -> tuple[Assumption, ...]:
+        """Nothing: no option states anything of HLO files."""
         return ()
 
 

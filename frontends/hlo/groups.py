@@ -63,10 +63,10 @@ def iota(dims: Sequence[int], reshape: Sequence[int], perm: Sequence[int]) -> De
 
 
 def _iota(text: str) -> Devices | None:
-    found = _IOTA.fullmatch(text)
-    if found is None:
+    match = _IOTA.fullmatch(text)
+    if match is None:
         return None
-    dims, reshape, perm = found.groups()
+    dims, reshape, perm = match.groups()
     return iota(integers(dims), integers(reshape), integers(perm or ""))
 
 
@@ -82,10 +82,10 @@ def replica_groups(text: str, devices: int) -> Groups:
     elif text.startswith("{"):
         table = _listed(text, devices)
     else:
-        found = _iota(text)
-        if found is None or found.ndim != 2:
+        iota = _iota(text)
+        if iota is None or iota.ndim != 2:
             raise InvalidInput(f"replica groups {text!r} are spelt in no known way")
-        table = found
+        table = iota
     if sorted(table.ravel().tolist()) != list(range(devices)):
         raise InvalidInput(f"replica groups {text!r} are not all {devices} devices, each once")
     return tuple(tuple(row) for row in table.tolist())
@@ -104,10 +104,10 @@ def _listed(text: str, devices: int) -> Devices:
 
 
 def _mesh(text: str) -> Devices:
-    found = MESH.fullmatch(text)
-    if found is None:
+    match = MESH.fullmatch(text)
+    if match is None:
         raise InvalidInput(f"replica groups {text!r} are spelt in no known way")
-    mesh, ids, chosen = found.groups()
+    mesh, ids, chosen = match.groups()
     names, extents = [], []
     for part in mesh.split(","):
         name, _, extent = part.partition("=")
@@ -167,8 +167,8 @@ def pairs(text: str) -> tuple[tuple[int, int], ...]:
     plain = re.sub(r"\s+", "", text)
     if not re.fullmatch(r"\{(?:\{\d+,\d+\}(?:,\{\d+,\d+\})*)?\}", plain):
         raise InvalidInput(f"source-target pairs {text!r} are spelt in no known way")
-    found = [integers(row) for row in re.findall(r"\{(\d+,\d+)\}", plain)]
-    result = tuple((row[0], row[1]) for row in found)
+    rows = [integers(row) for row in re.findall(r"\{(\d+,\d+)\}", plain)]
+    result = tuple((row[0], row[1]) for row in rows)
     for ends in zip(*result, strict=True):
         if len(set(ends)) < len(ends):
             raise InvalidInput(f"source-target pairs {text!r} name a device twice")
@@ -180,10 +180,10 @@ def sharding(text: str, shape: Shape, devices: int, *, local: bool) -> Placement
     as behind the partitioner, of the whole tensor otherwise.  None: it says nothing that can be
     told (manual, one device alone, a tensor that does not divide evenly).
     """
-    found = _SHARDING.fullmatch(re.sub(r", metadata=.*", "", text.strip()))
-    if found is None:
+    match = _SHARDING.fullmatch(re.sub(r", metadata=.*", "", text.strip()))
+    if match is None:
         raise InvalidInput(f"sharding {text!r} is spelt in no known way")
-    replicated, maximal, manual, tiles, last = found.groups()
+    replicated, maximal, manual, tiles, last = match.groups()
     if maximal or manual:
         return None
     if replicated:

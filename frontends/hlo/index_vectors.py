@@ -71,7 +71,7 @@ def apply(low: Lowering, node: Node, xs: Sequence[Item], rule: Rule) -> Item:
         return xs[0]
     if node.target not in EACH:
         raise Unsupported(f"{node.target} of vectors of indices")
-    found: list[Ids | Known] = []
+    results: list[Ids | Known] = []
     for number in range(shape[-1]):
         own = [_own(x, number) for x in xs]
         constants = [x for x in own if isinstance(x, Known)]
@@ -80,8 +80,8 @@ def apply(low: Lowering, node: Node, xs: Sequence[Item], rule: Rule) -> Item:
         made = one if one is not None else rule(low, node, own)
         if not isinstance(made, Ids | Known):
             raise Unsupported(f"{node.target} of vectors of indices")
-        found.append(made)
-    return Vectors(tuple(found), shape)
+        results.append(made)
+    return Vectors(tuple(results), shape)
 
 
 def _all(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
@@ -102,10 +102,10 @@ def _all(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
             open_.append(Known(arrays, part.dtype))
     if not open_:
         return Known((np.broadcast_to(np.array(True), shape),), "bool")
-    found = open_[0]
+    holds = open_[0]
     for other in open_[1:]:
-        found = low.op("mul", low.tensor(found), low.tensor(other))
-    return found
+        holds = low.op("mul", low.tensor(holds), low.tensor(other))
+    return holds
 
 
 def single(

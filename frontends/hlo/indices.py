@@ -28,19 +28,19 @@ def functions(item: Item, like: Ids, ranks: int) -> tuple[Function, ...]:
             raise Unsupported("arithmetic of ids of unlike positions")
         return per_rank(item.functions, ranks)
     if isinstance(item, Known):
-        found = []
+        constants = []
         for rank in range(ranks):
             number = Known((item.at(rank),), item.dtype).number()
             if not isinstance(number, int):
                 raise Unsupported("ids together with numbers that differ by position")
-            found.append(piecewise.constant(like.functions[0], int(number)))
-        return tuple(found)
+            constants.append(piecewise.constant(like.functions[0], int(number)))
+        return tuple(constants)
     raise Unsupported("ids together with computed numbers")
 
 
-def _made(low: Lowering, like: Ids, found: Sequence[Function]) -> Ids:
-    same = all(f == found[0] for f in found)
-    return Ids(like.origin, like.axes, like.shape, tuple(found[:1] if same else found))
+def _made(low: Lowering, like: Ids, functions: Sequence[Function]) -> Ids:
+    same = all(f == functions[0] for f in functions)
+    return Ids(like.origin, like.axes, like.shape, tuple(functions[:1] if same else functions))
 
 
 def _like(xs: Sequence[Item]) -> Ids:
@@ -72,11 +72,11 @@ def _among_positions(low: Lowering, node: Node, xs: Sequence[Item]) -> Item | No
     for ids, other in (xs, xs[::-1]):
         if not isinstance(ids, Ids) or not isinstance(other, Known):
             continue
-        found = positions(other)
+        counted = positions(other)
         direction = node.attrs.get("direction")
-        if node.target != "compare" or direction not in ("EQ", "NE") or found is None:
+        if node.target != "compare" or direction not in ("EQ", "NE") or counted is None:
             continue
-        dim, firsts = found
+        dim, firsts = counted
         ranks = low.graph.ranks
         moved = [f[0] for f in ids.functions if len(f) == 1 and f[0].slope == 1]
         have = low.recorder.shape(ids.origin)
@@ -88,9 +88,9 @@ def _among_positions(low: Lowering, node: Node, xs: Sequence[Item]) -> Item | No
         offsets = [f[0].offset for f in per_rank(ids.functions, ranks)]
         starts = [a - b for a, b in zip(first, offsets, strict=True)]
         onehot = low.values.onehot(ids.origin, starts, ids.shape[dim])
-        held = low.values.view(onehot, (*(have[a] for a in all_axes), ids.shape[dim]))
+        table = low.values.view(onehot, (*(have[a] for a in all_axes), ids.shape[dim]))
         places = [*(ids.axes.index(a) for a in all_axes), dim]
-        value = low.values.broadcast(held, places, ids.shape)
+        value = low.values.broadcast(table, places, ids.shape)
         if direction == "EQ":
             return Tensor(value)
         negated = low.op("mul", value, other=Fraction(-1))
@@ -101,7 +101,7 @@ def _among_positions(low: Lowering, node: Node, xs: Sequence[Item]) -> Item | No
 def positions(x: Known) -> tuple[int, list[int]] | None:
     """The dimension that numbers count along, and the first one on every rank; None: they do not
     count along one dimension."""
-    found = set()
+    lines = set()
     firsts = []
     for array in x.arrays:
         core = compact(array)
@@ -111,12 +111,13 @@ def positions(x: Known) -> tuple[int, list[int]] | None:
         line = core.reshape(-1).astype(np.int64)
         if not np.array_equal(line, line[0] + np.arange(line.size)):
             return None
-        found.add(moving[0])
+        lines.add(moving[0])
         firsts.append(int(line[0]))
-    return (found.pop(), firsts) if len(found) == 1 else None
+    return (lines.pop(), firsts) if len(lines) == 1 else None
 
 
 def clamp(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """An id between two bounds, each a number or a function of the same id."""
     like, ranks = _like(xs), low.graph.ranks
     lows, f, highs = (functions(x, like, ranks) for x in xs)
     return _made(
@@ -153,9 +154,9 @@ def _restricted(low: Lowering, rows: Lookup, p: Ids, kept: bool) -> Lookup:
         if a >= 0 and rows.places[a] != d:
             raise Unsupported("rows that are chosen by ids of other positions")
     ranks = low.graph.ranks
-    found = []
+    functions = []
     for live, f in zip(per_rank(rows.live, ranks), per_rank(p.functions, ranks), strict=True):
-        found.append(piecewise.combine("and", live, f if kept else piecewise.negated(f)))
+        functions.append(piecewise.combine("and", live, f if kept else piecewise.negated(f)))
     return Lookup(
         rows.table,
         rows.dim,
@@ -164,7 +165,7 @@ def _restricted(low: Lowering, rows: Lookup, p: Ids, kept: bool) -> Lookup:
         rows.places,
         rows.dims,
         rows.shape,
-        tuple(found),
+        tuple(functions),
     )
 
 
@@ -185,6 +186,7 @@ def cast(x: Ids, source: str, target: str) -> Ids:
 
 
 def broadcast(x: Ids, dims: Sequence[int], shape: Shape) -> Ids:
+    """Ids repeated: dimension i becomes dimension ``dims[i]``."""
     axes = [-1] * len(shape)
     for i, d in enumerate(dims):
         axes[d] = x.axes[i]
@@ -206,12 +208,12 @@ def moved(low: Lowering, x: Ids, key: tuple[object, ...], move: Callable[[int], 
     """Ids as a tensor of the body, moved: an origin of its own, the same one for the same move."""
     value = low.tensor(x)
     known = low.recorder.known((*key, value))
-    found = move(value) if known is None else known
-    low.recorder.once((*key, value), found)
+    origin = move(value) if known is None else known
+    low.recorder.once((*key, value), origin)
     if value in low.origins:
-        low.origins[found] = low.origins[value]
-    shape = low.recorder.shape(found)
-    return Ids(found, own_axes(shape), shape, x.functions)
+        low.origins[origin] = low.origins[value]
+    shape = low.recorder.shape(origin)
+    return Ids(origin, own_axes(shape), shape, x.functions)
 
 
 def own_axes(shape: Shape) -> tuple[int, ...]:
@@ -235,6 +237,7 @@ def reshaped(x: Lookup, shape: Shape) -> Lookup | None:
 
 
 def transpose(x: Ids, dims: Sequence[int]) -> Ids:
+    """Ids with their dimensions in another order."""
     return Ids(
         x.origin,
         tuple(x.axes[d] for d in dims),

@@ -54,9 +54,9 @@ def graph(module: Module) -> Graph:
         raise Unsupported(
             f"{module.replicas} replicas of {module.partitions} partitions (either must be 1)"
         )
-    found = _Inliner(module).run()
-    check_graph(found, module.name)
-    return found
+    inlined = _Inliner(module).run()
+    check_graph(inlined, module.name)
+    return inlined
 
 
 class _Inliner:
@@ -134,14 +134,16 @@ class _Inliner:
     # -- computations -----------------------------------------------------------------------
 
     def computation(
-        self, found: Computation, given: Sequence[Item], prefix: str, stack: tuple[str, ...]
+        self, computation: Computation, given: Sequence[Item], prefix: str, stack: tuple[str, ...]
     ) -> Item:
         """The root of a computation whose parameters are ``given``."""
-        if found.name in stack or len(stack) > MOST_CALLS:
-            raise InvalidInput(f"{found.name} calls itself, or calls are deeper than {MOST_CALLS}")
-        stack = (*stack, found.name)
+        if computation.name in stack or len(stack) > MOST_CALLS:
+            raise InvalidInput(
+                f"{computation.name} calls itself, or calls are deeper than {MOST_CALLS}"
+            )
+        stack = (*stack, computation.name)
         items: dict[str, Item] = {}
-        for instruction in found.instructions:
+        for instruction in computation.instructions:
             try:
                 items[instruction.name] = self.instruction(instruction, items, given, prefix, stack)
             except InvalidInput as error:
@@ -151,7 +153,7 @@ class _Inliner:
             except Unsupported as error:
                 operands = [items[name] for name in instruction.operands]
                 items[instruction.name] = self.refused(instruction, operands, prefix, str(error))
-        return items[found.root]
+        return items[computation.root]
 
     def instruction(
         self,
@@ -324,11 +326,11 @@ class _Inliner:
         ]
         if any(node.groups or node.pairs for node in self.nodes[first:]):
             raise Unsupported("a choice of computations of which some join ranks")
-        found = results[-1]
+        result = results[-1]
         for n in reversed(range(len(names) - 1)):
             holds = self.equal(chosen, n, i, prefix)
-            found = self.either(holds, results[n], found, i, prefix)
-        return found
+            result = self.either(holds, results[n], result, i, prefix)
+        return result
 
     def equal(self, chosen: Item, number: int, i: Instruction, prefix: str) -> Item:
         """Whether the number of a conditional is this one."""
@@ -392,14 +394,14 @@ class _Inliner:
     def reduction(self, name: str, written: bool = False) -> str:
         """The operator of a computation that combines its two parameters by one operator;
         ``written``: it may also be the second parameter, which is written over the first."""
-        found = self.named(name)
-        root = {i.name: i for i in found.instructions}[found.root]
-        parameters = [i.name for i in found.instructions if i.opcode == "parameter"]
+        body = self.named(name)
+        root = {i.name: i for i in body.instructions}[body.root]
+        parameters = [i.name for i in body.instructions if i.opcode == "parameter"]
         if written and root.opcode == "parameter" and root.number == 1 and len(parameters) == 2:
             return "replace"
-        plain = len(found.instructions) == 3 and sorted(root.operands) == sorted(parameters)
+        plain = len(body.instructions) == 3 and sorted(root.operands) == sorted(parameters)
         if not plain or root.opcode not in REDUCTIONS:
-            what = "/".join(i.opcode for i in found.instructions if i.opcode != "parameter")
+            what = "/".join(i.opcode for i in body.instructions if i.opcode != "parameter")
             raise Unsupported(f"a reduction by {what[:80]}")
         if root.opcode in ("add", "multiply") and root.type.dtype == "bool":
             return "or" if root.opcode == "add" else "and"
@@ -476,9 +478,9 @@ def _shaped(type: Type, values: Iterator[int]) -> Item:
 
 def _names(parameters: Sequence[Instruction]) -> list[str]:
     """Names of inputs as the user wrote them, where the file says so and they are distinct."""
-    found = []
+    names = []
     for parameter in parameters:
         name = re.search(r'op_name="((?:[^"\\]|\\.)*)"', parameter.attrs.get("metadata", ""))
-        found.append(re.sub(r"\\(.)", r"\1", name.group(1)) if name else parameter.name)
-    distinct = len(set(found)) == len(found) and all(found)
-    return found if distinct else [f"argument {p.number}" for p in parameters]
+        names.append(re.sub(r"\\(.)", r"\1", name.group(1)) if name else parameter.name)
+    distinct = len(set(names)) == len(names) and all(names)
+    return names if distinct else [f"argument {p.number}" for p in parameters]

@@ -51,8 +51,8 @@ class Ids:
 
     def number(self) -> int | None:
         """The one number that it is, on all ranks and for all ids."""
-        found = {piecewise.value(f) for f in self.functions}
-        return found.pop() if len(found) == 1 else None
+        numbers = {piecewise.value(f) for f in self.functions}
+        return numbers.pop() if len(numbers) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +92,7 @@ class Gated:
 
     @property
     def shape(self) -> Shape:
+        """That of the gate."""
         return self.gate.shape
 
 
@@ -126,6 +127,7 @@ class Narrow(Exception):
 
 
 def per_rank(functions: Sequence[Function], ranks: int) -> tuple[Function, ...]:
+    """One function for every rank: a single one serves all."""
     return tuple(functions) * ranks if len(functions) == 1 else tuple(functions)
 
 
@@ -141,6 +143,8 @@ class Values:
         self.recorder = recorder
 
     def tensor(self, item: Item) -> int:
+        """The value that an item becomes once an operator computes with it; equal items become one
+        value."""
         match item:
             case Tensor(value):
                 return value
@@ -161,14 +165,15 @@ class Values:
                 raise Unsupported("vectors of indices read as numbers")
             case Exchanged():
                 key = ("exchanged", item)
-                found = self.recorder.known(key)
+                emitted = self.recorder.known(key)
                 return self.recorder.once(
-                    key, exchange.plain(self.recorder, item) if found is None else found
+                    key, exchange.plain(self.recorder, item) if emitted is None else emitted
                 )
 
     # -- constants --------------------------------------------------------------------------
 
     def known(self, item: Known) -> int:
+        """Known numbers as a value; raises `Unsupported` for numbers that are not finite."""
         number = item.number()
         if number is not None:
             return self.full(item.shape, exact(number))
@@ -182,11 +187,12 @@ class Values:
         return self.broadcast(value, kept, item.shape)
 
     def full(self, shape: Shape, number: Fraction) -> int:
+        """A tensor of one number, one value for each shape and number."""
         key = ("full", shape, number)
-        found = self.recorder.known(key)
-        if found is None:
-            found = self.recorder.once(key, self.recorder.op("full", size=shape, value=number))
-        return found
+        value = self.recorder.known(key)
+        if value is None:
+            value = self.recorder.once(key, self.recorder.op("full", size=shape, value=number))
+        return value
 
     def broadcast(self, value: int, dims: Sequence[int], shape: Shape) -> int:
         """Dimension i of the value becomes dimension ``dims[i]``, others are new."""
@@ -203,6 +209,7 @@ class Values:
         return value
 
     def view(self, value: int, shape: Shape) -> int:
+        """The value in another shape; in its own shape, itself."""
         if self.recorder.shape(value) == shape:
             return value
         dtype = self.recorder.values[value].dtype
@@ -277,15 +284,15 @@ class Values:
         """A one-hot of the ids, contracted with the rows that they can choose."""
         ranks = self.recorder.ranks
         rows = self.recorder.shape(item.table)[item.dim]
-        found = [
+        windows = [
             chosen_rows(f, live, rows)
             for f, live in zip(
                 per_rank(item.ids.functions, ranks), per_rank(item.live, ranks), strict=True
             )
         ]
-        if any(parts is None for parts in found):
+        if any(parts is None for parts in windows):
             raise Narrow(item.ids.origin, rows)
-        starts = [list(parts or ()) for parts in found]
+        starts = [list(parts or ()) for parts in windows]
         if not any(starts):
             return self.full(item.shape, Fraction(0))
         if any(len(parts) != 1 for parts in starts):
@@ -303,12 +310,13 @@ class Values:
         return self.broadcast(chosen, item.dims, item.shape)
 
     def onehot(self, origin: int, starts: Sequence[int], size: int) -> int:
+        """[ids, classes]: 1 where the id is the class; classes begin at each rank's own start."""
         key = ("onehot", origin, tuple(starts), size)
-        found = self.recorder.known(key)
-        if found is None:
-            found = self.recorder.op("onehot", origin, start=table_of(starts), size=size)
-            self.recorder.once(key, found)
-        return found
+        value = self.recorder.known(key)
+        if value is None:
+            value = self.recorder.op("onehot", origin, start=table_of(starts), size=size)
+            self.recorder.once(key, value)
+        return value
 
 
 def exact(number: object) -> Fraction:
@@ -324,10 +332,10 @@ def _core(
     array: np.ndarray[tuple[int, ...], np.dtype[np.generic]],
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
     """One position of every dimension along which all numbers repeat."""
-    found = compact(array)
-    for d, n in enumerate(found.shape):
+    core = compact(array)
+    for d, n in enumerate(core.shape):
         if n > 1:
-            first = np.take(found, [0], axis=d)
-            if np.array_equal(np.broadcast_to(first, found.shape), found):
-                found = first
-    return found
+            first = np.take(core, [0], axis=d)
+            if np.array_equal(np.broadcast_to(first, core.shape), core):
+                core = first
+    return core

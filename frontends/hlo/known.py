@@ -35,6 +35,7 @@ class Known:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The shape of the tensor, the same on all ranks."""
         return self.arrays[0].shape
 
     def at(self, rank: int) -> Array:
@@ -66,6 +67,7 @@ def compact(array: Array) -> Array:
 
 
 def constant(array: Array, type: Type) -> Known:
+    """An array that is the same on all ranks."""
     return Known((array,), type.dtype)
 
 
@@ -100,10 +102,12 @@ def fold(
     arrays = []
     for rank in range(count):
         with np.errstate(over="ignore"):
-            found = compute(opcode, attrs, [x.at(rank) for x in operands], type.shape)
-        if compact(found).size * count > MOST_KNOWN:
-            raise Unsupported(f"a constant of {compact(found).size} different elements ({opcode})")
-        arrays.append(found)
+            computed = compute(opcode, attrs, [x.at(rank) for x in operands], type.shape)
+        if compact(computed).size * count > MOST_KNOWN:
+            raise Unsupported(
+                f"a constant of {compact(computed).size} different elements ({opcode})"
+            )
+        arrays.append(computed)
     same = all(a is arrays[0] or np.array_equal(a, arrays[0]) for a in arrays)
     return Known(tuple(arrays[:1] if same else arrays), type.dtype)
 
@@ -112,8 +116,8 @@ def _elementwise(
     opcode: str, attrs: Mapping[str, Any], xs: Sequence[Array], shape: tuple[int, ...]
 ) -> Array:
     cores = [compact(x) for x in xs]
-    found: Callable[..., Array] = semantics.apply
-    return np.broadcast_to(found(opcode, attrs, cores, shape), shape)
+    rule: Callable[..., Array] = semantics.apply
+    return np.broadcast_to(rule(opcode, attrs, cores, shape), shape)
 
 
 def _floating(dtype: str) -> bool:

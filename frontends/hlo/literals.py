@@ -23,10 +23,10 @@ _NUMBER = re.compile(r"[^\s{},]+")
 
 def parse_type(text: str) -> Type:
     """``f32[2,4]{1,0}``, ``(f32[], s32[2])``, ``token[]``."""
-    found, end = _type(text, _skip(text, 0), 0)
+    type, end = _type(text, _skip(text, 0), 0)
     if _skip(text, end) != len(text):
         raise InvalidInput(f"type {text[:80]!r} is not understood")
-    return found
+    return type
 
 
 def _skip(text: str, at: int) -> int:
@@ -56,10 +56,10 @@ def _type(text: str, at: int, depth: int) -> tuple[Type, int]:
             elif not text.startswith(")", at):
                 raise InvalidInput(f"type {text[:80]!r} is not understood")
         return Type(parts=tuple(parts)), at + 1
-    found = _ARRAY.match(text, at)
-    if found is None:
+    match = _ARRAY.match(text, at)
+    if match is None:
         raise InvalidInput(f"type {text[at : at + 80]!r} is not understood")
-    return array_type(found.group(1), found.group(2)), found.end()
+    return array_type(match.group(1), match.group(2)), match.end()
 
 
 def array_type(element: str, dims: str) -> Type:
@@ -93,18 +93,18 @@ def numbers(words: list[str], type: Type) -> Array:
     try:
         if type.dtype == "bool":
             known = {"true": True, "false": False, "1": True, "0": False}
-            found: Array = np.array([known[word] for word in words], dtype=np.bool_)
+            values: Array = np.array([known[word] for word in words], dtype=np.bool_)
         elif type.dtype == "bfloat16":
-            found = _bfloat16(np.array([_float(word, type) for word in words], dtype=np.float32))
+            values = _bfloat16(np.array([_float(word, type) for word in words], dtype=np.float32))
         elif type.dtype.startswith("float"):
-            found = np.array([_float(word, type) for word in words], dtype=type.dtype)
+            values = np.array([_float(word, type) for word in words], dtype=type.dtype)
         else:
-            found = np.array([int(word) for word in words]).astype(np.dtype(type.dtype))
-            if [int(x) for x in found] != [int(word) for word in words]:
+            values = np.array([int(word) for word in words]).astype(np.dtype(type.dtype))
+            if [int(x) for x in values] != [int(word) for word in words]:
                 raise InvalidInput(f"a constant of {type} is out of range")
     except (ValueError, KeyError, OverflowError):
         raise InvalidInput(f"a constant of {type} with values {words[:4]}") from None
-    return found.reshape(type.shape)
+    return values.reshape(type.shape)
 
 
 def _float(word: str, type: Type) -> np.floating[np.typing.NBitBase]:

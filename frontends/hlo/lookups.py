@@ -266,12 +266,12 @@ def _written(low: Lowering, ids: Ids, count: int, live: tuple[Function, ...] = (
             piecewise.compare("LT", f, piecewise.constant(f, count)),
         )
         inside = piecewise.combine("and", inside, own)
-        found = chosen_rows(f, inside, count)
-        if found is None:
+        rows = chosen_rows(f, inside, count)
+        if rows is None:
             raise Narrow(ids.origin, count)
-        if len(found) != 1 or found[0].size != count:
+        if len(rows) != 1 or rows[0].size != count:
             raise Unsupported("a scatter that writes some of the rows")
-        starts.append(found[0].id)
+        starts.append(rows[0].id)
     return starts
 
 
@@ -305,10 +305,10 @@ def dynamic_slice(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     }
     rest = tuple(n for d, n in enumerate(shape) if d != dim)
     rows = _gathered(low, attrs, low.tensor(xs[0]), chosen, (), rest)
-    found = reshaped(rows, whole)
-    if found is None:
+    row = reshaped(rows, whole)
+    if row is None:
         raise Unsupported("a slice of one position that begins where data says")
-    return found
+    return row
 
 
 def dynamic_update(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:

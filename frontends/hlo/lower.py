@@ -43,19 +43,19 @@ def lower(
     """The graph's operators, the values of its outputs, and the domains of its integer inputs: as
     given, or narrowed to the rows that lookups have; ``stacked``: inputs that are held row by
     row; ``expressions``: of bits, those of both sides."""
-    found = dict(domains or {})
+    domains_of = dict(domains or {})
     settled = domains is not None
     while True:
-        lowering = Lowering(graph, found, settled, expressions)
+        lowering = Lowering(graph, domains_of, settled, expressions)
         try:
             _run(lowering, stacked)
-            return lowering, _outputs(lowering), found
+            return lowering, _outputs(lowering), domains_of
         except Narrow as error:
             position = lowering.origins.get(error.origin, -1)
-            low, high = found.get(position, DOMAIN)
+            low, high = domains_of.get(position, DOMAIN)
             settled = position < 0 or error.rows >= high
             if not settled:
-                found[position] = (low, error.rows)
+                domains_of[position] = (low, error.rows)
 
 
 def _run(low: Lowering, stacked: frozenset[int]) -> None:
@@ -80,11 +80,11 @@ def _run(low: Lowering, stacked: frozenset[int]) -> None:
             )
         else:
             low.items[given.value] = Tensor(number)
-        held = PlacedInput(number, given.name, value.dtype, placed, "batch", domain)
+        placed_input = PlacedInput(number, given.name, value.dtype, placed, "batch", domain)
         if position in stacked:
-            low.items[given.value] = stacks.hold(low, held)
+            low.items[given.value] = stacks.hold(low, placed_input)
         else:
-            low.recorder.placed.append(held)
+            low.recorder.placed.append(placed_input)
     for node in low.graph.nodes:
         low.recorder.source = node.source
         try:
@@ -143,7 +143,7 @@ def _folded(low: Lowering, node: Node, operands: Sequence[Item]) -> Item | None:
 def _outputs(low: Lowering) -> list[int]:
     """Values of the outputs."""
     low.recorder.source = Source()
-    found = []
+    values = []
     for output in low.graph.outputs:
         node = Node("", f"output {output.name}", (), (output.value,))
         try:
@@ -152,8 +152,8 @@ def _outputs(low: Lowering) -> list[int]:
             low.refuse(node, error)
         except Narrow as error:
             low.narrow(node, error)
-        found.append(low.tensor(low.items[output.value]))
-    return found
+        values.append(low.tensor(low.items[output.value]))
+    return values
 
 
 #: Operators with several results, or with one of several.

@@ -53,5 +53,5 @@ def causal(low: Lowering, mask: Known, scores: int) -> Tensor:
     line = low.values.full((1, queries), Fraction(0))
     made = low.recorder.op("create_mask", line, line)
     four = shape if len(lead) == 2 else (1, prod(lead), queries, keys)
-    found = low.recorder.op("apply_mask", low.values.view(scores, four), made)
-    return Tensor(low.values.view(found, shape))
+    masked = low.recorder.op("apply_mask", low.values.view(scores, four), made)
+    return Tensor(low.values.view(masked, shape))

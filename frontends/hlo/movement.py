@@ -23,6 +23,7 @@ MOST_REVERSED = 64
 
 
 def broadcast(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """The tensor repeated: dimension i becomes dimension ``dimensions[i]`` of the result."""
     dims = node.attrs.get("dimensions", ())
     if isinstance(xs[0], Ids):
         return indices.broadcast(xs[0], dims, low.shape(node))
@@ -33,6 +34,7 @@ def broadcast(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def reshape(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """The same entries, in their order, in another shape."""
     if isinstance(xs[0], Ids):
         return indices.reshape(low, xs[0], low.shape(node))
     if isinstance(xs[0], Lookup):
@@ -44,26 +46,28 @@ def reshape(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         if isinstance(gate, Ids) and gate.origin == xs[0].gate.origin:
             return Gated(low.values.view(xs[0].value, low.shape(node)), gate)
     if isinstance(xs[0], Exchanged):
-        found = exchange.reshaped(low.recorder, xs[0], low.shape(node))
-        if found is not None:
-            return Tensor(found) if isinstance(found, int) else found
+        exchanged = exchange.reshaped(low.recorder, xs[0], low.shape(node))
+        if exchanged is not None:
+            return Tensor(exchanged) if isinstance(exchanged, int) else exchanged
     return Tensor(low.values.view(low.tensor(xs[0]), low.shape(node)))
 
 
 def bitcast(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """The operand itself; raises `Unsupported` where the shape changes."""
     if low.graph.values[node.operands[0]].shape != low.shape(node):
         raise Unsupported("a bitcast after layout assignment, which may be a transpose")
     return xs[0]
 
 
 def transpose(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """The tensor with its dimensions in another order."""
     dims = node.attrs["dimensions"]
     if isinstance(xs[0], Ids):
         return indices.transpose(xs[0], dims)
     if isinstance(xs[0], Exchanged):
-        found = exchange.transposed(xs[0], tuple(dims))
-        if found is not None:
-            return found
+        exchanged = exchange.transposed(xs[0], tuple(dims))
+        if exchanged is not None:
+            return exchanged
     return low.op("permute", low.tensor(xs[0]), dims=tuple(dims))
 
 
@@ -115,6 +119,7 @@ def reverse(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def dynamic_slice(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """A part that begins at known numbers, at a function of the device's number, or at ids."""
     if "starts" not in node.attrs:
         return lookups.dynamic_slice(low, node, xs)
     return _cut(low, xs[0], node.attrs["starts"], low.shape(node))
@@ -161,8 +166,8 @@ def _by_rank(low: Lowering, around: Item, part: int, dim: int, start: PerRank, s
     zero = Known((np.broadcast_to(np.array(0, dtype="float32"), wide),), "float32")
 
     def moved(value: int) -> int:
-        held = framed(low, zero, value, dim, count - size, wide).value
-        return low.recorder.op("slice", held, dim=dim, start=own, size=count)
+        padded = framed(low, zero, value, dim, count - size, wide).value
+        return low.recorder.op("slice", padded, dim=dim, start=own, size=count)
 
     written = moved(part)
     if finite(around) == 0:
@@ -190,6 +195,7 @@ def framed(low: Lowering, around: Item, part: int, dim: int, start: int, shape: 
 
 
 def concatenate(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """Tensors one after the other along a dimension."""
     if len(xs) == 1:
         return xs[0]
     vectors = index_vectors.joined(xs, node.attrs["dimensions"][0], low.shape(node))
@@ -199,6 +205,8 @@ def concatenate(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def pad(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """The tensor with a finite number before, after and between its entries; negative padding
+    cuts."""
     number = finite(xs[1])
     if number is None:
         raise Unsupported("padding with what is no finite constant")
@@ -224,6 +232,7 @@ def pad(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def dot(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """A product by the dimension numbers of a dot, summed over the contracting ones."""
     if not low.dtype(node).startswith(("float", "bfloat")):
         raise Unsupported("a product of integers")
     left, right = (len(low.graph.values[v].shape) for v in node.operands)
@@ -232,6 +241,8 @@ def dot(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def reduce(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """The sum, maximum or minimum over dimensions, with the initial value; of predicates, all and
+    any."""
     dims = tuple(node.attrs.get("dimensions", ()))
     how = node.attrs["to_apply"]
     if isinstance(xs[0], Ids):

@@ -191,13 +191,13 @@ def typed(instruction: Instruction) -> dict[str, Any]:
     kinds = KNOWN.get(instruction.opcode)
     if kinds is None:
         raise Unsupported(NO_RULE)
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, text in instruction.attrs.items():
         if key in kinds:
-            found[key] = _value(kinds[key], key, text)
+            values[key] = _value(kinds[key], key, text)
         elif key not in MEANINGLESS:
             raise Unsupported(f"attribute {key} of operator {instruction.opcode} of HLO")
-    return found
+    return values
 
 
 def _value(kind: str, key: str, text: str) -> Any:
@@ -261,7 +261,7 @@ def _window(text: str) -> tuple[Taps, ...]:
         or any(len(v) != count for v in given.values())
     ):
         raise InvalidInput(f"window={text[:80]}, expected sizes, strides and paddings")
-    found = []
+    taps = []
     for d in range(count):
         low, _, high = given["pad"][d].partition("_") if "pad" in given else ("0", "_", "0")
         numbers = [
@@ -276,5 +276,5 @@ def _window(text: str) -> tuple[Taps, ...]:
         size, stride, before, after, spread, apart, mirrored = map(int, numbers)
         if min(size, stride, spread, apart) < 1 or mirrored not in (0, 1):
             raise InvalidInput(f"window={text[:80]}, expected positive numbers")
-        found.append(Taps(size, stride, before, after, spread, apart, bool(mirrored)))
-    return tuple(found)
+        taps.append(Taps(size, stride, before, after, spread, apart, bool(mirrored)))
+    return tuple(taps)

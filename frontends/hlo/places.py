@@ -50,7 +50,7 @@ def stated(
     except Unsupported:
         return parallel, ()
     outputs = list(parallel.outputs)
-    found = []
+    assumptions = []
     for n in open_:
         starts = [_place(own[n], full[n]) for own in parts]
         if all(s is not None for s in starts):
@@ -58,8 +58,8 @@ def stated(
             outputs[n] = replace(outputs[n], placement=placement)
             name = single.outputs[n].name
             text = f"the parts of {name} lie where their numbers are those of the single side"
-            found.append(Assumption("inferred", name, "", text))
-    return replace(parallel, outputs=tuple(outputs)), tuple(found)
+            assumptions.append(Assumption("inferred", name, "", text))
+    return replace(parallel, outputs=tuple(outputs)), tuple(assumptions)
 
 
 def _numbers(graph: Graph, position: int, domains: Mapping[int, tuple[int, int]]) -> Array:
@@ -84,10 +84,10 @@ def _place(part: Array, full: Array) -> Shape | None:
     if part.ndim != full.ndim or any(f % p for p, f in zip(part.shape, full.shape, strict=True)):
         return None
     scale = max(1e-30, float(np.max(np.abs(full.astype(float)))))
-    found = []
+    places = []
     for index in np.ndindex(*(f // p for p, f in zip(part.shape, full.shape, strict=True))):
         at = tuple(i * n for i, n in zip(index, part.shape, strict=True))
         box = full[tuple(slice(a, a + n) for a, n in zip(at, part.shape, strict=True))]
         if np.allclose(box.astype(float), part.astype(float), rtol=0, atol=1e-6 * scale):
-            found.append(at)
-    return found[0] if len(found) == 1 else None
+            places.append(at)
+    return places[0] if len(places) == 1 else None

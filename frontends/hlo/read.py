@@ -107,9 +107,9 @@ def paired(
         expressions = Expressions()
         alone, results, domains = lower(single, None, stacked, expressions)
         parallel, inferred = placed_inputs(single, parallel)
-        parallel, found = places.stated(single, parallel, domains)
+        parallel, assumptions = places.stated(single, parallel, domains)
         parallel, others_inferred = placed_outputs(single, parallel)
-        notes = (*inferred, *found, *others_inferred)
+        notes = (*inferred, *assumptions, *others_inferred)
         other, others, _ = lower(parallel, domains, stacked, expressions)
         one = Side(single, alone.recorder, tuple(results))
         many = Side(parallel, other.recorder, tuple(others))
@@ -123,7 +123,7 @@ def side(path: str) -> bytes:
     """One file as the parallel side of a plan without a single one, as bytes."""
     graph = read(path, partitioned=True)
     lowering, results, _ = lower(graph)
-    stated = [h.placement for h in lowering.recorder.placed]
-    made = programs(lowering.recorder, mesh_of(lowering.recorder, stated), results, "ranks")
+    placements = [h.placement for h in lowering.recorder.placed]
+    made = programs(lowering.recorder, mesh_of(lowering.recorder, placements), results, "ranks")
     empty = Program("none", (), ())
     return store.to_bytes(Plan("plan", empty, made, microbatches=1))

@@ -56,10 +56,10 @@ def _inputs(graph: Graph, single: Graph, values: Mapping[str, Array]) -> list[li
     """The inputs of every rank: boxes of what the single side's are."""
     full = []
     for item in single.inputs:
-        held = _whole(item.name, single.values[item.value].shape, values)
+        whole = _whole(item.name, single.values[item.value].shape, values)
         dtype = single.values[item.value].dtype
-        full.append(held if dtype.startswith("float") else held.astype(_kind(dtype)))
-    found = []
+        full.append(whole if dtype.startswith("float") else whole.astype(_kind(dtype)))
+    inputs = []
     for rank in range(graph.ranks):
         own = []
         for number, item in enumerate(graph.inputs):
@@ -68,8 +68,8 @@ def _inputs(graph: Graph, single: Graph, values: Mapping[str, Array]) -> list[li
             own.append(
                 full[number][tuple(slice(s, s + n) for s, n in zip(start, shape, strict=True))]
             )
-        found.append(own)
-    return found
+        inputs.append(own)
+    return inputs
 
 
 def _kind(dtype: str) -> str:
@@ -92,7 +92,7 @@ def _pairs(
     wanted: Sequence[Sequence[Sequence[Array]]],
     actual: Mapping[int, Mapping[int, Array]],
 ) -> list[tuple[str, Array, Array]]:
-    found = []
+    pairs = []
     for first, side, ranks in ((-1, single, wanted[0]), (0, parallel, wanted[1])):
         for rank, outputs in enumerate(ranks, first):
             where = "the single side" if rank < 0 else f"rank {rank}"
@@ -100,5 +100,5 @@ def _pairs(
                 side.graph.outputs, side.outputs, outputs, strict=True
             ):
                 if value in actual[rank]:
-                    found.append((f"{item.name} on {where}", actual[rank][value], expected))
-    return found
+                    pairs.append((f"{item.name} on {where}", actual[rank][value], expected))
+    return pairs

@@ -38,7 +38,7 @@ def rows_of(node: Node, ids: Known, key: str, clamp: int | None) -> Rows:
     shape = ids.shape
     if dim < 0 or (vector < len(shape) and shape[vector] != 1):
         raise Unsupported("rows chosen by vectors of several indices")
-    starts, found = [], set()
+    starts, shapes = [], set()
     for array in ids.arrays:
         core = compact(array).astype(np.int64)
         if vector < len(shape):
@@ -50,10 +50,10 @@ def rows_of(node: Node, ids: Known, key: str, clamp: int | None) -> Rows:
         if len(moving) > 1 or not np.array_equal(np.ravel(line), np.ravel(line)[0] + _count(line)):
             raise Unsupported("known rows that are not one after the other")
         starts.append(int(np.ravel(line)[0]))
-        found.add((moving[0] if moving else -1, line.size))
-    if len(found) > 1:
+        shapes.add((moving[0] if moving else -1, line.size))
+    if len(shapes) > 1:
         raise Unsupported("other known rows on other ranks")
-    along, size = found.pop()
+    along, size = shapes.pop()
     return Rows(dim, tuple(starts), along, size)
 
 
@@ -179,9 +179,9 @@ def _in_order(
 ) -> int:
     """Updates with their dimensions where the operand has them; rows are of size 1 if there is no
     dimension of them."""
-    held = sorted([*windows, *kept])
+    dims = sorted([*windows, *kept])
     target = [*windows[: rows.dim], *kept, *windows[rows.dim :]]
-    order = tuple(held.index(d) for d in target)
+    order = tuple(dims.index(d) for d in target)
     if order != tuple(range(len(order))):
         value = low.recorder.op("permute", value, dims=order)
     box = (*shape[: rows.dim], rows.size, *shape[rows.dim + 1 :])

@@ -155,11 +155,11 @@ def _extreme(xs: Sequence[Any], attrs: Attrs) -> tuple[Array, ...]:
     largest = attrs["to_apply"] == "argmax"
     order = np.lexsort((xs[1], -xs[0] if largest else xs[0]), axis=dim)
     first: Any = np.take(order, [0], axis=dim)
-    found = [np.take_along_axis(x, first, axis=dim).squeeze(dim) for x in xs[:2]]
+    results = [np.take_along_axis(x, first, axis=dim).squeeze(dim) for x in xs[:2]]
     start = xs[2]
-    if np.any(found[0] < start if largest else found[0] > start):
+    if np.any(results[0] < start if largest else results[0] > start):
         raise Unsupported(f"an {attrs['to_apply']} that begins with {start}")
-    return tuple(found)
+    return tuple(results)
 
 
 def _compare(xs: Sequence[Any], attrs: Attrs, shape: tuple[int, ...]) -> Any:
@@ -243,14 +243,14 @@ def _places(indices: Any, vector: int) -> Any:
 
 def reads(taps: Taps, size: int, steps: int) -> Any:
     """[positions, taps, steps]: 1 where a tap of a window reads a position, else 0."""
-    held = np.zeros((size, taps.size, steps))
+    table = np.zeros((size, taps.size, steps))
     for tap in range(taps.size):
         offset = (taps.size - 1 - tap if taps.mirrored else tap) * taps.apart
         for step in range(steps):
             at, rest = divmod(step * taps.stride + offset - taps.before, taps.spread)
             if not rest and 0 <= at < size:
-                held[at, tap, step] = 1
-    return held
+                table[at, tap, step] = 1
+    return table
 
 
 def _reduce_window(xs: Sequence[Any], attrs: Attrs, shape: tuple[int, ...]) -> Any:
@@ -280,11 +280,13 @@ class Labels(NamedTuple):
 
 
 def labels(text: str) -> Labels:
-    found = re.fullmatch(r"([bf\d]+)_([io\d]+)->([bf\d]+)", text)
-    if found is None:
+    """``bf01_oi01->bf01``: where operand, kernel and result of a convolution have their
+    dimensions."""
+    match = re.fullmatch(r"([bf\d]+)_([io\d]+)->([bf\d]+)", text)
+    if match is None:
         raise InvalidInput(f"dim_labels={text[:60]}")
     parts = []
-    for part, named in zip(found.groups(), ("bf", "io", "bf"), strict=True):
+    for part, named in zip(match.groups(), ("bf", "io", "bf"), strict=True):
         one, two = named[0], named[1]
         count = len(part) - 2
         if sorted(part) != sorted(f"{one}{two}" + "".join(map(str, range(count)))):
@@ -305,7 +307,7 @@ def _convolution(xs: Sequence[Any], attrs: Attrs, shape: tuple[int, ...]) -> Any
     groups = features * batches
     axis = 1 if features > 1 else 0
     sizes = tuple(shape[d] for d in at.result[2])
-    found = []
+    results = []
     for own, kernel in zip(
         np.split(x, groups, axis=axis), np.split(w, groups, axis=0), strict=True
     ):
@@ -316,8 +318,8 @@ def _convolution(xs: Sequence[Any], attrs: Attrs, shape: tuple[int, ...]) -> Any
         count = len(sizes)
         tapped = tuple(range(2, 2 + 2 * count, 2))
         part = np.tensordot(part, kernel, axes=([1, *tapped], [1, *range(2, 2 + count)]))
-        found.append(np.moveaxis(part, -1, 1))
-    whole = np.concatenate(found, axis=1)
+        results.append(np.moveaxis(part, -1, 1))
+    whole = np.concatenate(results, axis=1)
     return np.moveaxis(whole, range(whole.ndim), (at.result[0], at.result[1], *at.result[2]))
 
 

@@ -48,10 +48,10 @@ def parse(text: str) -> Module:
 
 def tensor(text: str) -> Type:
     """``tensor<4x8xf32>``."""
-    found = _TENSOR.fullmatch(text.strip())
-    if found is None:
+    match = _TENSOR.fullmatch(text.strip())
+    if match is None:
         raise InvalidInput(f"type {text.strip()[:60]!r} is not understood")
-    dims, element = found.groups()
+    dims, element = match.groups()
     return array_type(_ELEMENTS.get(element, element), ",".join(dims.split("x")[:-1]))
 
 
@@ -82,10 +82,10 @@ class _Reader:
 
     def module(self) -> Module:
         head = self.next()
-        found = re.fullmatch(r"module(?: @([\w.$-]+))?(?: attributes \{(.*)\})? \{", head)
-        if found is None:
+        match = re.fullmatch(r"module(?: @([\w.$-]+))?(?: attributes \{(.*)\})? \{", head)
+        if match is None:
             raise InvalidInput("expected module @NAME {")
-        partitions = re.search(r"mhlo\.num_partitions = (\d{1,9})", found.group(2) or "")
+        partitions = re.search(r"mhlo\.num_partitions = (\d{1,9})", match.group(2) or "")
         while (line := self.next()) != "}":
             if line.startswith("sdy.mesh "):
                 continue
@@ -96,7 +96,7 @@ class _Reader:
         if "main" not in self.computations:
             raise InvalidInput("no function @main")
         header = {"unpartitioned": partitions.group(1)} if partitions else {}
-        name = found.group(1) or "module"
+        name = match.group(1) or "module"
         return Module(name, "stablehlo", self.computations, "main", header=header)
 
     def function(self, name: str, rest: str) -> None:
@@ -120,16 +120,16 @@ class _Reader:
         self.depth += 1
         if self.depth > MOST_DEPTH:
             raise InvalidInput(f"regions are nested deeper than {MOST_DEPTH} times")
-        found = list(given)
-        types = {i.name: i.type for i in found}
+        instructions = list(given)
+        types = {i.name: i.type for i in instructions}
         while True:
             line = self.next()
             word = line.split(" ", 1)[0]
             if word in returns:
                 values = re.findall(_VALUE, line.split(" : ")[0])
-                root = self.root(found, types, values)
+                root = self.root(instructions, types, values)
                 self.depth -= 1
-                return Computation(name, tuple(found), root)
+                return Computation(name, tuple(instructions), root)
             for instruction in self.statement(line):
                 missing = [x for x in instruction.operands if x not in types]
                 if missing:
@@ -137,16 +137,18 @@ class _Reader:
                 if instruction.name in types:
                     raise InvalidInput(f"%{instruction.name} is given twice")
                 types[instruction.name] = instruction.type
-                found.append(instruction)
+                instructions.append(instruction)
 
-    def root(self, found: list[Instruction], types: dict[str, Type], values: Sequence[str]) -> str:
+    def root(
+        self, instructions: list[Instruction], types: dict[str, Type], values: Sequence[str]
+    ) -> str:
         names = [v[1:] for v in values]
         if any(n not in types for n in names):
             raise InvalidInput("a return of what is not given")
         if len(names) == 1:
             return names[0]
         type = Type(parts=tuple(types[n] for n in names))
-        found.append(Instruction("return", "tuple", type, tuple(names), line=self.at))
+        instructions.append(Instruction("return", "tuple", type, tuple(names), line=self.at))
         return "return"
 
     def statement(self, line: str) -> Iterator[Instruction]:
@@ -291,10 +293,10 @@ class _Reader:
 
     def reduction(self, body: str, lists: dict[str, str]) -> dict[str, str]:
         """``applies stablehlo.add across dimensions = [1]``."""
-        found = re.search(r"applies stablehlo\.([a-z_]+) across", body)
-        if found is None:
+        match = re.search(r"applies stablehlo\.([a-z_]+) across", body)
+        if match is None:
             return {"to_apply": "a region", "dimensions": lists.get("dimensions", "{}")}
-        word = found.group(1)
+        word = match.group(1)
         name = f"{word}.computation"
         number = Type((), "float32")
         parameters = [
@@ -342,10 +344,10 @@ def _signature(rest: str) -> tuple[str, str]:
 
 def _dense(body: str, type: Type) -> Array:
     """``dense<1.0>``, ``dense<[1, 2]>``, ``dense<0xFF800000>``: bits of floats."""
-    found = re.fullmatch(r"\s*dense<(.*)>\s*", body)
-    if found is None:
+    match = re.fullmatch(r"\s*dense<(.*)>\s*", body)
+    if match is None:
         raise InvalidInput(f"constant {body.strip()[:60]!r}, expected dense<...>")
-    words = re.findall(r"[^\s\[\],]+", found.group(1))
+    words = re.findall(r"[^\s\[\],]+", match.group(1))
     if any(w.startswith('"') for w in words):
         raise InvalidInput("a constant printed as bytes")
     words = [_bits(w, type) for w in words]
@@ -371,26 +373,26 @@ def _bits(word: str, type: Type) -> str:
 
 
 def _number(body: str, key: str) -> str:
-    found = re.search(rf"\b{key} = (\d+)", body)
-    if found is None:
+    match = re.search(rf"\b{key} = (\d+)", body)
+    if match is None:
         raise InvalidInput(f"no {key} = NUMBER")
-    return found.group(1)
+    return match.group(1)
 
 
 def _dot(body: str) -> dict[str, str]:
     attrs = {}
     for key, ours in (("batching_dims", "batch_dims"), ("contracting_dims", "contracting_dims")):
-        found = re.search(rf"{key} = \[([\d, ]*)\] x \[([\d, ]*)\]", body)
-        if found is not None:
-            attrs[f"lhs_{ours}"], attrs[f"rhs_{ours}"] = map(_numbers, found.groups())
+        match = re.search(rf"{key} = \[([\d, ]*)\] x \[([\d, ]*)\]", body)
+        if match is not None:
+            attrs[f"lhs_{ours}"], attrs[f"rhs_{ours}"] = map(_numbers, match.groups())
     return attrs
 
 
 def _padding(body: str) -> str:
-    found = [re.search(rf"{k} = \[([-\d, ]*)\]", body) for k in ("low", "high", "interior")]
-    if any(f is None for f in found):
+    matches = [re.search(rf"{k} = \[([-\d, ]*)\]", body) for k in ("low", "high", "interior")]
+    if any(f is None for f in matches):
         raise InvalidInput("padding without low, high and interior")
-    columns = [f.group(1).split(",") for f in found if f is not None]
+    columns = [f.group(1).split(",") for f in matches if f is not None]
     return "x".join("_".join(x.strip() for x in row) for row in zip(*columns, strict=True))
 
 

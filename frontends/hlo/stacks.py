@@ -21,22 +21,22 @@ MOST_ROWS = 256
 def stacks(single: Graph, parallel: Graph) -> frozenset[int]:
     """Positions of the inputs that are stacks: of numbers, taken row by row by the single side, and
     not divided along the rows on any rank."""
-    taken = {node.operands[0] for node in single.nodes if _takes_row(single, node)}
-    found = set()
+    stacked = {node.operands[0] for node in single.nodes if _takes_row(single, node)}
+    positions = set()
     for position, (own, other) in enumerate(zip(single.inputs, parallel.inputs, strict=True)):
         value, local = single.values[own.value], parallel.values[other.value]
         whole = len(value.shape) > 1 and local.shape[:1] == value.shape[:1]
-        if own.value in taken and whole and value.dtype.startswith(("float", "bfloat")):
-            found.add(position)
-    return frozenset(found)
+        if own.value in stacked and whole and value.dtype.startswith(("float", "bfloat")):
+            positions.add(position)
+    return frozenset(positions)
 
 
 def _takes_row(graph: Graph, node: Node) -> bool:
     if node.target not in ("slice", "dynamic-slice"):
         return False
     shape = graph.values[node.operands[0]].shape
-    taken = graph.values[node.results[0]].shape
-    return len(shape) > 1 and 1 < shape[0] <= MOST_ROWS and taken == (1, *shape[1:])
+    row = graph.values[node.results[0]].shape
+    return len(shape) > 1 and 1 < shape[0] <= MOST_ROWS and row == (1, *shape[1:])
 
 
 def hold(low: Lowering, placed: PlacedInput) -> Tensor:

@@ -39,6 +39,7 @@ class Expressions:
         return self._numbers[key]
 
     def at(self, number: int) -> tuple[str, Any, tuple[int, ...]]:
+        """An expression by its number: kind, key, and the numbers of its operands."""
         return self._all[number]
 
 
@@ -80,23 +81,28 @@ class Lowering:
         for result in node.results:
             value = self.graph.values[result]
             name = f"{node.target} of HLO ({error})"
-            found = self.recorder.append(name, inputs, value.shape, value.dtype, {})
-            self.items[result] = Tensor(found)
+            refused = self.recorder.append(name, inputs, value.shape, value.dtype, {})
+            self.items[result] = Tensor(refused)
 
     def type(self, node: Node) -> Type:
+        """Shape and element type of a node's first result."""
         value = self.graph.values[node.results[0]]
         return Type(value.shape, value.dtype)
 
     def shape(self, node: Node) -> Shape:
+        """The shape of a node's first result."""
         return self.graph.values[node.results[0]].shape
 
     def dtype(self, node: Node) -> str:
+        """The element type of a node's first result."""
         return self.graph.values[node.results[0]].dtype
 
     def tensor(self, item: Item) -> int:
+        """The value that an item becomes (`Values.tensor`)."""
         return self.values.tensor(item)
 
     def op(self, operator: str, *inputs: int, **attrs: Any) -> Tensor:
+        """An operator on values, as an item."""
         return Tensor(self.recorder.op(operator, *inputs, **attrs))
 
 
@@ -107,4 +113,5 @@ Several: TypeAlias = Callable[[Lowering, Node, Sequence[Item]], Sequence[Item]]
 
 
 def integral(dtype: str) -> bool:
+    """Whether an element type is of whole numbers, predicates not among them."""
     return dtype.startswith(("int", "uint"))

@@ -87,14 +87,14 @@ class _Reader:
             if line in _TABLES:
                 tables[line] = self._table()
                 continue
-            found = _HEAD.fullmatch(line)
-            if found is None:
+            match = _HEAD.fullmatch(line)
+            if match is None:
                 raise InvalidInput(f"expected a computation, found {line[:80]!r}")
-            computation = self._computation(_bare(found.group(2)))
+            computation = self._computation(_bare(match.group(2)))
             if computation.name in computations:
                 raise InvalidInput(f"computation {computation.name} is given twice")
             computations[computation.name] = computation
-            if found.group(1):
+            if match.group(1):
                 if entry:
                     raise InvalidInput("a second ENTRY computation")
                 entry = computation.name
@@ -113,17 +113,17 @@ class _Reader:
 
     def _table(self) -> dict[int, str]:
         """A table of source lines: ``NUMBER TEXT`` up to an empty line."""
-        found = {}
+        table = {}
         while self.at < len(self.lines) and self.lines[self.at].strip():
             number, _, text = self.lines[self.at].strip().partition(" ")
             self.at += 1
             if not number.isdecimal():
                 raise InvalidInput(f"expected a numbered line of a table, found {number[:40]!r}")
-            found[int(number)] = text
-        return found
+            table[int(number)] = text
+        return table
 
     def _computation(self, name: str) -> Computation:
-        found: list[Instruction] = []
+        instructions: list[Instruction] = []
         names: set[str] = set()
         root = ""
         while (line := self.next()) is not None:
@@ -136,16 +136,16 @@ class _Reader:
             if missing:
                 raise InvalidInput(f"{missing[0]} is read before it is given")
             names.add(instruction.name)
-            found.append(instruction)
+            instructions.append(instruction)
             if is_root:
                 if root:
                     raise InvalidInput(f"computation {name} has two roots")
                 root = instruction.name
         else:
             raise InvalidInput(f"computation {name} does not end")
-        if not found:
+        if not instructions:
             raise InvalidInput(f"computation {name} has no instruction")
-        return Computation(name, tuple(found), root or found[-1].name)
+        return Computation(name, tuple(instructions), root or instructions[-1].name)
 
 
 def _bare(name: str) -> str:
@@ -199,10 +199,10 @@ def _type_end(line: str, at: int) -> int:
     """Where the type that begins at ``at`` ends."""
     if line.startswith("(", at):
         return _balanced(line, at)
-    found = re.compile(r"[a-z]\w*\[[^\]]*\]").match(line, at)
-    if found is None:
+    match = re.compile(r"[a-z]\w*\[[^\]]*\]").match(line, at)
+    if match is None:
         raise InvalidInput(f"expected a type, found {line[at : at + 60]!r}")
-    end = found.end()
+    end = match.end()
     return _balanced(line, end) if line.startswith("{", end) else end
 
 
@@ -259,12 +259,12 @@ def attributes(line: str, at: int) -> Iterator[tuple[str, str]]:
         at += len(line) - at - len(line[at:].lstrip())
         if line[at] == ",":
             at += 1
-        found = _KEY.match(line, at)
-        if found is None:
+        match = _KEY.match(line, at)
+        if match is None:
             raise InvalidInput(f"expected KEY=VALUE, found {line[at : at + 60]!r}")
-        mesh = MESH.match(line, found.end())
-        end = mesh.end() if mesh is not None else _value_end(line, found.end())
-        yield found.group(1), line[found.end() : end].strip()
+        mesh = MESH.match(line, match.end())
+        end = mesh.end() if mesh is not None else _value_end(line, match.end())
+        yield match.group(1), line[match.end() : end].strip()
         at = end
 
 
@@ -291,14 +291,14 @@ def _frames(tables: Mapping[str, Mapping[int, str]]) -> dict[int, str]:
     files = {n: text.strip('"') for n, text in tables.get("FileNames", {}).items()}
     places = {}
     for n, text in tables.get("FileLocations", {}).items():
-        found = _LOCATION.fullmatch(text)
-        if found is not None and int(found.group(1)) in files:
-            places[n] = f"{files[int(found.group(1))]}:{found.group(2)}"
+        match = _LOCATION.fullmatch(text)
+        if match is not None and int(match.group(1)) in files:
+            places[n] = f"{files[int(match.group(1))]}:{match.group(2)}"
     frames = {}
     for n, text in tables.get("StackFrames", {}).items():
-        found = _FRAME.fullmatch(text)
-        if found is not None and int(found.group(1)) in places:
-            frames[n] = places[int(found.group(1))]
+        match = _FRAME.fullmatch(text)
+        if match is not None and int(match.group(1)) in places:
+            frames[n] = places[int(match.group(1))]
     return frames
 
 

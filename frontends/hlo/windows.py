@@ -72,16 +72,18 @@ def spread(low: Lowering, value: int, dim: int, before: int, gap: int, count: in
 
 def _contracted(low: Lowering, value: int, dim: int, table: object) -> int:
     """[..., positions, ...] by a table [positions, ...] that comes last."""
-    held = np.asarray(table, dtype="float32")
+    taps = np.asarray(table, dtype="float32")
     names = "abcdefghijklm"[: len(low.recorder.shape(value))]
-    new = "nopqrstuvwxyz"[: held.ndim - 1]
+    new = "nopqrstuvwxyz"[: taps.ndim - 1]
     rest = names[:dim] + names[dim + 1 :]
-    constant = low.recorder.constant([held])
+    constant = low.recorder.constant([taps])
     equation = f"{names},{names[dim]}{new}->{rest}{new}"
     return low.recorder.op("einsum", value, constant, equation=equation)
 
 
 def reduce_window(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """The sum, maximum or minimum over every window, dimension by dimension, from the neutral
+    number."""
     how, shape = node.attrs["to_apply"], low.shape(node)
     if isinstance(xs[0], Ids) or low.dtype(node) == "bool":
         raise Unsupported(f"windows of ids or predicates by {how}")

@@ -92,12 +92,12 @@ def _forked(step: Step, seconds: float) -> Mapping[str, Any]:
     if data is None:
         raise InvalidInput(f"the step was not lowered within {seconds:g} s")
     try:
-        found = json.loads(data)
+        document = json.loads(data)
     except ValueError:
         raise InvalidInput("the process that lowers the step ended early") from None
-    if "error" in found:
-        raise InvalidInput(found["error"])
-    return found  # type: ignore[no-any-return]
+    if "error" in document:
+        raise InvalidInput(document["error"])
+    return document  # type: ignore[no-any-return]
 
 
 def data_missing(child: int) -> bool:

@@ -48,16 +48,16 @@ def lowered(step: Step) -> Mapping[str, Any]:
         )
     given: dict[str, Any] = {}
     for key in ("in_shardings", "out_shardings"):
-        stated = getattr(step, key)
-        if stated is not None:
-            given[key] = jax.tree.map(lambda s: _named(mesh, s), stated, is_leaf=_is_leaf)
+        spec = getattr(step, key)
+        if spec is not None:
+            given[key] = jax.tree.map(lambda s: _named(mesh, s), spec, is_leaf=_is_leaf)
     with jax.set_mesh(mesh):
         ranks = jax.jit(parallel, keep_unused=True, **given).lower(*args)
         text, compiled = _partitioned(ranks)
     paths = jax.tree_util.tree_flatten_with_path(tuple(args))[0]
     results = jax.tree_util.tree_flatten_with_path(alone.out_info)[0]
     others = jax.tree_util.tree_flatten_with_path(ranks.out_info)[0]
-    shapes = [[leaf.shape for _, leaf in found] for found in (results, others)]
+    shapes = [[leaf.shape for _, leaf in leaves] for leaves in (results, others)]
     if shapes[0] != shapes[1]:
         raise InvalidInput(f"the steps' results have shapes {shapes[0][:6]} and {shapes[1][:6]}")
     shardings = jax.tree.leaves(compiled.input_shardings[0])
@@ -85,13 +85,13 @@ def _is_leaf(x: Any) -> bool:
     return x is None or isinstance(x, PartitionSpec | NamedSharding)
 
 
-def _named(mesh: Mesh, stated: Any) -> Any:
-    """``stated`` on the mesh; None lets the compiler choose."""
-    if isinstance(stated, PartitionSpec):
-        return NamedSharding(mesh, stated)
-    if isinstance(stated, NamedSharding):
-        return NamedSharding(mesh, stated.spec)
-    return stated
+def _named(mesh: Mesh, sharding: Any) -> Any:
+    """``sharding`` on the mesh; None lets the compiler choose."""
+    if isinstance(sharding, PartitionSpec):
+        return NamedSharding(mesh, sharding)
+    if isinstance(sharding, NamedSharding):
+        return NamedSharding(mesh, sharding.spec)
+    return sharding
 
 
 def _parameters(step: Callable[..., Any], count: int) -> list[str]:
@@ -99,10 +99,10 @@ def _parameters(step: Callable[..., Any], count: int) -> list[str]:
     import inspect
 
     try:
-        found = list(inspect.signature(step).parameters)
+        names = list(inspect.signature(step).parameters)
     except (TypeError, ValueError):
-        found = []
-    return found if len(found) == count else [f"argument {n}" for n in range(count)]
+        names = []
+    return names if len(names) == count else [f"argument {n}" for n in range(count)]
 
 
 def _partitioned(ranks: Any) -> tuple[str, Any]:
@@ -115,17 +115,17 @@ def _partitioned(ranks: Any) -> tuple[str, Any]:
                 "xla_dump_large_constants": True,
             }
         )
-        found = sorted(glob.glob(str(Path(folder) / _AFTER)))
-        if not found:
+        files = sorted(glob.glob(str(Path(folder) / _AFTER)))
+        if not files:
             raise InvalidInput("XLA wrote no program behind its partitioner")
-        return Path(found[-1]).read_text(), compiled
+        return Path(files[-1]).read_text(), compiled
 
 
 def _starts(sharding: Any, shape: tuple[int, ...]) -> tuple[list[int], list[list[int]]]:
     """The full shape, and where the part of every device begins, in the order of device numbers."""
     if any(n and math.isnan(n) for n in shape):
         raise InvalidInput(f"shape {shape}")
-    found = []
+    starts = []
     for index in sharding.devices_indices_map(shape).values():
-        found.append([int(part.start or 0) for part in index])
-    return [int(n) for n in shape], found
+        starts.append([int(part.start or 0) for part in index])
+    return [int(n) for n in shape], starts

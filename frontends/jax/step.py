@@ -21,6 +21,7 @@ class Step:
 
     @property
     def devices(self) -> int:
+        """How many devices the mesh has."""
         count = 1
         for extent in self.axes.values():
             count *= extent

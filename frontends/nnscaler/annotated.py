@@ -54,8 +54,8 @@ class Annotation:
 
 def function_of(name: str) -> str:
     """Of which function a buffer of this name has the numbers ("": of none)."""
-    found = _NUMBERS.fullmatch(name)
-    return found[1] if found else ""
+    match = _NUMBERS.fullmatch(name)
+    return match[1] if match else ""
 
 
 def parsed(text: str, ranks: Sequence[int | None]) -> Annotation:
@@ -87,7 +87,7 @@ def parsed(text: str, ranks: Sequence[int | None]) -> Annotation:
 
 def _dims(text: str, rank: int | None, marks: dict[str, str], spread: list[int]) -> Dims:
     """The dimensions of one tensor; ``spread``: how many axes ``*`` is, once that is known."""
-    found: list[tuple[str, ...]] = []
+    dims: list[tuple[str, ...]] = []
     words = re.findall(r"\([^()]*\)|[^\s()]+|[()]", text)
     for word in words:
         if word in ("*", "*^", "*+"):
@@ -97,7 +97,7 @@ def _dims(text: str, rank: int | None, marks: dict[str, str], spread: list[int])
                 raise Refused(f"annotation {shown(text)}")
             for i in range(spread[0]):
                 _mark(f"*{i}", word[1:], marks)
-                found.append((f"*{i}",))
+                dims.append((f"*{i}",))
             continue
         axes = []
         for one in word.strip("()").split():
@@ -108,8 +108,8 @@ def _dims(text: str, rank: int | None, marks: dict[str, str], spread: list[int])
             axes.append(known[1])
         if not axes:
             raise Refused(f"annotation {shown(text)}")
-        found.append(tuple(axes))
-    return tuple(found)
+        dims.append(tuple(axes))
+    return tuple(dims)
 
 
 def _mark(name: str, mark: str, marks: dict[str, str]) -> None:
@@ -218,19 +218,19 @@ class _Function:
         ]
         free = self.parallel | self.summed
         whole = [f"{a}={n}" for a, n in sorted(self.sizes.items()) if a not in free]
-        told = f"{self.op.signature}({', '.join(constants)})"
-        return f"{told}, '{self.text}', {', '.join(whole) or 'no whole axis'}"
+        signature = f"{self.op.signature}({', '.join(constants)})"
+        return f"{signature}, '{self.text}', {', '.join(whole) or 'no whole axis'}"
 
     # -- what it is for the engine --
 
     def composed(self) -> Composed:
-        held: dict[tuple[int, ...], Held] = {}
+        shared: dict[tuple[int, ...], Held] = {}
         for r in range(len(self.results)):
             for i in range(len(self.tensors)):
                 shape = (*self._whole(self.dims[i]), *self._whole(self.anno.outputs[r]))
-                held[r, i] = self._held(f"result {r} of operand {i}", shape)
-        operands: tuple[Tensor | Drawn | Held, ...] = (*self.tensors, *held.values())
-        places = {key: len(self.tensors) + n for n, key in enumerate(held)}
+                shared[r, i] = self._held(f"result {r} of operand {i}", shape)
+        operands: tuple[Tensor | Drawn | Held, ...] = (*self.tensors, *shared.values())
+        places = {key: len(self.tensors) + n for n, key in enumerate(shared)}
         chain = Chain(*operands)
         made = tuple(self._result(chain, r, places) for r in range(len(self.results)))
         return Composed(operands, tuple(chain.steps), self._assumed(), made)
@@ -302,24 +302,24 @@ class _Function:
         behind = {n: _next(letters) for n, a in enumerate(axes) if a not in common}
         given = "".join((*common.values(), *behind.values())) or _next(letters)
         wanted = "".join(behind[n] if n in behind else common[a] for n, a in enumerate(axes))
-        found = chain("einsum", mixed, equation=f"{given}->{wanted or given}")
-        return chain("view", found, size=self.results[r].shape)
+        summed = chain("einsum", mixed, equation=f"{given}->{wanted or given}")
+        return chain("view", summed, size=self.results[r].shape)
 
     def _assumed(self) -> tuple[str, ...]:
         """What is assumed, in sentences."""
         name = self.op.signature
-        found = [
+        sentences = [
             f"{name} computes one function of its operands wherever it is called with the same "
             f"constants, draws no random numbers and writes into no operand; its annotation "
             f"'{self.text}' holds of it: axes without a mark are parallel"
         ]
         if self.summed:
             axes = " and ".join(sorted(self.summed))
-            found.append(
+            sentences.append(
                 f"the results of {name} over the parts of axis {axes} add up to its result over "
                 "the whole of it, as its annotation says"
             )
-        return tuple(found)
+        return tuple(sentences)
 
 
 def _cut(dim: tuple[str, ...]) -> tuple[str, ...]:
@@ -329,10 +329,10 @@ def _cut(dim: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _next(letters: object) -> str:
-    found = next(letters, None)  # type: ignore[call-overload]
-    if found is None:
+    letter = next(letters, None)  # type: ignore[call-overload]
+    if letter is None:
         raise Refused("more axes than there are letters")
-    return str(found)
+    return str(letter)
 
 
 def _paired(dims: Dims, x: Tensor) -> list[tuple[tuple[str, ...], int]]:

@@ -26,7 +26,7 @@ BEFORE_ADAPTER: Final = Assumption(
 )
 
 
-def numbers(held: Held) -> Assumption:
+def numbers(shared: Held) -> Assumption:
     """What a difference may come from where a function stands for one of which nothing is known."""
-    text = f"{held.name}: any numbers, in the place of a function of which nothing is known"
-    return Assumption("stand-in", held.name, "", text)
+    text = f"{shared.name}: any numbers, in the place of a function of which nothing is known"
+    return Assumption("stand-in", shared.name, "", text)

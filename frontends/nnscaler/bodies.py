@@ -71,6 +71,7 @@ class BodyWriter:
         return len(self.values) - 1
 
     def write(self, tensor: Tensor, shape: tuple[int, ...] | None = None) -> int:
+        """A new value of the body for a tensor that a cell gives."""
         value = self.claimed(tensor, shape)
         self.environment[tensor.id] = value
         return value
@@ -112,33 +113,34 @@ class BodyWriter:
     # -- nodes ----------------------------------------------------------------------------------
 
     def forward(self, op: cells.ForwardOp) -> None:
-        found = declared(op)
-        self.called[op.id] = (op, found)
-        if found.word:
-            self.device.assumed.add(taken(found.word, found))
-        for text in found.assumed:
+        """A forward operator as operators of the body, with what is assumed of its function."""
+        operator = declared(op)
+        self.called[op.id] = (op, operator)
+        if operator.word:
+            self.device.assumed.add(taken(operator.word, operator))
+        for text in operator.assumed:
             self.device.assumed.add(Assumption("user's word", op.signature, "", text))
         inputs = (
-            *(self.read(x) for x in found.tensors),
-            *(self.draw(x, op) for x in found.drawn),
+            *(self.read(x) for x in operator.tensors),
+            *(self.draw(x, op) for x in operator.drawn),
         )
         source = source_of(op, op.id)
-        if found.steps:
-            operands = [*inputs, *(self.hold(x) for x in found.held)]
-            made = stepwise.pushed(self, found, operands, op, source)
+        if operator.steps:
+            operands = [*inputs, *(self.hold(x) for x in operator.held)]
+            made = stepwise.pushed(self, operator, operands, op, source)
             self.within[op.id] = (*operands, *made)
-            results = found.results or (len(operands) + len(made) - 1,)
+            results = operator.results or (len(operands) + len(made) - 1,)
             outputs = tuple(self.within[op.id][i] for i in results)
         else:
             outputs = tuple(self.write(x) for x in op.outputs if isinstance(x, Tensor))
-            self.emit(found.name, inputs, outputs, found.attrs, source)
+            self.emit(operator.name, inputs, outputs, operator.attrs, source)
         self.reads[op.id], self.makes[op.id] = inputs, outputs
 
-    def hold(self, held: Held) -> int:
+    def hold(self, shared: Held) -> int:
         """The value of what both sides hold alike."""
-        number = self.device.held_alike(held)
+        number = self.device.held_alike(shared)
         if number not in self.shards:
-            self.values.append(Value(held.shape, "float32", held.name))
+            self.values.append(Value(shared.shape, "float32", shared.name))
             self.shards[number] = len(self.values) - 1
         return self.shards[number]
 
@@ -197,9 +199,9 @@ class BodyWriter:
         assert self.of is not None
         for node in adapters:
             mirror = -1 if node.mirror_id is None else node.mirror_id
-            made, held = self.of.makes.get(mirror, ()), self.of.reads.get(mirror, ())
+            made, read = self.of.makes.get(mirror, ()), self.of.reads.get(mirror, ())
             if value in made and gradient.id not in {x.id for x in node.inputs}:
-                names = {x.id: v for x, v in zip(node.outputs, held, strict=False)}
+                names = {x.id: v for x, v in zip(node.outputs, read, strict=False)}
                 if gradient.id not in names:
                     continue
                 _, devices = self.device.renamed.setdefault(mirror, (gradient.name, set()))
@@ -243,10 +245,11 @@ class BodyWriter:
         return [self.gradient(x, known.get(x.id, -1)) for x in tensors]
 
     def backward(self, op: cells.BackwardOp, of: Forward) -> None:
-        held, made = of.read_by(op.forward.id), of.makes[op.forward.id]
-        mirrored, found = of.called[op.forward.id]
-        found = found if mirrored is op.forward else declared(op.forward)
-        name, tensors, attrs = found.name, found.tensors, found.attrs
+        """The gradients that a backward operator gives, by its forward operator's derivative."""
+        read, made = of.read_by(op.forward.id), of.makes[op.forward.id]
+        mirrored, operator = of.called[op.forward.id]
+        operator = operator if mirrored is op.forward else declared(op.forward)
+        name, tensors, attrs = operator.name, operator.tensors, operator.attrs
         source = source_of(op.forward, op.id)
         graded = differentiable(op.forward.outputs)
         if name in ("multiref", "identity") and len(op.outputs) == 1 and op.inputs:
@@ -263,10 +266,10 @@ class BodyWriter:
             ]
             if not given:
                 return
-            self.contribute("add_n", given, op.outputs, held[:1], {}, source)
+            self.contribute("add_n", given, op.outputs, read[:1], {}, source)
             return
-        inputs = [self.context(value, x) for value, x in zip(held, tensors, strict=False)]
-        inputs += [self.kept(value) for value in held[len(tensors) :]]
+        inputs = [self.context(value, x) for value, x in zip(read, tensors, strict=False)]
+        inputs += [self.kept(value) for value in read[len(tensors) :]]
         if len(graded) != len(op.inputs):
             raise UnreadablePlan(f"expected {len(graded)} output gradients, found {len(op.inputs)}")
         gradients = [-1] * len(tensors_of(op.forward.outputs))
@@ -279,11 +282,11 @@ class BodyWriter:
         wrt = differentiable(tensors)
         if len(wrt) != len(op.outputs):
             raise UnreadablePlan(f"expected {len(wrt)} input gradients, found {len(op.outputs)}")
-        if found.steps:
-            stepwise.pulled(self, op, found, of, gradients)
+        if operator.steps:
+            stepwise.pulled(self, op, operator, of, gradients)
             return
         attrs = {**attrs, "wrt": tuple(wrt), "arity": len(inputs)}
-        values = [held[position] for position in wrt]
+        values = [read[position] for position in wrt]
         self.contribute(
             name, [*inputs, *gradients], op.outputs, values, attrs, source, backward=True
         )
@@ -329,6 +332,7 @@ class BodyWriter:
         return self.read(tensor) if tensor.is_attr else self.kept(value)
 
     def kept(self, value: int) -> int:
+        """The value that the forward pass had, saved for this backward body."""
         if value not in self.saved:
             # It is what the forward operator made, whatever this record of it says.
             assert self.of is not None
@@ -339,6 +343,8 @@ class BodyWriter:
     # -- adapters -------------------------------------------------------------------------------
 
     def adapter(self, adapter: cells.Adapter) -> None:
+        """An adapter's communication: forward as it is recorded, backward with the gradients'
+        owners."""
         source = Source(f"adapter {adapter.id}")
         if self.of is None:
             self.reads[adapter.id] = tuple([self.read(x) for x in adapter.inputs])
@@ -346,8 +352,8 @@ class BodyWriter:
             self.makes[adapter.id] = tuple([self.read(x) for x in adapter.outputs])
             return
         mirror = -1 if adapter.mirror_id is None else adapter.mirror_id
-        held, made = self.of.reads.get(mirror, ()), self.of.makes.get(mirror, ())
-        if len(made) != len(adapter.inputs) or len(held) != len(adapter.outputs):
+        read, made = self.of.reads.get(mirror, ()), self.of.makes.get(mirror, ())
+        if len(made) != len(adapter.inputs) or len(read) != len(adapter.outputs):
             raise UnreadablePlan(
                 f"expected the forward adapter {mirror} of this backward one in segment "
                 f"{self.of.segment.id}"
@@ -362,10 +368,10 @@ class BodyWriter:
                 return
         for tensor, value in zip(adapter.inputs, made, strict=True):
             self.environment[tensor.id] = self.gradient(tensor, value)
-        owners = {x.id: value for x, value in zip(adapter.outputs, held, strict=True)}
+        owners = {x.id: value for x, value in zip(adapter.outputs, read, strict=True)}
         self.primitives(adapter, owners, source)
         if not adapter.prims:
-            for tensor, value in zip(adapter.outputs, held, strict=True):
+            for tensor, value in zip(adapter.outputs, read, strict=True):
                 self.handed_on(adapter, tensor, value, source)
 
     def handed_on(self, adapter: cells.Adapter, tensor: Tensor, owner: int, source: Source) -> None:
@@ -375,6 +381,7 @@ class BodyWriter:
             self.emit("identity", inputs, [self.arriving(tensor, owner, source)], {}, source)
 
     def primitives(self, adapter: cells.Adapter, owners: dict[int, int], source: Source) -> None:
+        """The primitives of an adapter one by one, or as one collective where they are one."""
         if any(prim.kwargs.get("async_op") is True for prim in adapter.prims):
             self.device.assumed.add(ASYNCHRONOUS)
         fused = fused_steps(adapter, self.device.number)
@@ -458,6 +465,7 @@ class BodyWriter:
         return self.new(like, step.shape)
 
     def body(self, inputs: Sequence[int], outputs: Sequence[int], mirror: int = -1) -> Body:
+        """The body that was written; ``mirror``: the forward body of which it is the backward."""
         return Body(
             name=self.name,
             values=tuple(self.values),

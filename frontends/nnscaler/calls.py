@@ -129,10 +129,13 @@ def _parameter(text: str) -> Parameter:
 
 
 def function(operator: str, parameters: str, *, commutes: bool = False) -> Function:
+    """A function that is one declared operator; ``parameters``: its signature in the words of
+    `Parameter`."""
     return Function(operator, tuple(map(_parameter, parameters.split())), commutes)
 
 
 def rewritten(rewrite: Rewrite, parameters: str) -> Function:
+    """A function whose operands and attributes ``rewrite`` computes from the arguments."""
     return Function("", tuple(Parameter(name, name) for name in parameters.split()), False, rewrite)
 
 

@@ -261,9 +261,9 @@ def _mirror_id(value: object) -> int | None:
 
 
 def _kwargs(value: object) -> dict[str, Constant]:
-    found = constant(value)
-    if isinstance(found, dict):
-        return found
+    kwargs = constant(value)
+    if isinstance(kwargs, dict):
+        return kwargs
     raise UnreadablePlan(f"expected a dictionary of attributes, found {printable(kind_of(value))}")
 
 

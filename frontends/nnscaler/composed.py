@@ -37,11 +37,13 @@ IGNORED: Final = "no label is {value}, which {name} would leave out (ignore_inde
 
 
 def cross_entropy(arguments: Arguments) -> Composed:
+    """The cross-entropy of logits and class ids, without label smoothing."""
     unless(arguments, "label_smoothing", 0, 0.0)
     return _of_classes(arguments, "cross_entropy")
 
 
 def nll_loss(arguments: Arguments) -> Composed:
+    """Minus the log-probability at every row's class id."""
     return _of_classes(arguments, "nll_loss")
 
 
@@ -72,12 +74,14 @@ def _of_classes(arguments: Arguments, name: str) -> Composed:
 
 
 def l1_loss(arguments: Arguments) -> Composed:
+    """The mean or sum of the absolute differences."""
     chain, gap = _gap(arguments)
     _reduced(chain, arguments, chain("abs", gap))
     return chain.done()
 
 
 def mse_loss(arguments: Arguments) -> Composed:
+    """The mean or sum of the squared differences."""
     chain, gap = _gap(arguments)
     _reduced(chain, arguments, chain("mul", gap, gap))
     return chain.done()
@@ -118,36 +122,42 @@ def _pair(arguments: Arguments) -> tuple[Chain, int]:
 
 
 def greater(arguments: Arguments) -> Composed:
+    """x > y as 1 or 0: step(x - y), where step(0) is 0."""
     chain, gap = _pair(arguments)
     chain("step", gap)
     return chain.done()
 
 
 def less(arguments: Arguments) -> Composed:
+    """x < y as 1 or 0: step(y - x)."""
     chain, gap = _pair(arguments)
     chain("step", chain("mul", gap, other=-1))
     return chain.done()
 
 
 def at_least(arguments: Arguments) -> Composed:
+    """x >= y as 1 or 0: 1 - step(y - x)."""
     chain, gap = _pair(arguments)
     chain("affine", chain("step", chain("mul", gap, other=-1)), factor=-1, shift=1)
     return chain.done()
 
 
 def at_most(arguments: Arguments) -> Composed:
+    """x <= y as 1 or 0: 1 - step(x - y)."""
     chain, gap = _pair(arguments)
     chain("affine", chain("step", gap), factor=-1, shift=1)
     return chain.done()
 
 
 def unequal(arguments: Arguments) -> Composed:
+    """x != y as 1 or 0: step(x - y) + step(y - x)."""
     chain, gap = _pair(arguments)
     chain("add_n", chain("step", gap), chain("step", chain("mul", gap, other=-1)))
     return chain.done()
 
 
 def equal(arguments: Arguments) -> Composed:
+    """x == y as 1 or 0: 1 minus whether they are unequal."""
     chain, gap = _pair(arguments)
     other = chain("add_n", chain("step", gap), chain("step", chain("mul", gap, other=-1)))
     chain("affine", other, factor=-1, shift=1)
@@ -155,6 +165,7 @@ def equal(arguments: Arguments) -> Composed:
 
 
 def sign(arguments: Arguments) -> Composed:
+    """1, 0 or -1: step(x) - step(-x)."""
     unless(arguments, "out", None)
     chain = Chain(operand(arguments, "input"))
     chain("sub", chain("step", 0), chain("step", chain("mul", 0, other=-1)))
@@ -229,10 +240,12 @@ def _bound(arguments: Arguments, name: str) -> int | Fraction | None:
 
 
 def ceil(arguments: Arguments) -> Composed:
+    """The least whole number that is not below the entry."""
     return _rounded(arguments, "ceil")
 
 
 def floor(arguments: Arguments) -> Composed:
+    """The largest whole number that is not above the entry."""
     return _rounded(arguments, "floor")
 
 
@@ -267,14 +280,15 @@ def floor_divide(arguments: Arguments) -> Composed:
 
 
 def _truths(arguments: Arguments, *names: str) -> list[Tensor]:
-    found = [operand(arguments, name) for name in names]
-    for x in found:
+    operands = [operand(arguments, name) for name in names]
+    for x in operands:
         if x.dtype != "bool":
             raise Refused(f"bits of {x.dtype}")
-    return found
+    return operands
 
 
 def bitwise_not(arguments: Arguments) -> Composed:
+    """not x, of truth values as 0 and 1."""
     unless(arguments, "out", None)
     chain = Chain(*_truths(arguments, "input"))
     chain("affine", 0, factor=-1, shift=1)
@@ -290,6 +304,7 @@ def bitwise_or(arguments: Arguments) -> Composed:
 
 
 def bitwise_and(arguments: Arguments) -> Composed:
+    """x and y, of truth values as 0 and 1: their product."""
     unless(arguments, "out", None)
     chain = Chain(*_truths(arguments, "input", "other"))
     chain("mul", 0, 1)
@@ -351,6 +366,7 @@ def triu(arguments: Arguments) -> Composed:
 
 
 def tril(arguments: Arguments) -> Composed:
+    """The lower triangle of the last two dimensions, zero above the main diagonal."""
     unless(arguments, "out", None)
     unless(arguments, "diagonal", 0)
     chain = Chain(operand(arguments, "input"))
@@ -376,6 +392,7 @@ def cumsum(arguments: Arguments) -> Composed:
 
 
 def embedding(arguments: Arguments) -> Composed:
+    """Rows of a table by ids; options that change rows or gradients are refused."""
     for name in ("padding_idx", "max_norm"):
         unless(arguments, name, None)
     unless(arguments, "norm_type", 2, 2.0)

@@ -40,11 +40,11 @@ class _Place(NamedTuple):
 def contradictions(plan: cells.Plan) -> tuple[Finding, ...]:
     """What the records of a plan say that other records deny: one finding for each tensor (or
     group) and kind of contradiction, with all devices of the first replica that have it."""
-    found = Comparison()
+    comparison = Comparison()
     for device in sorted(plan.devices):
-        found.device(device, plan.sequence(device))
-    found.compare_groups(set(plan.devices))
-    return found.findings()
+        comparison.device(device, plan.sequence(device))
+    comparison.compare_groups(set(plan.devices))
+    return comparison.findings()
 
 
 class Comparison:
@@ -63,6 +63,8 @@ class Comparison:
         )
 
     def findings(self) -> tuple[Finding, ...]:
+        """What was noted, one finding for each tensor or group; the last one counts what is left
+        out."""
         every = list(self.found.values())
         if len(every) <= MOST:
             return tuple(every)
@@ -96,6 +98,7 @@ class Comparison:
     # -- walking ------------------------------------------------------------------------------
 
     def device(self, device: int, sequence: Iterable[cells.Use | cells.Cell]) -> None:
+        """Compare what a device's sequence records: each segment's cells once for each device."""
         # Names of tensors are a device's own; a body is looked at once for each device.
         self.tensors = {}
         self.met = set()
@@ -131,6 +134,7 @@ class Comparison:
                 )
 
     def node(self, device: int, node: cells.Node | cells.Reducer | cells.Segment) -> None:
+        """Compare the operands and devices of a cell."""
         if isinstance(node, cells.Segment):
             return
         if isinstance(node, cells.Reducer):
@@ -144,12 +148,14 @@ class Comparison:
             self.adapter(place, node)
 
     def operands(self, place: _Place, operands: Sequence[Constant]) -> None:
+        """Compare tensors among operands, each record once."""
         for x in operands:
             if isinstance(x, Tensor) and id(x) not in self.met:
                 self.met.add(id(x))
                 self.tensor(place, x)
 
     def adapter(self, place: _Place, adapter: cells.Adapter) -> None:
+        """Compare an adapter's devices, tensors and groups."""
         for where, devices in (
             ("adapter", adapter.device),
             *((prim.kind, prim.device) for prim in adapter.prims),
@@ -175,10 +181,10 @@ class Comparison:
         """A tensor against itself, its gradient, and what was recorded by its name before."""
         gradient = x.grad()
         other = None if gradient is None else gradient.part
-        said = (id(x.part), id(other))
-        if said not in self.consistent and self.is_consistent(place, x, gradient):
+        record = (id(x.part), id(other))
+        if record not in self.consistent and self.is_consistent(place, x, gradient):
             # Held, so that no other part gets its number.
-            self.consistent[said] = (x.part, other)
+            self.consistent[record] = (x.part, other)
         before = self.tensors.setdefault(x.id, x)
         if before.part is not x.part and _claim(before) != _claim(x):
             self.add(
@@ -243,6 +249,7 @@ class Comparison:
         by_device: dict[int, set[tuple[int, ...]]],
         devices: set[int],
     ) -> None:
+        """Note devices that are in a group of which another member knows nothing."""
         for device, groups in sorted(by_device.items()):
             for ranks in sorted(groups):
                 other = _denier(device, ranks, by_device, devices)

@@ -118,14 +118,14 @@ class _DeviceWriter:
             self.graded[gradient.id] = number
         return number
 
-    def held_alike(self, held: Held) -> int:
-        box = tuple((0, n) for n in held.shape)
-        number = self.shard_numbers.get((held.name, box))
+    def held_alike(self, shared: Held) -> int:
+        box = tuple((0, n) for n in shared.shape)
+        number = self.shard_numbers.get((shared.name, box))
         if number is None:
-            number = self.shard_numbers[held.name, box] = len(self.held)
-            none = (ZERO,) * len(held.shape)
-            self.held.append(Shard(held.name, held.shape, held.shape, none, "float32", False))
-            self.assumed.add(numbers(held))
+            number = self.shard_numbers[shared.name, box] = len(self.held)
+            none = (ZERO,) * len(shared.shape)
+            self.held.append(Shard(shared.name, shared.shape, shared.shape, none, "float32", False))
+            self.assumed.add(numbers(shared))
         return number
 
     def graded_shard(self, tensor: Tensor) -> int:
@@ -302,15 +302,15 @@ def rebound(calls: Sequence[Call], seeds: set[int]) -> tuple[Call, ...]:
         return tuple(calls)
     free = 1 + max(*seeds, *(slot for call in calls for slot in (*call.inputs, *call.outputs)))
     own: dict[int, int] = {}
-    found: list[Call] = []
+    calls_: list[Call] = []
     for call in calls:
         inputs = tuple(own.get(slot, slot) for slot in call.inputs)
         for slot in call.outputs:
             if slot in seeds:
                 own.setdefault(slot, free + len(own))
         outputs = tuple(own.get(slot, slot) for slot in call.outputs)
-        found.append(replace(call, inputs=inputs, outputs=outputs))
-    return tuple(found)
+        calls_.append(replace(call, inputs=inputs, outputs=outputs))
+    return tuple(calls_)
 
 
 def item_tensors(
@@ -354,7 +354,7 @@ def convert(
     drawers: dict[str, int] = {}
     losses = returned_losses(plan)
     loads = 0
-    found = Comparison()
+    comparison = Comparison()
     for device in sorted(plan.devices):
         writer = _DeviceWriter(
             device,
@@ -372,7 +372,7 @@ def convert(
         for item in items:
             writer.item(item)
         if not single:
-            found.device(device, items)
+            comparison.device(device, items)
         writer.forget()
         if once:
             plan.drop(device)
@@ -384,8 +384,8 @@ def convert(
     programs = masks.with_masks(programs, [writer.drawn for writer in writers])
     if not single:
         assumed.update(masks.assumed(drawings, replicas * max(1, loads)))
-    found.compare_groups(set(plan.devices))
-    recorded = () if single else (*renamings(renamed), *found.findings())
+    comparison.compare_groups(set(plan.devices))
+    recorded = () if single else (*renamings(renamed), *comparison.findings())
     return Side(
         tuple(programs),
         max(1, loads),
@@ -398,10 +398,10 @@ def convert(
 
 def returned_losses(plan: cells.Plan) -> list[Tensor]:
     """The losses among what the plan returns, one for each microbatch of a rank."""
-    found = [x for x in _within(plan.outputs) if x.full.is_loss and not x.is_grad]
-    if len({(x.shape, x.dtype) for x in found}) > 1:
+    losses = [x for x in _within(plan.outputs) if x.full.is_loss and not x.is_grad]
+    if len({(x.shape, x.dtype) for x in losses}) > 1:
         raise UnreadablePlan("expected losses of one shape and type")
-    return found
+    return losses
 
 
 def _within(values: Sequence[Constant]) -> Iterator[Tensor]:

@@ -91,8 +91,8 @@ def self_attention(arguments: Arguments) -> Composed:
     if arguments.get("mask"):
         scores = chain("fill_after", scores, value=-10000)
     weights = _kept(chain, chain("softmax", scores, dim=3), rate, 4)
-    found = chain("einsum", weights, v, equation="nhab,bnhd->anhd")
-    chain("linear", chain("view", found, size=(*x.shape[:2], rows.shape[0] // 3)), 3)
+    mixed = chain("einsum", weights, v, equation="nhab,bnhd->anhd")
+    chain("linear", chain("view", mixed, size=(*x.shape[:2], rows.shape[0] // 3)), 3)
     return chain.done()
 
 

@@ -80,15 +80,15 @@ def _unfold(left: Groups, right: Groups, rank: int) -> tuple[Groups, Groups]:
     names = [f".{i}" for i in range(rank - len(left) + 1)] if places else []
     if places:
         left = [*left[: places[0]], *([n] for n in names), *left[places[0] + 1 :]]
-    found: Groups = []
+    groups: Groups = []
     for group in right:
         if group and len(group) == 1 and group[0] in dots:
-            found += [[n] for n in names]
+            groups += [[n] for n in names]
         else:
-            found.append([n for axis in group for n in (names if axis in dots else [axis])])
+            groups.append([n for axis in group for n in (names if axis in dots else [axis])])
     if len(left) != rank:
         raise Refused(f"{len(left)} dimensions for a tensor of {rank}")
-    return left, found
+    return left, groups
 
 
 def _sizes(shape: tuple[int, ...], left: Groups, sizes: dict[str, int]) -> list[int]:
@@ -147,11 +147,11 @@ def _written(
             target += next(letters)
             fresh.append(1)
         merge.append(max(1, len(group)))
-    found: Operands = {
+    operands: Operands = {
         "input": x, "groups": tuple(max(1, len(group)) for group in left), "split": tuple(split),
         "equation": f"{source}->{target}", "sizes": tuple(fresh), "merge": tuple(merge),
     }  # fmt: skip
     count = prod(sizes[a] for a in gone)
     if name == "reduce" and reduction == "mean" and count != 1:
-        found["divisor"] = count
-    return "rearrange", found
+        operands["divisor"] = count
+    return "rearrange", operands

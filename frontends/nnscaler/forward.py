@@ -52,24 +52,24 @@ class Forward:
 
     def read_by(self, node: int) -> tuple[int, ...]:
         """What a node reads; raises `UnreadablePlan` if the segment has no such node."""
-        found = self.reads.get(node)
-        if found is None:
+        values = self.reads.get(node)
+        if values is None:
             raise UnreadablePlan(
                 f"expected cell {node} in the forward segment {self.segment.id} of this backward "
                 "segment"
             )
-        return found
+        return values
 
     def differentiated(self) -> dict[int, int]:
         """gradient -> the value at the segment's border whose gradient that is.  (Where several
         tensors name one gradient, the runtime starts from the last.)"""
         tensors = tensors_of((*self.segment.inputs, *self.segment.outputs))
-        found: dict[int, int] = {}
+        borders: dict[int, int] = {}
         for tensor, value in zip(tensors, (*self.inputs, *self.outputs), strict=True):
             gradient = tensor.grad()
             if gradient is not None:
-                found[gradient.id] = value
-        return found
+                borders[gradient.id] = value
+        return borders
 
 
 class Device(Protocol):
@@ -90,7 +90,7 @@ class Device(Protocol):
     def shard(self, tensor: Tensor) -> int:
         """The number of the shard that a parameter or buffer is."""
 
-    def held_alike(self, held: Held) -> int:
+    def held_alike(self, shared: Held) -> int:
         """The number of the shard that stands for what both sides hold alike."""
 
     def graded_shard(self, tensor: Tensor) -> int:
@@ -112,10 +112,12 @@ def claim_of(tensor: Tensor) -> RecordedSlice:
 
 
 def source_of(op: cells.ForwardOp, ident: int) -> Source:
-    found = _LOCATION.search(op.comment)
-    place = f"{found[1].rsplit('/', 1)[-1]}:{found[2]}" if found else ""
+    """Cell, module and ``file.py:line`` of an operator, where its comment has them."""
+    match = _LOCATION.search(op.comment)
+    place = f"{match[1].rsplit('/', 1)[-1]}:{match[2]}" if match else ""
     return Source(f"cell {ident}", op.module[-1] if op.module else "", place)
 
 
 def tensors_of(operands: Sequence[Constant]) -> list[Tensor]:
+    """The tensors among operands, in their order."""
     return [x for x in operands if isinstance(x, Tensor)]

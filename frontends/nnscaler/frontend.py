@@ -74,6 +74,7 @@ class NnScaler:
         )
 
     def read_side(self, path: Path) -> Plan:
+        """The parallel side of one file, without a single-device side."""
         with _side(path, single=False, as_recorded=False) as side:
             return side()
 

@@ -94,8 +94,8 @@ def fullslice(arguments: Arguments) -> Lowered | Composed:
     name, attrs = box(x, [*slicers[:at], slice(None), *slicers[at + 1 :]])
     chain = Chain(index, x)
     kept = {k: v for k, v in attrs.items() if k != "input"}
-    found = chain(name, 1, **kept)  # type: ignore[arg-type]
-    _rows(chain, found, 0, at)
+    rows = chain(name, 1, **kept)  # type: ignore[arg-type]
+    _rows(chain, rows, 0, at)
     return chain.done()
 
 
@@ -103,20 +103,25 @@ def fullslice(arguments: Arguments) -> Lowered | Composed:
 
 
 def topk(arguments: Arguments) -> Lowered:
+    """The k largest (or smallest) entries along a dimension, with their ids."""
     unless(arguments, "out", None)
     unless(arguments, "sorted", True, False)
     unless(arguments, "largest", True, False)
     x, dim = operand(arguments, "input"), arguments.get("dim")
     dim = dim_of(-1 if dim is None else whole(arguments, "dim"), len(x.shape))
-    found: Operands = {"input": x, "topk": whole(arguments, "k"), "dim": dim}
-    return "topk", found | ({"largest": False} if arguments.get("largest") is False else {})
+    operands: Operands = {"input": x, "topk": whole(arguments, "k"), "dim": dim}
+    return "topk", operands | ({"largest": False} if arguments.get("largest") is False else {})
 
 
 def maximum(arguments: Arguments) -> Lowered | Composed:
+    """The larger of two tensors, the largest entry of one, or that along a dimension with its
+    id."""
     return _best(arguments, 1)
 
 
 def minimum(arguments: Arguments) -> Lowered | Composed:
+    """The smaller of two tensors, the smallest entry of one, or that along a dimension with its
+    id."""
     return _best(arguments, -1)
 
 
@@ -145,9 +150,9 @@ def _best(arguments: Arguments, sign: int) -> Lowered | Composed:
         return chain.done()
     if type(other) is not int:
         raise Refused(f"dim {shown(other)}")
-    found: Operands = {"input": x, "topk": 1, "dim": dim_of(other, len(x.shape))}
-    found |= {} if sign > 0 else {"largest": False}
-    return "topk", found | ({} if arguments.get("keepdim") is True else {"dropped": True})
+    operands: Operands = {"input": x, "topk": 1, "dim": dim_of(other, len(x.shape))}
+    operands |= {} if sign > 0 else {"largest": False}
+    return "topk", operands | ({} if arguments.get("keepdim") is True else {"dropped": True})
 
 
 # -- beside others ---------------------------------------------------------------------------------

@@ -44,13 +44,14 @@ def whole(arguments: Arguments, name: str, default: int | None = None) -> int:
 
 def wholes(value: Constant, name: str) -> tuple[int, ...]:
     """One integer or several."""
-    found = value if isinstance(value, tuple) else (value,)
-    if any(type(item) is not int for item in found):
+    items = value if isinstance(value, tuple) else (value,)
+    if any(type(item) is not int for item in items):
         raise Refused(f"{name} {shown(value)}")
-    return tuple(item for item in found if isinstance(item, int))
+    return tuple(item for item in items if isinstance(item, int))
 
 
 def dim_of(dim: int, rank: int) -> int:
+    """A dimension counted from the front; raises `Refused` for one that there is not."""
     if not -rank <= dim < rank:
         raise Refused(f"dimension {dim} of {rank}")
     return dim % rank
@@ -99,8 +100,10 @@ def cast_to(kind: str) -> Function:
     """``tensor.float()`` and the like."""
 
     def rewrite(arguments: Arguments) -> Lowered:
-        name, found = cast({"tensor": operand(arguments, "tensor"), "dtype": DType("torch", kind)})
-        return ("float" if (name, kind) == ("to", "float32") else name), found
+        name, operands = cast(
+            {"tensor": operand(arguments, "tensor"), "dtype": DType("torch", kind)}
+        )
+        return ("float" if (name, kind) == ("to", "float32") else name), operands
 
     return rewritten(rewrite, "tensor memory_format")
 
@@ -109,10 +112,12 @@ def cast_to(kind: str) -> Function:
 
 
 def add(arguments: Arguments) -> Lowered:
+    """x + alpha y."""
     return _sum(arguments, 1)
 
 
 def sub(arguments: Arguments) -> Lowered:
+    """x - alpha y."""
     return _sum(arguments, -1)
 
 
@@ -139,6 +144,7 @@ def _sum(arguments: Arguments, sign: int) -> Lowered:
 
 
 def div(arguments: Arguments) -> Lowered:
+    """x / y, where either may be a number; rounding modes are refused."""
     unless(arguments, "rounding_mode", None)
     unless(arguments, "out", None)
     x, y = arguments.get("input"), arguments.get("other")
@@ -153,6 +159,7 @@ def div(arguments: Arguments) -> Lowered:
 
 
 def neg(arguments: Arguments) -> Lowered:
+    """-x, as x times -1."""
     unless(arguments, "out", None)
     return "mul", {"input": operand(arguments, "input"), "other": -1}
 
@@ -177,6 +184,7 @@ def matmul(arguments: Arguments) -> Lowered:
 
 
 def addmm(arguments: Arguments) -> Lowered:
+    """beta input + alpha mat1 mat2, with numbers for beta and alpha; the batched form too."""
     unless(arguments, "out", None)
     names = [name for name in ("input", "mat1", "mat2", "batch1", "batch2") if name in arguments]
     tensors = {name: operand(arguments, name) for name in names}
@@ -185,6 +193,7 @@ def addmm(arguments: Arguments) -> Lowered:
 
 
 def outer(arguments: Arguments) -> Lowered:
+    """The product of every entry of one vector with every entry of another."""
     unless(arguments, "out", None)
     x, y = operand(arguments, "input"), operand(arguments, "vec2")
     return "einsum", {"input": x, "vec2": y, "equation": "a,b->ab"}
@@ -218,10 +227,10 @@ def layer_norm(arguments: Arguments) -> Lowered | Composed:
         raise Refused(f"normalized_shape {list(over)}")
     bias, eps = arguments.get("bias"), real(arguments, "eps", 1e-5)
     if len(over) == 1 and isinstance(weight, Tensor):
-        found: Operands = {"input": x, "weight": weight}
+        operands: Operands = {"input": x, "weight": weight}
         if bias is not None:
-            found["bias"] = operand(arguments, "bias")
-        return "layernorm", {**found, "eps": eps}
+            operands["bias"] = operand(arguments, "bias")
+        return "layernorm", {**operands, "eps": eps}
     scales = [x for x in (weight, bias) if x is not None]
     if not all(isinstance(x, Tensor) and x.shape == over for x in scales):
         raise Refused("weight and bias")
@@ -244,17 +253,18 @@ def norm(arguments: Arguments) -> Lowered:
     unless(arguments, "dtype", None)
     unless(arguments, "out", None)
     x, dim = operand(arguments, "input"), arguments.get("dim")
-    found: Operands = {"input": x}
+    operands: Operands = {"input": x}
     if dim is not None:
-        found["dim"] = wholes(dim, "dim")
-        found["keepdim"] = arguments.get("keepdim", False)
-    return "norm", found
+        operands["dim"] = wholes(dim, "dim")
+        operands["keepdim"] = arguments.get("keepdim", False)
+    return "norm", operands
 
 
 # -- shapes ----------------------------------------------------------------------------------------
 
 
 def squeeze(arguments: Arguments) -> Lowered:
+    """The tensor without its dimensions of size 1, all of them or the named ones."""
     x = operand(arguments, "input")
     rank, dim = len(x.shape), arguments.get("dim")
     dims = range(rank) if dim is None else [dim_of(d, rank) for d in wholes(dim, "dim")]
@@ -263,12 +273,14 @@ def squeeze(arguments: Arguments) -> Lowered:
 
 
 def unsqueeze(arguments: Arguments) -> Lowered:
+    """The tensor with one more dimension of size 1."""
     x = operand(arguments, "input")
     dim = dim_of(whole(arguments, "dim"), len(x.shape) + 1)
     return "view", {"input": x, "size": (*x.shape[:dim], 1, *x.shape[dim:])}
 
 
 def flatten(arguments: Arguments) -> Lowered:
+    """Dimensions from ``start_dim`` to ``end_dim`` as one."""
     x = operand(arguments, "input")
     rank = len(x.shape)
     first = dim_of(whole(arguments, "start_dim", 0), rank)
@@ -280,17 +292,20 @@ def flatten(arguments: Arguments) -> Lowered:
 
 
 def permute(arguments: Arguments) -> Lowered:
+    """The tensor with its dimensions in another order."""
     x = operand(arguments, "input")
     dims = wholes(arguments.get("*dims"), "dims")
     return "permute", {"input": x, "dims": tuple(dim_of(d, len(x.shape)) for d in dims)}
 
 
 def expand(arguments: Arguments) -> Lowered:
+    """The tensor repeated to a size; new leading dimensions are a broadcast."""
     x, size = operand(arguments, "input"), wholes(arguments.get("*size"), "size")
     return ("expand" if len(size) == len(x.shape) else "broadcast_to"), {"input": x, "size": size}
 
 
 def expand_as(arguments: Arguments) -> Lowered:
+    """The tensor repeated to the shape of another one."""
     return expand(
         {"input": operand(arguments, "input"), "*size": operand(arguments, "other").shape}
     )
@@ -311,10 +326,12 @@ def repeat(arguments: Arguments) -> Lowered:
 
 
 def cat(arguments: Arguments) -> Lowered:
+    """Tensors one after the other along a dimension."""
     return "concat", {**_listed(arguments), "dim": whole(arguments, "dim", 0)}
 
 
 def stack(arguments: Arguments) -> Lowered:
+    """Tensors of one shape along a new dimension."""
     return "stack", {**_listed(arguments), "dim": whole(arguments, "dim", 0)}
 
 
@@ -325,6 +342,7 @@ def _listed(arguments: Arguments) -> Operands:
 
 
 def chunk(arguments: Arguments) -> Lowered:
+    """At most ``chunks`` parts of a dimension, all but the last of equal size."""
     x = operand(arguments, "input")
     dim = dim_of(whole(arguments, "dim", 0), len(x.shape))
     count = whole(arguments, "chunks")
@@ -335,6 +353,7 @@ def chunk(arguments: Arguments) -> Lowered:
 
 
 def split(arguments: Arguments) -> Lowered:
+    """Parts of a dimension, of one size or of the listed sizes."""
     x, given = operand(arguments, "tensor"), arguments.get("split_size_or_sections")
     dim = dim_of(whole(arguments, "dim", 0), len(x.shape))
     if isinstance(given, tuple):
@@ -357,12 +376,14 @@ def _cut(x: Tensor, dim: int, sizes: tuple[int, ...]) -> Lowered:
 
 
 def select(arguments: Arguments) -> Lowered:
+    """One position of a dimension, which is gone then."""
     x = operand(arguments, "input")
     dim = dim_of(whole(arguments, "dim"), len(x.shape))
     return box(x, [slice(None)] * dim + [whole(arguments, "index")])
 
 
 def narrow(arguments: Arguments) -> Lowered:
+    """``length`` positions of a dimension, from ``start`` on."""
     x = operand(arguments, "input")
     dim = dim_of(whole(arguments, "dim"), len(x.shape))
     start, length = whole(arguments, "start"), whole(arguments, "length")

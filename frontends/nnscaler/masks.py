@@ -44,8 +44,8 @@ def with_masks(
     if not any(any(bodies.values()) for bodies in drawn):
         return list(programs)
     names = sorted({n for bodies in drawn for each in bodies.values() for n in each})
-    taken = (slot for p in programs for call in p.calls for slot in (*call.inputs, *call.outputs))
-    first = max(taken, default=0) + 1
+    used = (slot for p in programs for call in p.calls for slot in (*call.inputs, *call.outputs))
+    first = max(used, default=0) + 1
     slots = {name: first + number for number, name in enumerate(names)}
     microbatches = _labels(programs)
     return [
@@ -153,8 +153,10 @@ def _placed(program: Program, batch: Sequence[Value], masks: Sequence[Value]) ->
 def _together(program: Program, masks: Sequence[Value]) -> Program:
     """The single-device program with its one load of the batch and of all masks."""
     number, load = next((n, body) for n, body in enumerate(program.bodies) if body.name == MASKS)
-    taken = next(call for call in program.calls if call.body == number)
-    slots = {load.values[v].name: slot for v, slot in zip(load.outputs, taken.outputs, strict=True)}
+    own_call = next(call for call in program.calls if call.body == number)
+    slots = {
+        load.values[v].name: slot for v, slot in zip(load.outputs, own_call.outputs, strict=True)
+    }
     calls = [call for call in program.calls if call.body != number]
     at = next((n for n, call in enumerate(calls) if _loads(program, call.body)), -1)
     if at < 0:
@@ -196,26 +198,26 @@ def assumed(drawings: Drawings, slices: int) -> tuple[Assumption, ...]:
     names = sorted(drawings)
     shared = [n for n in names if _shared(drawings[n])]
     cut = [n for n in names if len({box for boxes in drawings[n].values() for box in boxes}) > 1]
-    found = [
+    sentences = [
         f"dropout keeps the same elements on both sides: the masks of {some(names)} are equal by "
         "the name of the result, and whatever was drawn"
     ]
     if shared:
-        found.append(
+        sentences.append(
             f"ranks that have the same part of {some(shared)} draw the same mask there, as "
             "generators with one seed that draw alike do"
         )
     if cut:
-        found.append(
+        sentences.append(
             f"where ranks have parts of {some(cut)}, each draws the part of the single-device mask "
             "that the plan records its result to be"
         )
     if slices > 1:
-        found.append(
+        sentences.append(
             f"of the masks of {some(names)} each microbatch of each replica draws its own slice, "
             f"one of {slices}"
         )
-    return tuple(Assumption("inferred", "random operators", "", text) for text in found)
+    return tuple(Assumption("inferred", "random operators", "", text) for text in sentences)
 
 
 def _shared(devices: Mapping[int, set[Box]]) -> bool:

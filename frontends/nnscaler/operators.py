@@ -108,26 +108,26 @@ def _bound(function: Function, op: ForwardOp) -> Declared:
                 raise Refused(f"{len(extra)} operands more")
             return _composed(made, op.signature.rsplit(".", 1)[-1])
         name, rewritten = made
-        found = list(rewritten.items())
+        bound = list(rewritten.items())
     else:
         known = [(p, values[p.name]) for p in function.parameters if p.name in values]
-        found = [(p.attribute, v) for p, v in known if not _says_nothing(p, v)]
-    return _written(name, found, extra)
+        bound = [(p.attribute, v) for p, v in known if not _says_nothing(p, v)]
+    return _written(name, bound, extra)
 
 
 def _composed(made: Composed, name: str) -> Declared:
     tensors = [x for x in made.operands if isinstance(x, Tensor)]
     drawn = tuple(x for x in made.operands if isinstance(x, Drawn))
-    held = tuple(x for x in made.operands if isinstance(x, Held))
-    return Declared(name, tensors, {}, "", drawn, made.steps, made.assumed, held, made.results)
+    shared = tuple(x for x in made.operands if isinstance(x, Held))
+    return Declared(name, tensors, {}, "", drawn, made.steps, made.assumed, shared, made.results)
 
 
 def _written(
-    name: str, found: Sequence[tuple[str, Constant | Drawn]], extra: list[Tensor]
+    name: str, bound: Sequence[tuple[str, Constant | Drawn]], extra: list[Tensor]
 ) -> Declared:
-    tensors = [v for _, v in found if isinstance(v, Tensor)] + extra
-    drawn = tuple(v for _, v in found if isinstance(v, Drawn))
-    attrs = {key: _attribute(key, v) for key, v in found if not isinstance(v, (Tensor, Drawn))}
+    tensors = [v for _, v in bound if isinstance(v, Tensor)] + extra
+    drawn = tuple(v for _, v in bound if isinstance(v, Drawn))
+    attrs = {key: _attribute(key, v) for key, v in bound if not isinstance(v, (Tensor, Drawn))}
     return Declared(name, tensors, attrs, "", drawn)
 
 
@@ -143,8 +143,8 @@ def _arguments(function: Function, op: ForwardOp) -> tuple[dict[str, Constant], 
     else:
         extra = [x for x in beyond if isinstance(x, Tensor)]
         if len(extra) < len(beyond):
-            found = next(x for x in beyond if not isinstance(x, Tensor))
-            raise Refused(f"a constant operand {shown(found)}")
+            constant = next(x for x in beyond if not isinstance(x, Tensor))
+            raise Refused(f"a constant operand {shown(constant)}")
     for key, value in op.kwargs.items():
         name = f"*{key}" if f"*{key}" in names else key
         if name not in names:
@@ -207,10 +207,10 @@ def differentiable(operands: Sequence[Constant]) -> list[int]:
     return [i for i, x in enumerate(tensors) if x.grad() is not None]
 
 
-def taken(signature: str, found: Declared) -> Assumption:
+def taken(signature: str, operator: Declared) -> Assumption:
     """What a verdict assumes of a function that is known by its name."""
-    name, kind = found.name, "declared operator"
-    if found.steps:
+    name, kind = operator.name, "declared operator"
+    if operator.steps:
         kind = "function of nnScaler's examples"
     text = f"{signature} computes the {kind} {name}: it is known by its name alone"
     return Assumption("user's word", signature, "", text)

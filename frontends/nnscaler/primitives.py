@@ -28,10 +28,12 @@ class Site(NamedTuple):
     inputs: tuple[Tensor, ...]
 
     def number(self, key: str) -> int:
+        """An integer argument of the primitive, by name."""
         return self.prim.number(key)
 
     @property
     def group(self) -> Group:
+        """The group of ranks that the primitive names."""
         return group_of(self.prim.ranks())
 
     def dim(self, shape: Shape) -> int:
@@ -72,6 +74,7 @@ class Steps(NamedTuple):
 
 
 def group_of(ranks: Sequence[int]) -> Group:
+    """Ranks as a group, in the order of their numbers."""
     return Group(ranks=tuple(sorted(set(ranks))))
 
 
@@ -231,6 +234,7 @@ def _broadcast(key: str) -> Callable[[Site], Steps]:
 
 
 def resized(shape: Shape, dim: int, size: int) -> Shape:
+    """The shape with another size in one dimension."""
     return (*shape[:dim], size, *shape[dim + 1 :])
 
 
@@ -397,7 +401,7 @@ def fused_steps(adapter: Adapter, device: int) -> Steps | None:
 
 def _steps(row: _Row, site: Site) -> Steps:
     """The steps of a row, if the attributes and operands are those that it knows."""
-    prim, found = site.prim, len(site.inputs)
+    prim, count = site.prim, len(site.inputs)
     unknown = sorted(set(prim.kwargs) - row.attributes)
     if unknown:
         raise UnreadablePlan(
@@ -406,11 +410,11 @@ def _steps(row: _Row, site: Site) -> Steps:
         )
     if not isinstance(prim.kwargs.get("async_op", False), bool):
         raise UnreadablePlan(f"expected async_op of {prim.kind} to be true or false")
-    fits = {"one": found == 1, "some": found > 0, "rooted": found < 2}[row.reads]
+    fits = {"one": count == 1, "some": count > 0, "rooted": count < 2}[row.reads]
     if not fits:
-        raise UnreadablePlan(f"expected {row.reads} tensor as input of {prim.kind}, found {found}")
+        raise UnreadablePlan(f"expected {row.reads} tensor as input of {prim.kind}, found {count}")
     made = row.steps(site)
-    known = found
+    known = count
     for step in made.steps:
         if any(operand >= known for operand in step.operands):
             raise UnreadablePlan(f"expected a tensor on rank {site.device} for {prim.kind}")

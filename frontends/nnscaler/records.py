@@ -76,34 +76,42 @@ class Tensor:
 
     @property
     def name(self) -> str:
+        """The name that the plan gives the tensor."""
         return self.part.name
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The shape of this part of the tensor."""
         return self.part.shape
 
     @property
     def dtype(self) -> str:
+        """The element type, as PyTorch names it."""
         return self.part.dtype
 
     @property
     def is_attr(self) -> bool:
+        """Whether it is a parameter or buffer of the model."""
         return self.part.is_attr
 
     @property
     def is_grad(self) -> bool:
+        """Whether it is a gradient."""
         return self.part.is_grad
 
     @property
     def box(self) -> Box:
+        """Which part of the full tensor it is, [start, stop) along every dimension."""
         return self.part.box
 
     @property
     def addend(self) -> tuple[int, int]:
+        """(number, count): which addend of a sum over ranks it is, of how many."""
         return self.part.addend
 
     @property
     def full(self) -> FullTensor:
+        """The full tensor of which this is a part."""
         return self.part.full
 
     def grad(self) -> Tensor | None:
@@ -165,8 +173,8 @@ def whole(value: object, what: str, least: int = 0, most: int = MAX_ID) -> int:
     if type(value) is int and least <= value <= most:
         return value
     # Not printed as it is: an integer of the file may have a million digits.
-    found = f"{value:#x}"[:40] if type(value) is int else printable(kind_of(value))
-    raise UnreadablePlan(f"expected {what} from {least} to {most}, found {found}")
+    actual = f"{value:#x}"[:40] if type(value) is int else printable(kind_of(value))
+    raise UnreadablePlan(f"expected {what} from {least} to {most}, found {actual}")
 
 
 def flag(value: object, what: str) -> bool:
@@ -180,8 +188,10 @@ def text(value: object, what: str) -> str:
     """A string of bounded length."""
     if type(value) is str and len(value) <= MAX_TEXT:
         return value
-    found = "a longer one" if type(value) is str else printable(kind_of(value))
-    raise UnreadablePlan(f"expected {what}, a text of at most {MAX_TEXT} characters, found {found}")
+    actual = "a longer one" if type(value) is str else printable(kind_of(value))
+    raise UnreadablePlan(
+        f"expected {what}, a text of at most {MAX_TEXT} characters, found {actual}"
+    )
 
 
 def listed(value: object, what: str) -> Sequence[Any]:
@@ -296,10 +306,10 @@ def _known_ranges(data: bytes) -> Box:
 
 def pair(value: object, what: str) -> tuple[int, int]:
     """Two integers."""
-    found = wholes(value, what, MAX_EXTENT)
-    if len(found) != 2:
-        raise UnreadablePlan(f"expected two numbers for {what}, found {len(found)}")
-    return found[0], found[1]
+    numbers = wholes(value, what, MAX_EXTENT)
+    if len(numbers) != 2:
+        raise UnreadablePlan(f"expected two numbers for {what}, found {len(numbers)}")
+    return numbers[0], numbers[1]
 
 
 def _within(box: Box, full: FullTensor) -> Box:
@@ -387,11 +397,11 @@ def _part(fields: tuple[Any, ...]) -> Part:
     full_record, ranges, _, name, shape, dtype, is_attr, is_grad = fields
     full, parts = _with_parts(full_record)
     box, addend = _indices(ranges), _addend(addends)
-    said = (name, shape, is_attr, is_grad)
-    key = (content(said), dtype, box, addend)
-    found = parts.get(key) if key[0] is not None else None
-    if found is None:
-        found = Part(
+    record = (name, shape, is_attr, is_grad)
+    key = (content(record), dtype, box, addend)
+    part = parts.get(key) if key[0] is not None else None
+    if part is None:
+        part = Part(
             name=text(name, "a tensor's name"),
             shape=_shape(shape),
             dtype=_dtype(dtype),
@@ -401,9 +411,9 @@ def _part(fields: tuple[Any, ...]) -> Part:
             addend=addend,
             full=full,
         )
-        parts[key] = found
-    addends.view = _Last(fields, found)
-    return found
+        parts[key] = part
+    addends.view = _Last(fields, part)
+    return part
 
 
 def tensors(value: object) -> tuple[Tensor, ...]:
@@ -456,5 +466,5 @@ def _constant(value: object, left: list[int], depth: int) -> Constant:
         parts = (value.start, value.stop, value.step)
         start, stop, step = (_constant(part, left, depth + 1) for part in parts)
         return slice(start, stop, step)
-    found = value.name if isinstance(value, TypeName) else kind_of(value)
-    raise UnreadablePlan(f"expected a constant or a tensor, found {printable(found)}")
+    actual = value.name if isinstance(value, TypeName) else kind_of(value)
+    raise UnreadablePlan(f"expected a constant or a tensor, found {printable(actual)}")

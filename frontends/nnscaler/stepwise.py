@@ -47,7 +47,7 @@ class Writer(Protocol):
     def write(self, tensor: Tensor, shape: tuple[int, ...] | None = None) -> int:
         """A new value, which ``tensor`` is from here on."""
 
-    def hold(self, held: Held) -> int:
+    def hold(self, shared: Held) -> int:
         """The value of what both sides hold alike."""
 
     def context(self, value: int, tensor: Tensor) -> int:
@@ -58,47 +58,47 @@ class Writer(Protocol):
 
 
 def pushed(
-    writer: Writer, found: Declared, inputs: Sequence[int], op: cells.ForwardOp, source: Source
+    writer: Writer, operator: Declared, inputs: Sequence[int], op: cells.ForwardOp, source: Source
 ) -> list[int]:
     """The results of a function's steps; those that are its results are the plan's."""
     numbered = list(inputs)
     results = [x for x in op.outputs if isinstance(x, Tensor)]
-    places = found.results or (len(inputs) + len(found.steps) - 1,)
-    for number, step in enumerate(found.steps, len(inputs)):
+    places = operator.results or (len(inputs) + len(operator.steps) - 1,)
+    for number, step in enumerate(operator.steps, len(inputs)):
         operands = [numbered[i] for i in step.operands]
         if number not in places:
             numbered.append(
-                _new(writer, Value(step.shape, "float32", f"{step.name} in {found.name}"))
+                _new(writer, Value(step.shape, "float32", f"{step.name} in {operator.name}"))
             )
             writer.emit(step.name, operands, numbered[-1:], step.attrs, source)
             continue
         # Where one result is known, what the plan has beside it belongs to no declaration.
         own = results if len(places) == 1 else [results[places.index(number)]]
         made = [writer.write(x) for x in own]
-        made = made or [_new(writer, Value(step.shape, "float32", f"{found.name} unread"))]
+        made = made or [_new(writer, Value(step.shape, "float32", f"{operator.name} unread"))]
         writer.emit(step.name, operands, made, step.attrs, source)
         numbered.append(made[0])
     return numbered[len(inputs) :]
 
 
 def pulled(
-    writer: Writer, op: cells.BackwardOp, found: Declared, of: Forward, gradients: Sequence[int]
+    writer: Writer, op: cells.BackwardOp, operator: Declared, of: Forward, gradients: Sequence[int]
 ) -> None:
     """The derivatives of a function's steps, last to first, from the ``gradients`` of its results
     (-1: none arrives)."""
-    source, name = source_of(op.forward, op.id), f"gradient in {found.name}"
-    values, held = of.within[op.forward.id], _held(writer, found)
-    count = len(found.tensors) + len(found.drawn) + len(held)
-    graded = differentiable(found.tensors)
-    wanted = _depending(found, count, graded)
-    places = found.results or (count + len(found.steps) - 1,)
+    source, name = source_of(op.forward, op.id), f"gradient in {operator.name}"
+    values, shared = of.within[op.forward.id], _held(writer, operator)
+    count = len(operator.tensors) + len(operator.drawn) + len(shared)
+    graded = differentiable(operator.tensors)
+    wanted = _depending(operator, count, graded)
+    places = operator.results or (count + len(operator.steps) - 1,)
     parts = {i: [g] for i, g in zip(places, gradients, strict=False) if g >= 0}
-    for number, step in reversed(list(enumerate(found.steps, count))):
+    for number, step in reversed(list(enumerate(operator.steps, count))):
         if number not in parts:
             continue
         given = _added(writer, parts.pop(number), name, source)
         wrt = [k for k, i in enumerate(step.operands) if i in wanted]
-        inputs = [held[i] if i in held else _seen(writer, i, values, found.tensors)
+        inputs = [shared[i] if i in shared else _seen(writer, i, values, operator.tensors)
                   for i in step.operands]  # fmt: skip
         results = [_new(writer, replace(writer.values[inputs[k]], name=name)) for k in wrt]
         for k, result in zip(wrt, results, strict=True):
@@ -111,26 +111,26 @@ def pulled(
         writer.contribute(kind, arrived, [tensor], [values[i]], {}, source)
 
 
-def _held(writer: Writer, found: Declared) -> dict[int, int]:
+def _held(writer: Writer, operator: Declared) -> dict[int, int]:
     """By operand, the values of what both sides hold."""
-    first = len(found.tensors) + len(found.drawn)
-    return {first + n: writer.hold(x) for n, x in enumerate(found.held)}
+    first = len(operator.tensors) + len(operator.drawn)
+    return {first + n: writer.hold(x) for n, x in enumerate(operator.held)}
 
 
-def _depending(found: Declared, count: int, graded: Sequence[int]) -> set[int]:
+def _depending(operator: Declared, count: int, graded: Sequence[int]) -> set[int]:
     """Of a function's operands and steps those through which gradients flow."""
     wanted = set(graded)
-    for number, step in enumerate(found.steps, count):
+    for number, step in enumerate(operator.steps, count):
         if wanted.intersection(step.operands):
             wanted.add(number)
     return wanted
 
 
-def _seen(writer: Writer, number: int, held: Sequence[int], tensors: Sequence[Tensor]) -> int:
+def _seen(writer: Writer, number: int, values: Sequence[int], tensors: Sequence[Tensor]) -> int:
     """A function's operand or the result of one of its steps, as the forward pass had it."""
     if number < len(tensors):
-        return writer.context(held[number], tensors[number])
-    return writer.kept(held[number])
+        return writer.context(values[number], tensors[number])
+    return writer.kept(values[number])
 
 
 def _added(writer: Writer, parts: Sequence[int], name: str, source: Source) -> int:

@@ -36,17 +36,17 @@ class PlanUnpickler(pickle.Unpickler):
             self._block = self._source.block_start
             self._named_in_block = 0
         self._named_in_block += 1
-        found = self._known.get((module, name))
-        if found is None:
-            found = stand_in(module, name)
-            if found is None:
+        stand_in_ = self._known.get((module, name))
+        if stand_in_ is None:
+            stand_in_ = stand_in(module, name)
+            if stand_in_ is None:
                 raise UnreadablePlan(
                     "expected a name that nnScaler plans use, found "
                     f"{printable(f'{module}.{name}')} (nothing of the file was run)",
                     self._place(),
                 )
-            self._known[module, name] = found
-        return found
+            self._known[module, name] = stand_in_
+        return stand_in_
 
     def _place(self) -> str:
         """Where the name being resolved stands: its byte where a scan of the block finds it."""

@@ -39,9 +39,11 @@ class Folder(_Whole):
     suffixes: tuple[str, ...] = ()
 
     def accepts(self, path: Path, head: bytes) -> bool:
+        """Whether it is a folder with the tables of a plan."""
         return path.is_dir() and (path / f"programs{store.SUFFIX}").exists()
 
     def read_side(self, path: Path) -> Plan:
+        """The plan of a folder as it was saved."""
         return store.load(path)
 
 
@@ -59,6 +61,7 @@ class Text(_Whole):
         return first.startswith(b'plan "')
 
     def read_side(self, path: Path) -> Plan:
+        """The plan of a text, parsed in a bounded child."""
         function = "shardproof.frontends.plans.frontend:read_text"
         return store.from_bytes(run_bounded(function, [str(path)]))
 

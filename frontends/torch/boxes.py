@@ -15,9 +15,9 @@ from shardproof.frontends.torch.trace import Box
 
 def local(x: torch.Tensor) -> torch.Tensor:
     """The plain tensor on this rank."""
-    found = x._local_tensor if isinstance(x, DTensor) else x
-    wait = getattr(found, "trigger_wait", None)  # what a collective still computes
-    return found if wait is None else wait()
+    tensor = x._local_tensor if isinstance(x, DTensor) else x
+    wait = getattr(tensor, "trigger_wait", None)  # what a collective still computes
+    return tensor if wait is None else wait()
 
 
 def described(name: str, x: DTensor) -> Box:
@@ -34,11 +34,11 @@ def described(name: str, x: DTensor) -> Box:
         if isinstance(placement, Partial):
             ranks = torch.distributed.get_process_group_ranks(mesh.get_group(number))
             partial.append((str(placement.reduce_op), tuple(ranks)))
-    held = tuple(x._local_tensor.shape)
-    if tuple(shape) != held:
+    own = tuple(x._local_tensor.shape)
+    if tuple(shape) != own:
         raise InvalidInput(
             f"{name}: its placements {list(spec.placements)} of {list(spec.shape)} say that this "
-            f"rank has {list(shape)}, it has {list(held)}"
+            f"rank has {list(shape)}, it has {list(own)}"
         )
     return Box(
         name,
@@ -51,7 +51,7 @@ def described(name: str, x: DTensor) -> Box:
     )
 
 
-def whole(name: str, shape: Sequence[int], said: str) -> Box:
+def whole(name: str, shape: Sequence[int], source: str) -> Box:
     """All of a tensor."""
     full = tuple(int(n) for n in shape)
-    return Box(name, full, (0,) * len(full), full, said)
+    return Box(name, full, (0,) * len(full), full, source)

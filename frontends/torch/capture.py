@@ -134,8 +134,8 @@ def _child(
     """In the forked child: record and write the trace, or the reason why there is none."""
     try:
         _bound(limits)
-        found = record(step, rank, world_size, batch, full)
-        trace.write(found, folder / f"{rank}.trace")
+        recorded = record(step, rank, world_size, batch, full)
+        trace.write(recorded, folder / f"{rank}.trace")
     except InvalidInput as error:
         message = str(error)
     except Exception as error:  # noqa: BLE001 - the user's code: any error of it is the answer
@@ -173,6 +173,7 @@ def record(
     recorder = Recorder(rank, world_size, fake)
     watch_handles(recorder)
     watch_ranks(recorder)
+    watch_functions(recorder)
     _refuse_compile()
     standins.install(lambda text: recorder.notes.setdefault(text), recorder.is_known)
     torch.nn.modules.module.register_module_forward_pre_hook(recorder.entered)
@@ -209,6 +210,19 @@ def watch_handles(recorder: Recorder) -> None:
                 return _wait(work, *args, **kwargs)
 
             owner.wait = wait  # type: ignore[method-assign,assignment]
+
+
+def watch_functions(recorder: Recorder) -> None:
+    """Make visible which custom functions run backward, in this process, for good: one that gives
+    its gradient on as it came dispatches nothing."""
+    node = torch.autograd.function.BackwardCFunction
+    original: Any = node.apply
+
+    def apply(self: Any, *args: Any) -> Any:
+        recorder.differentiated(self._forward_cls)
+        return original(self, *args)
+
+    node.apply = apply  # type: ignore[method-assign]
 
 
 def watch_ranks(recorder: Recorder) -> None:
@@ -267,10 +281,10 @@ def _refuse_compile() -> None:
         _only_eager(backend)
         return model if model is not None else (lambda f: f)
 
-    def callback(held: Any) -> None:
+    def callback(compiled: Any) -> None:
         """Nothing is compiled: an eager function runs as it is."""
-        if callable(held):
-            backend = frames.innermost_backend(held)
+        if callable(compiled):
+            backend = frames.innermost_backend(compiled)
             _only_eager(getattr(backend, "compiler_name", getattr(backend, "__name__", backend)))
 
     torch.compile = compiled

@@ -49,15 +49,15 @@ def captured(
 def _growing(
     world: int, capture: Capture, missing: Callable[[Sequence[Trace]], Sequence[int]]
 ) -> list[Trace]:
-    found: dict[int, Trace] = {}
+    recorded: dict[int, Trace] = {}
     wanted: Sequence[int] = (0, world - 1)
     while wanted:
-        found.update({trace.rank: trace for trace in capture(wanted)})
-        traces = list(found.values())
-        wanted = sorted({*standing(traces, world), *compared(traces)}.difference(found))
+        recorded.update({trace.rank: trace for trace in capture(wanted)})
+        traces = list(recorded.values())
+        wanted = sorted({*standing(traces, world), *compared(traces)}.difference(recorded))
         if not wanted:
-            wanted = sorted(set(missing(traces)).difference(found))
-    return [found[rank] for rank in sorted(found)]
+            wanted = sorted(set(missing(traces)).difference(recorded))
+    return [recorded[rank] for rank in sorted(recorded)]
 
 
 def standing(traces: Sequence[Trace], world: int) -> Iterator[int]:

@@ -30,6 +30,8 @@ HANDLERS: dict[str, Handler] = {}
 
 
 def handles(*names: str) -> Callable[[Handler], Handler]:
+    """Decorator: the function replays the collectives ``names``."""
+
     def register(handler: Handler) -> Handler:
         for name in names:
             HANDLERS[name] = handler
@@ -63,6 +65,7 @@ def reduction(event: Event) -> str:
 
 
 def listed(arg: Arg) -> list[Arg]:
+    """The items of a list argument; a single argument as a list of one."""
     return list(arg.items) if isinstance(arg, Items) else [arg]
 
 
@@ -75,27 +78,31 @@ def _rows(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _reduced(replay: State, value: int, group: Ranks, op: str) -> int:
-    held = replay.out.values[value]
-    return replay.memory.emit("comm.all_reduce", (Tensor(value), group, op), held.shape, held.dtype)
+    tensor = replay.out.values[value]
+    return replay.memory.emit(
+        "comm.all_reduce", (Tensor(value), group, op), tensor.shape, tensor.dtype
+    )
 
 
 def gathered(replay: State, value: int, group: Ranks) -> int:
     """All ranks' values, one after the other along the first dimension."""
-    held = replay.out.values[value]
-    shape = _rows(held.shape)
+    tensor = replay.out.values[value]
+    shape = _rows(tensor.shape)
     value = replay.memory.reshape(value, shape)
     full = (shape[0] * len(group.ranks), *shape[1:])
-    return replay.memory.emit("comm.all_gather", (Tensor(value), group, 0), full, held.dtype)
+    return replay.memory.emit("comm.all_gather", (Tensor(value), group, 0), full, tensor.dtype)
 
 
 def scattered(replay: State, value: int, group: Ranks, op: str) -> int:
     """This rank's part of the sum along the first dimension."""
-    held = replay.out.values[value]
-    if not held.shape or held.shape[0] % len(group.ranks):
-        raise InvalidInput(f"a reduce-scatter of {list(held.shape)} over {len(group.ranks)} ranks")
-    part = (held.shape[0] // len(group.ranks), *held.shape[1:])
+    tensor = replay.out.values[value]
+    if not tensor.shape or tensor.shape[0] % len(group.ranks):
+        raise InvalidInput(
+            f"a reduce-scatter of {list(tensor.shape)} over {len(group.ranks)} ranks"
+        )
+    part = (tensor.shape[0] // len(group.ranks), *tensor.shape[1:])
     args = (Tensor(value), group, op, 0)
-    return replay.memory.emit("comm.reduce_scatter", args, part, held.dtype)
+    return replay.memory.emit("comm.reduce_scatter", args, part, tensor.dtype)
 
 
 def _divided(replay: State, value: int, part: Sequence[int], count: int) -> int:
@@ -135,16 +142,16 @@ def _gather_into(replay: State, target: Arg, source: Arg, group: Ranks) -> None:
     if prod(into.shape) != prod(own.shape) * count:
         raise InvalidInput(f"an all-gather of {list(own.shape)} into {list(into.shape)}")
     if len(parts) < 2 or geometry.contiguous(into.shape) != into.strides:
-        found = gathered(replay, replay.read(source), group)
-        replay.write(target, replay.memory.reshape(found, into.shape))
+        gathered_ = gathered(replay, replay.read(source), group)
+        replay.write(target, replay.memory.reshape(gathered_, into.shape))
         return
     values = [replay.memory.structured(replay.memory.read(part)) for part in parts]
     at = 0
     for part, value in zip(parts, values, strict=True):
         rows = _rows(replay.out.values[value].shape)
-        found = gathered(replay, value, group)
+        gathered_ = gathered(replay, value, group)
         for i in range(count):
-            piece = replay.memory.slice(found, 0, i * rows[0], rows[0])
+            piece = replay.memory.slice(gathered_, 0, i * rows[0], rows[0])
             start = into.offset + i * prod(own.shape) + at
             strides = geometry.contiguous(rows)
             replay.memory.write(
@@ -166,9 +173,9 @@ def _allgather(replay: State, event: Event) -> None:
     for targets, source in zip(listed(event.args[0]), listed(event.args[1]), strict=True):
         value = replay.read(source)
         rows = _rows(replay.out.values[value].shape)
-        found = gathered(replay, value, group)
+        joined = gathered(replay, value, group)
         for i, target in enumerate(listed(targets)):
-            part = replay.memory.slice(found, 0, i * rows[0], rows[0])
+            part = replay.memory.slice(joined, 0, i * rows[0], rows[0])
             replay.write(target, replay.memory.reshape(part, replay.held(target).shape))
     replay.issued(event, [*tensors_of(event.args[0])], [*tensors_of(event.args[1])])
 
@@ -193,8 +200,8 @@ def _scatter_into(replay: State, event: Event, target: Arg, source: Arg) -> None
     pieces = replay.memory.blocks(own, count)
     if len(pieces) < 2 or geometry.contiguous(into.shape) != into.strides:
         whole = _divided(replay, replay.read(source), into.shape, count)
-        found = scattered(replay, whole, group, reduction(event))
-        replay.write(target, replay.memory.reshape(found, into.shape))
+        reduced = scattered(replay, whole, group, reduction(event))
+        replay.write(target, replay.memory.reshape(reduced, into.shape))
         return
     wholes = [replay.memory.concat([_row(replay, p) for p in column], 0) for column in pieces]
     at = into.offset
@@ -202,10 +209,10 @@ def _scatter_into(replay: State, event: Event, target: Arg, source: Arg) -> None
         value = replay.memory.structured(whole)
         if replay.out.values[value].shape[0] % count:
             value = whole
-        found = scattered(replay, value, group, reduction(event))
-        shape = replay.out.values[found].shape
+        reduced = scattered(replay, value, group, reduction(event))
+        shape = replay.out.values[reduced].shape
         strides = geometry.contiguous(shape)
-        replay.memory.write(StridedTensor(into.storage, at, shape, strides, into.dtype), found)
+        replay.memory.write(StridedTensor(into.storage, at, shape, strides, into.dtype), reduced)
         at += prod(column[0].shape)
 
 
@@ -242,11 +249,11 @@ def _scatter(replay: State, event: Event) -> None:
         (sources,) = listed(event.args[1])
         parts = [replay.memory.reshape(replay.read(s), rows) for s in listed(sources)]
         whole = Tensor(replay.memory.concat(parts, 0))
-    found = replay.memory.emit(
+    chosen = replay.memory.emit(
         "comm.broadcast", (whole, group, group.ranks[root]), full, tensor.dtype
     )
     place = group.ranks.index(replay.trace.rank)
-    part = replay.memory.slice(found, 0, place * rows[0], rows[0])
+    part = replay.memory.slice(chosen, 0, place * rows[0], rows[0])
     replay.write(target, replay.memory.reshape(part, tensor.shape))
     replay.issued(event, [*tensors_of(event.args[0])], [])
 
@@ -258,8 +265,8 @@ def _reduce_scatter(replay: State, event: Event) -> None:
         shape = replay.held(target).shape
         rows = _rows(shape)
         parts = [replay.memory.reshape(replay.read(s), rows) for s in listed(sources)]
-        found = scattered(replay, replay.memory.concat(parts, 0), group, reduction(event))
-        replay.write(target, replay.memory.reshape(found, shape))
+        reduced = scattered(replay, replay.memory.concat(parts, 0), group, reduction(event))
+        replay.write(target, replay.memory.reshape(reduced, shape))
     replay.issued(event, [*tensors_of(event.args[0])], [*tensors_of(event.args[1])])
 
 
@@ -270,8 +277,8 @@ def _alltoall_base(replay: State, event: Event) -> None:
     if any(len(set(s.items)) > 1 for s in splits):
         raise InvalidInput("an all-to-all of parts of different sizes is not supported")
     target = replay.held(event.args[0])
-    found = exchanged(replay, replay.read(event.args[1]), group)
-    replay.write(event.args[0], replay.memory.reshape(found, target.shape))
+    received = exchanged(replay, replay.read(event.args[1]), group)
+    replay.write(event.args[0], replay.memory.reshape(received, target.shape))
     replay.issued(event, [*tensors_of(event.args[0])], [*tensors_of(event.args[1])])
 
 
@@ -285,18 +292,19 @@ def _alltoall(replay: State, event: Event) -> None:
         raise InvalidInput("an all-to-all of parts of different sizes is not supported")
     rows = _rows(shapes.pop())
     parts = [replay.memory.reshape(replay.read(s), rows) for s in sources]
-    found = exchanged(replay, replay.memory.concat(parts, 0), group)
+    received = exchanged(replay, replay.memory.concat(parts, 0), group)
     for i, target in enumerate(targets):
-        part = replay.memory.slice(found, 0, i * rows[0], rows[0])
+        part = replay.memory.slice(received, 0, i * rows[0], rows[0])
         replay.write(target, replay.memory.reshape(part, replay.held(target).shape))
     replay.issued(event, [*tensors_of(event.args[0])], [*tensors_of(event.args[1])])
 
 
 def exchanged(replay: State, value: int, group: Ranks) -> int:
-    held = replay.out.values[value]
-    if not held.shape or held.shape[0] % len(group.ranks):
-        raise InvalidInput(f"an all-to-all of {list(held.shape)} over {len(group.ranks)} ranks")
-    return replay.memory.emit("comm.all_to_all", (Tensor(value), group), held.shape, held.dtype)
+    """Each rank's part of every other rank's tensor, along the first dimension (all-to-all)."""
+    tensor = replay.out.values[value]
+    if not tensor.shape or tensor.shape[0] % len(group.ranks):
+        raise InvalidInput(f"an all-to-all of {list(tensor.shape)} over {len(group.ranks)} ranks")
+    return replay.memory.emit("comm.all_to_all", (Tensor(value), group), tensor.shape, tensor.dtype)
 
 
 @handles("c10d.broadcast_.default")
@@ -308,14 +316,14 @@ def _broadcast(replay: State, event: Event) -> None:
         raise InvalidInput(f"a broadcast from member {root} of {len(group.ranks)}")
     own = group.ranks[root] == replay.trace.rank
     for tensor in listed(event.args[0]):
-        held = replay.held(tensor)
+        spec = replay.held(tensor)
         args: tuple[Arg, ...] = (
             Tensor(replay.read(tensor)) if own else None,
             group,
             group.ranks[root],
         )
-        found = replay.memory.emit("comm.broadcast", args, held.shape, held.dtype)
-        replay.write(tensor, found)
+        sent = replay.memory.emit("comm.broadcast", args, spec.shape, spec.dtype)
+        replay.write(tensor, sent)
     replay.issued(event, [*tensors_of(event.args[0])], [])
 
 
@@ -342,7 +350,7 @@ def _recv(replay: State, event: Event) -> None:
     replay.memory.emits("comm.post_recv", (peer,), ())
     tensors = [replay.held(tensor) for tensor in listed(event.args[0])]
     replay.issued(event, [*tensors_of(event.args[0])], [])
-    replay.posted[event.work] = [(peer, held) for held in tensors]
+    replay.posted[event.work] = [(peer, target) for target in tensors]
     if not event.work:
         replay.waited(0)
 
@@ -355,12 +363,12 @@ def _barrier(replay: State, event: Event) -> None:
 # -- functional collectives ---------------------------------------------------------------------
 
 
-def _results(replay: State, event: Event, found: Sequence[int]) -> None:
+def _results(replay: State, event: Event, values: Sequence[int]) -> None:
     """Write new tensors; an in-place form writes its operands."""
     targets = [Tensor(n) for n in tensors_of(*event.outputs)]
-    if len(targets) != len(found):
-        raise InvalidInput(f"{len(targets)} results, expected {len(found)}")
-    for target, value in zip(targets, found, strict=True):
+    if len(targets) != len(values):
+        raise InvalidInput(f"{len(targets)} results, expected {len(values)}")
+    for target, value in zip(targets, values, strict=True):
         tensor: StridedTensor = replay.held(target)
         if geometry.extent(tensor.shape, tensor.strides) < prod(tensor.shape):
             raise InvalidInput("a result that overlaps itself")
@@ -416,6 +424,8 @@ def _f_broadcast(replay: State, event: Event) -> None:
     if root not in group.ranks:
         raise InvalidInput(f"a broadcast from rank {root}, which is not in {list(group.ranks)}")
     value = replay.read(event.args[0])
-    held = replay.out.values[value]
+    tensor = replay.out.values[value]
     args: tuple[Arg, ...] = (Tensor(value) if own else None, group, root)
-    _results(replay, event, [replay.memory.emit("comm.broadcast", args, held.shape, held.dtype)])
+    _results(
+        replay, event, [replay.memory.emit("comm.broadcast", args, tensor.shape, tensor.dtype)]
+    )

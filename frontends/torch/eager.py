@@ -23,8 +23,8 @@ PLACES = frozenset({"device", "layout", "pin_memory", "memory_format", "non_bloc
 
 def tensor(array: NDArray[Any]) -> Any:
     """An array of NumPy, as a tensor: numbers are float64."""
-    held = torch.tensor(np.asarray(array))
-    return held.double() if held.is_floating_point() else held
+    result = torch.tensor(np.asarray(array))
+    return result.double() if result.is_floating_point() else result
 
 
 def array(x: Any) -> NDArray[Any]:

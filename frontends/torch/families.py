@@ -173,11 +173,11 @@ def families(
         return _apart(sides, forms, world)
     wanted: Families | None = None
     for along in _sets(mesh):
-        found = _along(sides, forms, mesh, along)
-        if found is not None and not found.missing:
-            return found
-        if found is not None and wanted is None:
-            wanted = found
+        candidate = _along(sides, forms, mesh, along)
+        if candidate is not None and not candidate.missing:
+            return candidate
+        if candidate is not None and wanted is None:
+            wanted = candidate
     if wanted is not None and wanted.missing:
         return wanted
     return _apart(sides, forms, world)
@@ -208,7 +208,7 @@ def _along(
     for rank in forms:
         captured.setdefault(mesh.base(rank, along), []).append(rank)
     bases = [r for r in range(mesh.world) if mesh.base(r, along) == r]
-    found, missing = [], False
+    programs, missing = [], False
     for base in bases:
         members = captured.get(base, [])
         axes = [axis for axis in mesh.axes if axis.name in along]
@@ -219,9 +219,9 @@ def _along(
             family = _family(sides, forms, members, ranks, mesh, along)
             if family is None:
                 return None
-            found.append(family)
-    if not missing and len(found) == len(bases):
-        return Families(tuple(found), mesh, along)
+            programs.append(family)
+    if not missing and len(programs) == len(bases):
+        return Families(tuple(programs), mesh, along)
     fixed = {a.name: range(a.extent) for a in mesh.axes if a.name not in along}
     needed = tuple(sorted(set(samples(mesh, fixed)).difference(forms)))
     return Families((), mesh, along, needed) if needed else None
@@ -305,15 +305,15 @@ def _starts(
         return [affine(n) for n in values[0]]
     fit = _fit(mesh, axes, members)
     known: dict[Ranks, Affine | None] = {}
-    found = []
+    starts = []
     for vector in zip(*values, strict=True):
         if vector not in known:
             known[vector] = fit(vector)
         function = known[vector]
         if function is None:
             return None
-        found.append(function)
-    return found
+        starts.append(function)
+    return starts
 
 
 def _fit(
@@ -347,7 +347,7 @@ def _groups(
     if mesh is None or not along:
         return [Group(ranks) for ranks in values[0]]
     known: dict[tuple[Ranks, int], Spread | None] = {}
-    found = []
+    groups = []
     for vector in zip(*values, strict=True):
         seen: set[Spread | None] = set()
         for rank, group in zip(members, vector, strict=True):
@@ -358,8 +358,8 @@ def _groups(
         if seen or one is None:
             return None
         own = one.ranks if len(one.ranks) > 1 else ()
-        found.append(Group(own, one.axes))
-    return found
+        groups.append(Group(own, one.axes))
+    return groups
 
 
 def _peers(
@@ -368,7 +368,7 @@ def _peers(
     """Ranks that are sent to, at 0 along the axes; None if they lie elsewhere along these."""
     if mesh is None or not along:
         return list(values[0])
-    found = []
+    peers = []
     for vector in zip(*values, strict=True):
         bases = set()
         for rank, peer in zip(members, vector, strict=True):
@@ -380,8 +380,8 @@ def _peers(
             bases.add(base)
         if len(bases) > 1:
             return None
-        found.append(bases.pop())
-    return found
+        peers.append(bases.pop())
+    return peers
 
 
 class _Writer:

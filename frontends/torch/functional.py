@@ -71,6 +71,7 @@ class Replay(State):
     # -- events -----------------------------------------------------------------------------
 
     def run(self) -> Functional:
+        """Replay every event in its order; the program without memory that results."""
         for index, event in enumerate(self.trace.events):
             self.memory.event = index
             if event.name == trace.WAIT:
@@ -125,8 +126,10 @@ class Replay(State):
         new = [r for r in results if self.held(r).storage not in read]
         if not written and not new:
             return
+        self.still = frozenset(event.still)
         args = tuple(self.values(a) for a in event.args)
         kwargs = {k: self.values(v) for k, v in event.kwargs.items() if k != "out"}
+        self.still = frozenset()
         targets = written or new
         outputs = tuple(self.fresh(self.held(t)) for t in targets)
         named = outputs
@@ -169,6 +172,7 @@ class Replay(State):
         return True
 
     def copy(self, event: Event) -> None:
+        """A copy between tensors: cast to the target's element type, broadcast to its shape."""
         target = self.held(event.args[0])
         value = self.memory.cast(self.read(event.args[1]), target.dtype)
         self.memory.write(target, self.memory.expand(value, target.shape))
@@ -176,6 +180,7 @@ class Replay(State):
     # -- marks ------------------------------------------------------------------------------
 
     def mark(self, event: Event) -> None:
+        """What the job notes: an input, a parameter, a loss, or a tensor that is compared."""
         name = str(event.kwargs.get("name", ""))
         if event.name in (trace.BATCH, trace.FULL):
             tensor = self.held(event.outputs[0])
@@ -209,6 +214,7 @@ class Replay(State):
                 self.waited(work)
 
     def input(self, kind: str, name: str, tensor: StridedTensor) -> int:
+        """A named input of the program, written to the memory of a tensor."""
         value = self.memory.emit(INPUT, (kind, name), tensor.shape, tensor.dtype)
         self.memory.write(tensor, value)
         return value
@@ -220,31 +226,32 @@ class Replay(State):
         trainable = event.kwargs.get("trainable") is True
         before = self.memory.storages.get(tensor.storage)
         if before is not None and before.pieces:
-            found = computed(self.out, self.memory.read(tensor))
-            if found:
-                self.made(name, box, found)
+            pieces = computed(self.out, self.memory.read(tensor))
+            if pieces:
+                self.made(name, box, pieces)
                 return
         value = self.input("parameter", name, tensor)
         self.out.boxes[name] = box
         self.out.inputs.append(Input("parameter", name, value, trainable, box))
 
-    def made(self, name: str, box: Box, found: Sequence[Computed]) -> None:
+    def made(self, name: str, box: Box, pieces: Sequence[Computed]) -> None:
         """A parameter that the program cut from full ones, or put together of pieces of them."""
-        if box.said != "same name" and [(box.name, box.offset, box.shape)] != [
-            (c.name, c.offset, c.shape) for c in found
+        if box.said not in trace.BY_NAME and [(box.name, box.offset, box.shape)] != [
+            (c.name, c.offset, c.shape) for c in pieces
         ]:
-            made = ", ".join(f"{list(c.shape)} from {list(c.offset)} of {c.name}" for c in found)
+            made = ", ".join(f"{list(c.shape)} from {list(c.offset)} of {c.name}" for c in pieces)
             raise InvalidInput(
                 f"{name} is computed as {made}, {box.said} says {list(box.shape)} from "
                 f"{list(box.offset)} of {box.name}"
             )
-        for at, c in enumerate(found):
+        for at, c in enumerate(pieces):
             own = name if c.cut is None else f"{name}[{at}]"
             full = self.out.values[c.input].shape
             self.out.boxes[own] = Box(c.name, full, c.offset, c.shape, "computed")
-        self.out.made[name] = tuple(c.cut for c in found)
+        self.out.made[name] = tuple(c.cut for c in pieces)
 
     def compare(self, event: Event, name: str) -> None:
+        """A tensor that is compared, piece by piece where its parameter is several boxes."""
         kind = event.name.removeprefix("job.")
         value = self.read(event.args[0]) if event.args else -1
         box = event.boxes[0] if event.boxes else None
@@ -254,9 +261,9 @@ class Replay(State):
             for at, cut in enumerate(cuts):
                 piece = f"{name}[{at}]"
                 part = -1 if value < 0 or cut is None else self.memory.slice(value, *cut)
-                held = self.out.boxes[piece]
-                found = Compared(kind, piece, part, held, self.memory.event, state)
-                self.out.compared.append(found)
+                described = self.out.boxes[piece]
+                compared = Compared(kind, piece, part, described, self.memory.event, state)
+                self.out.compared.append(compared)
             return
         if kind in ("gradient", "updated", "state"):
             own = self.out.boxes[name]
@@ -290,20 +297,20 @@ def computed(out: Functional, value: int) -> list[Computed]:
     while inner in made and made[inner].name == CAST:
         inner = next(trace.tensors_of(*made[inner].args))
     if inner not in made or made[inner].name not in JOINS:
-        found = _box(out, made, value)
-        return [] if found is None else [found]
+        box = _box(out, made, value)
+        return [] if box is None else [box]
     args = made[inner].args
     dim = number(args[1]) % len(out.values[inner].shape) if len(args) > 1 else 0
     parts: list[Computed] = []
     start = 0
     for part in trace.tensors_of(args[0]):
-        found = _box(out, made, part)
-        if found is None:
+        box = _box(out, made, part)
+        if box is None:
             if _depends(made, inner):
                 raise InvalidInput("a parameter is put together of full ones and of others")
             return []
         size = out.values[part].shape[dim]
-        parts.append(found._replace(cut=(dim, start, size)))
+        parts.append(box._replace(cut=(dim, start, size)))
         start += size
     return parts
 
@@ -350,10 +357,10 @@ def _depends(made: dict[int, Op], value: int) -> bool:
 
 
 def _flat(args: Sequence[Arg]) -> list[Arg]:
-    found: list[Arg] = []
+    flat: list[Arg] = []
     for arg in args:
-        found += _flat(arg.items) if isinstance(arg, Items) else [arg]
-    return found
+        flat += _flat(arg.items) if isinstance(arg, Items) else [arg]
+    return flat
 
 
 def functional(recorded: Trace, messages: Messages = Messages.TENSORS) -> Functional:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from msgspec import structs
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch.boxes import described, local, whole
@@ -41,13 +42,14 @@ class Inputs(Mapping[str, torch.Tensor]):
 
     @property
     def specs(self) -> Mapping[str, TensorSpec]:
+        """Shape, element type and domain of every tensor that may be asked for, by name."""
         return self._specs
 
     def extended(self, specs: Mapping[str, TensorSpec]) -> Inputs:
         """The same tensors, and more."""
-        found = Inputs(self._recorder, self._mark, {**self._specs, **specs})
-        found._made = self._made
-        return found
+        inputs = Inputs(self._recorder, self._mark, {**self._specs, **specs})
+        inputs._made = self._made
+        return inputs
 
     def __getitem__(self, name: str) -> torch.Tensor:
         if name not in self._specs:
@@ -84,8 +86,8 @@ class Part(NamedTuple):
 
     def of(self, x: torch.Tensor) -> torch.Tensor:
         """The same piece of a tensor that is shaped as the parameter."""
-        found = local(x.detach())
-        return found if self.cut is None else found.narrow(*self.cut)
+        tensor = local(x.detach())
+        return tensor if self.cut is None else tensor.narrow(*self.cut)
 
 
 class Job:
@@ -111,6 +113,7 @@ class Job:
         self._parameters: list[Part] = []
         self._started = self._ended = False
         self._optimizer: Any = None
+        self._replicated: frozenset[int] = frozenset()
 
     # -- start ----------------------------------------------------------------------------
 
@@ -132,9 +135,10 @@ class Job:
         self._optimizer = optimizer
         models = [model] if isinstance(model, torch.nn.Module) else list(model)
         self._recorder.name_modules(models)
-        stated = dict(parameters or {})
+        statements = dict(parameters or {})
+        self._replicated = replicated(models)
         for name, parameter in named(models):
-            for part in self._parts(name, parameter, stated.pop(name, None)):
+            for part in self._parts(name, parameter, statements.pop(name, None)):
                 self._parameters.append(part)
                 self._recorder.mark(
                     PARAMETER,
@@ -143,8 +147,8 @@ class Job:
                     kwargs={"name": part.name, "trainable": parameter.requires_grad},
                 )
                 self._earlier(part)
-        if stated:
-            raise InvalidInput(f"job.start states {sorted(stated)[0]!r}, which is no parameter")
+        if statements:
+            raise InvalidInput(f"job.start states {sorted(statements)[0]!r}, which is no parameter")
         self._recorder.mark(START)
 
     def note(self, text: str) -> None:
@@ -172,29 +176,30 @@ class Job:
     def _states(self, parameter: torch.nn.Parameter) -> list[tuple[str, torch.Tensor]]:
         """Tensors that the optimizer keeps of a parameter; ZeroRedundancyOptimizer keeps those of
         its own in another one."""
-        held = getattr(self._optimizer, "optim", self._optimizer)
-        if held is None:
+        optimizer = getattr(self._optimizer, "optim", self._optimizer)
+        if optimizer is None:
             return []
-        found = sorted(held.state.get(parameter, {}).items())
-        return [(str(k), v) for k, v in found if isinstance(v, torch.Tensor) and v.dim()]
+        state = sorted(optimizer.state.get(parameter, {}).items())
+        return [(str(k), v) for k, v in state if isinstance(v, torch.Tensor) and v.dim()]
 
     def _parts(
-        self, name: str, parameter: torch.nn.Parameter, said: Statement | None
+        self, name: str, parameter: torch.nn.Parameter, statement: Statement | None
     ) -> Iterator[Part]:
         """A parameter as boxes of full ones, which are one after the other along a dimension."""
         shape = tuple(local(parameter.detach()).shape)
-        if said is None:
-            held: Any = parameter
-            if isinstance(held, DTensor):
-                yield Part(name, parameter, described(name, held))
+        if statement is None:
+            tensor: Any = parameter
+            if isinstance(tensor, DTensor):
+                yield Part(name, parameter, described(name, tensor))
             else:
-                yield Part(name, parameter, whole(name, shape, "same name"))
-        elif isinstance(said, Same):
-            yield Part(name, parameter, whole(said.name, shape, said.said))
-        elif isinstance(said, Piece):
-            yield Part(name, parameter, self._stated(name, shape, said))
+                source = "DDP" if id(parameter) in self._replicated else "same name"
+                yield Part(name, parameter, whole(name, shape, source))
+        elif isinstance(statement, Same):
+            yield Part(name, parameter, whole(statement.name, shape, statement.said))
+        elif isinstance(statement, Piece):
+            yield Part(name, parameter, self._stated(name, shape, statement))
         else:
-            yield from self._several(name, parameter, said)
+            yield from self._several(name, parameter, statement)
 
     def _several(
         self, name: str, parameter: torch.nn.Parameter, pieces: Sequence[Piece]
@@ -286,6 +291,7 @@ class Job:
 
     @property
     def ended(self) -> bool:
+        """Whether the step is over."""
         return self._ended
 
 
@@ -305,6 +311,19 @@ def named(
             name = f"{number}.{name}" if name in names else name
             names.add(name)
             yield name, parameter
+
+
+def replicated(models: Sequence[torch.nn.Module]) -> frozenset[int]:
+    """Parameters, by identity, that DistributedDataParallel keeps equal on all ranks of the world
+    (of a part of them it says nothing: that part may have its own)."""
+    world = torch.distributed.get_world_size()
+    owners = [m for model in models for m in model.modules()]
+    return frozenset(
+        id(parameter)
+        for owner in owners
+        if isinstance(owner, DistributedDataParallel) and owner.process_group.size() == world
+        for parameter in owner.module.parameters()
+    )
 
 
 def clean(name: str) -> str:

@@ -16,6 +16,7 @@ from shardproof.frontends.builder.shapes import Inference
 from shardproof.frontends.torch.memory import (
     CONSTANT,
     INPUT,
+    STILL,
     Compared,
     Functional,
     Input,
@@ -38,7 +39,7 @@ class Side:
     """``gaps``: operators without a rule, by name, with why; ``derived``: inputs that are others,
     moved, and whether these are read as they are too; ``picks_logarithms``: an entry of
     log-probabilities that the program computes itself is picked; ``literal``: so losses are;
-    ``notes``: printed with the verdict."""
+    ``notes``: printed with the verdict; ``still``: values that no gradient goes through."""
 
     program: Program
     results: list[Result]
@@ -48,6 +49,7 @@ class Side:
     picks_logarithms: bool = False
     literal: bool = False
     notes: tuple[str, ...] = ()
+    still: frozenset[int] = frozenset()
 
 
 #: What a rule raises for arguments that are not those of its operator.
@@ -57,8 +59,9 @@ _MALFORMED = (TypeError, ValueError, AttributeError, IndexError, KeyError, Arith
 class _Rank:
     """Lowers the operators of one rank, in isolation from others."""
 
-    def __init__(self, step: Functional, inference: Inference) -> None:
+    def __init__(self, step: Functional, inference: Inference, marks: bool = False) -> None:
         self.step = step
+        self.marks = marks
         self.lo = Lowering(inference)
         self.known: dict[int, Lowered] = {}
         self.inputs: dict[int, Input] = {i.value: i for i in step.inputs}
@@ -73,11 +76,11 @@ class _Rank:
                 self.hold(op)
                 continue
             try:
-                found = self.lowered(op)
+                results = self.lowered(op)
             except (Unsupported, ShapeMismatch, *_MALFORMED) as error:
                 self.gap(op, str(error) or type(error).__name__)
                 continue
-            for value, result in zip(op.outputs, found, strict=False):
+            for value, result in zip(op.outputs, results, strict=False):
                 if value >= 0:
                     self.known[value] = result
 
@@ -93,11 +96,11 @@ class _Rank:
         """A named input becomes a shard."""
         (value,) = op.outputs
         given = self.inputs[value]
-        held = self.step.values[value]
+        tensor = self.step.values[value]
         box = given.box
         name = given.name if box is None else box.name
-        full = held.shape if box is None else box.full_shape
-        offset = (0,) * len(held.shape) if box is None else box.offset
+        full = tensor.shape if box is None else box.full_shape
+        offset = (0,) * len(tensor.shape) if box is None else box.offset
         domain = None
         if given.low is not None and given.high is not None:
             domain = (given.low, given.high)
@@ -105,9 +108,9 @@ class _Rank:
             Shard(
                 f"batch {name}" if given.kind == "batch" else name,
                 full,
-                held.shape,
+                tensor.shape,
                 tuple(affine(n) for n in offset),
-                held.dtype,
+                tensor.dtype,
                 trainable=given.trainable,
                 kind="batch" if given.kind == "batch" else "",
                 domain=domain,
@@ -119,19 +122,28 @@ class _Rank:
     def lowered(self, op: Op) -> list[Any]:
         if op.name == CONSTANT:
             (value,) = op.outputs
-            held = self.step.values[value]
-            return [constant(self.lo, self.step.constants[value], held.shape, held.dtype)]
+            tensor = self.step.values[value]
+            return [constant(self.lo, self.step.constants[value], tensor.shape, tensor.dtype)]
+        if op.name == STILL:
+            x = self.argument(op.args[0])
+            return [self.stilled(x) if self.marks and isinstance(x, Real) else x]
         rule = rule_of(op.name)
         if rule is None:
             raise Unsupported(f"operator {op.name} has no lowering")
         args = [self.argument(a) for a in op.args]
         kwargs: Mapping[str, Any] = {k: self.argument(v) for k, v in op.kwargs.items()}
         result = rule(self.lo, *args, **kwargs)
-        found = list(result) if isinstance(result, tuple) else [result]
-        for value, x, (shape, _) in zip(op.outputs, found, self.lo.expected, strict=False):
+        results = list(result) if isinstance(result, tuple) else [result]
+        for value, x, (shape, _) in zip(op.outputs, results, self.lo.expected, strict=False):
             if value >= 0 and x is not None and x.shape != shape:
                 raise Unsupported(f"{op.name} is lowered to {list(x.shape)}, not {list(shape)}")
-        return found
+        return results
+
+    def stilled(self, x: Real) -> Real:
+        """The same as a value of its own, through which no gradient goes."""
+        copy: Real = self.lo.emit("view", x, size=x.shape)
+        self.lo.shifts.add(copy.number)
+        return copy
 
     def argument(self, arg: Arg) -> Any:
         if isinstance(arg, Tensor):
@@ -186,11 +198,13 @@ def lower(
     inference: Inference,
     shared: Mapping[str, Any] | None = None,
     literal: bool = False,
+    marks: bool = False,
 ) -> Side:
     """The program of one rank; raises `InvalidInput` where the step compares nothing.  ``shared``:
     tables of constants that the single side has (None: this is that side); ``literal``: losses are
-    entries of log-probabilities (`shardproof.frontends.aten.losses`)."""
-    rank = _Rank(step, inference)
+    entries of log-probabilities (`shardproof.frontends.aten.losses`); ``marks``: operands that no
+    gradient goes to are values of their own."""
+    rank = _Rank(step, inference, marks)
     rank.lo.shared = shared
     rank.lo.literal = literal
     rank.run()
@@ -212,4 +226,5 @@ def lower(
     derived = {name: (d, rank.lo.read(d.base)) for name, d in rank.lo.derived.items()}
     picks = rank.lo.picks_logarithms
     notes = tuple(rank.lo.notes)
-    return Side(program, results, rank.lo.contents, rank.gaps, derived, picks, literal, notes)
+    contents, gaps, still = rank.lo.contents, rank.gaps, frozenset(rank.lo.shifts)
+    return Side(program, results, contents, gaps, derived, picks, literal, notes, still)

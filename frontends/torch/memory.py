@@ -29,6 +29,8 @@ RESHAPE, SLICE, PERMUTE, EXPAND, CONCAT, CAST = (
     "move.cast",
 )
 UNDEFINED, CONSTANT, INPUT = "move.undefined", "move.constant", "move.input"
+#: Its operand, to which no gradient goes from here.
+STILL = "move.still"
 
 
 #: A piece of a tensor: dimension, start, size.
@@ -46,6 +48,8 @@ class Op(NamedTuple):
 
 
 class Value(NamedTuple):
+    """A tensor without memory: its shape and element type."""
+
     shape: tuple[int, ...]
     dtype: str
 
@@ -129,6 +133,8 @@ class _Piece(NamedTuple):
 
 @dataclass(slots=True)
 class Storage:
+    """The pieces that were written to one allocation, and views of it that were read."""
+
     pieces: list[_Piece] = field(default_factory=list)
     views: dict[StridedTensor, int] = field(default_factory=dict)
 
@@ -143,12 +149,14 @@ class Memory:
         self.event = -1
 
     def value(self, shape: Sequence[int], dtype: str) -> int:
+        """A new value of the program, by number."""
         self.out.values.append(Value(tuple(shape), dtype))
         return len(self.out.values) - 1
 
     def emit(
         self, name: str, args: Sequence[Arg], shape: Sequence[int], dtype: str, **kwargs: Arg
     ) -> int:
+        """An operator with one result, whose number is given back."""
         output = self.value(shape, dtype)
         op = Op(name, tuple(args), kwargs, (output,), self.event)
         self.out.ops.append(op)
@@ -162,46 +170,52 @@ class Memory:
     # -- moving -----------------------------------------------------------------------------
 
     def reshape(self, value: int, shape: Sequence[int]) -> int:
-        held = self.out.values[value]
-        if held.shape == tuple(shape):
+        """The same entries in another shape; the value itself where the shape is its own."""
+        tensor = self.out.values[value]
+        if tensor.shape == tuple(shape):
             return value
-        return self.emit(RESHAPE, (Tensor(value), _ints(shape)), shape, held.dtype)
+        return self.emit(RESHAPE, (Tensor(value), _ints(shape)), shape, tensor.dtype)
 
     def slice(self, value: int, dim: int, start: int, size: int) -> int:
-        held = self.out.values[value]
-        if held.shape[dim] == size:
+        """``size`` positions of a dimension from ``start`` on; of all positions, the value
+        itself."""
+        tensor = self.out.values[value]
+        if tensor.shape[dim] == size:
             return value
-        shape = (*held.shape[:dim], size, *held.shape[dim + 1 :])
-        return self.emit(SLICE, (Tensor(value), dim, start, size), shape, held.dtype)
+        shape = (*tensor.shape[:dim], size, *tensor.shape[dim + 1 :])
+        return self.emit(SLICE, (Tensor(value), dim, start, size), shape, tensor.dtype)
 
     def permute(self, value: int, order: Sequence[int]) -> int:
-        held = self.out.values[value]
+        """The value with its dimensions in another order; a reshape where only sizes of 1 move."""
+        tensor = self.out.values[value]
         if tuple(order) == tuple(range(len(order))):
             return value
-        shape = tuple(held.shape[i] for i in order)
-        real = [i for i in order if held.shape[i] != 1]
+        shape = tuple(tensor.shape[i] for i in order)
+        real = [i for i in order if tensor.shape[i] != 1]
         if real == sorted(real):
             return self.reshape(value, shape)
-        return self.emit(PERMUTE, (Tensor(value), _ints(order)), shape, held.dtype)
+        return self.emit(PERMUTE, (Tensor(value), _ints(order)), shape, tensor.dtype)
 
     def expand(self, value: int, shape: Sequence[int]) -> int:
-        held = self.out.values[value]
-        if held.shape == tuple(shape):
+        """The value broadcast to a shape."""
+        tensor = self.out.values[value]
+        if tensor.shape == tuple(shape):
             return value
-        return self.emit(EXPAND, (Tensor(value), _ints(shape)), shape, held.dtype)
+        return self.emit(EXPAND, (Tensor(value), _ints(shape)), shape, tensor.dtype)
 
     def concat(self, values: Sequence[int], dim: int) -> int:
+        """Values one after the other; consecutive rows of one value are a slice of it."""
         if len(values) == 1:
             return values[0]
-        held = [self.out.values[v] for v in values]
-        if prod(held[0].shape[:dim]) == 1:
+        tensors = [self.out.values[v] for v in values]
+        if prod(tensors[0].shape[:dim]) == 1:
             whole = self._rejoined(values, dim)
             if whole >= 0:
                 return whole
-        shape = list(held[0].shape)
-        shape[dim] = sum(h.shape[dim] for h in held)
+        shape = list(tensors[0].shape)
+        shape[dim] = sum(h.shape[dim] for h in tensors)
         items = Items(tuple(Tensor(v) for v in values))
-        return self.emit(CONCAT, (items, dim), shape, held[0].dtype)
+        return self.emit(CONCAT, (items, dim), shape, tensors[0].dtype)
 
     def _rejoined(self, values: Sequence[int], dim: int) -> int:
         """Rows of one value that follow each other, however they were reshaped, are a slice of it
@@ -211,10 +225,10 @@ class Memory:
             return -1
         source, start, stop = first
         for value in values[1:]:
-            found = self._rows_of(value)
-            if found is None or found[0] != source or found[1] != stop:
+            rows = self._rows_of(value)
+            if rows is None or rows[0] != source or rows[1] != stop:
                 return -1
-            stop = found[2]
+            stop = rows[2]
         shape = list(self.out.values[values[0]].shape)
         shape[dim] = sum(self.out.values[v].shape[dim] for v in values)
         return self.reshape(self.slice(source, 0, start, stop - start), shape)
@@ -244,10 +258,11 @@ class Memory:
         return next(trace.tensors_of(*op.args)), first, first + number(size)
 
     def cast(self, value: int, dtype: str) -> int:
-        held = self.out.values[value]
-        if held.dtype == dtype:
+        """The value in another element type."""
+        tensor = self.out.values[value]
+        if tensor.dtype == dtype:
             return value
-        return self.emit(CAST, (Tensor(value), Named("dtype", dtype)), held.shape, dtype)
+        return self.emit(CAST, (Tensor(value), Named("dtype", dtype)), tensor.shape, dtype)
 
     # -- reading ----------------------------------------------------------------------------
 
@@ -355,16 +370,16 @@ class Memory:
         if whole or storage is None or geometry.contiguous(tensor.shape) != _normal(tensor):
             return [tensor]
         last = tensor.offset + prod(tensor.shape)
-        found = [p for p in storage.pieces if p.start < last and tensor.offset < p.stop]
+        pieces = [p for p in storage.pieces if p.start < last and tensor.offset < p.stop]
         at = tensor.offset
-        for piece in found:
+        for piece in pieces:
             if piece.start != at:
                 return [tensor]
             at = piece.stop
-        if at != last or not found:
+        if at != last or not pieces:
             return [tensor]
         result = []
-        for piece in found:
+        for piece in pieces:
             shape = self.out.values[piece.value].shape
             if self.out.messages is Messages.FLAT:
                 shape = (prod(shape),)
@@ -374,13 +389,13 @@ class Memory:
 
     def _covering(self, storage: Storage, first: int, last: int, dtype: str) -> _Piece:
         """One piece that has [first, last), joined of several if need be."""
-        found = [p for p in storage.pieces if p.start < last and first < p.stop]
-        if len(found) == 1 and found[0].start <= first and last <= found[0].stop:
-            return found[0]
+        pieces = [p for p in storage.pieces if p.start < last and first < p.stop]
+        if len(pieces) == 1 and pieces[0].start <= first and last <= pieces[0].stop:
+            return pieces[0]
         parts: list[int] = []
-        at = min([first, *(p.start for p in found)])
+        at = min([first, *(p.start for p in pieces)])
         begin = at
-        for piece in found:
+        for piece in pieces:
             if piece.start > at:
                 parts.append(self.emit(UNDEFINED, (), (piece.start - at,), dtype))
             parts.append(self.reshape(piece.value, (piece.stop - piece.start,)))

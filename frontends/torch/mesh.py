@@ -21,6 +21,8 @@ Ranks = tuple[int, ...]
 
 
 class Axis(NamedTuple):
+    """An axis of the mesh: its name, its extent, and by how much rank numbers step along it."""
+
     name: str
     extent: int
     stride: int
@@ -34,6 +36,7 @@ class Mesh:
 
     @cached_property
     def world(self) -> int:
+        """How many ranks the mesh has."""
         return prod(axis.extent for axis in self.axes)
 
     def place(self, rank: int) -> tuple[int, ...]:
@@ -41,6 +44,7 @@ class Mesh:
         return tuple(rank // axis.stride % axis.extent for axis in self.axes)
 
     def rank(self, place: Sequence[int]) -> int:
+        """The rank at coordinates."""
         return sum(axis.stride * n for axis, n in zip(self.axes, place, strict=True))
 
     def base(self, rank: int, along: frozenset[str]) -> int:
@@ -55,7 +59,7 @@ def digits(ranks: Sequence[int]) -> tuple[tuple[int, int], ...] | None:
     """Ranks as (stride, extent) of every axis that they span, fastest first; None if they are no
     box on any mesh."""
     rest = sorted(ranks)
-    found = []
+    result = []
     while len(rest) > 1:
         stride = rest[1] - rest[0]
         run = next((n for n in range(1, len(rest)) if rest[n] - rest[0] != n * stride), len(rest))
@@ -65,9 +69,9 @@ def digits(ranks: Sequence[int]) -> tuple[tuple[int, int], ...] | None:
         expected = [head + stride * i for head in heads for i in range(run)]
         if expected != rest:
             return None
-        found.append((stride, run))
+        result.append((stride, run))
         rest = heads
-    return tuple(found)
+    return tuple(result)
 
 
 def mesh_of(groups: Iterable[Ranks], world: int, names: Mapping[Ranks, str]) -> Mesh | None:
@@ -90,11 +94,11 @@ def mesh_of(groups: Iterable[Ranks], world: int, names: Mapping[Ranks, str]) -> 
     axes = [
         Axis(called.get((low, high // low), ""), high // low, low) for low, high in reversed(steps)
     ]
-    taken = [axis.name for axis in axes]
+    names_of_axes = [axis.name for axis in axes]
     return Mesh(
         tuple(
             axis
-            if axis.name and taken.count(axis.name) == 1
+            if axis.name and names_of_axes.count(axis.name) == 1
             else axis._replace(name=f"every{axis.stride}")
             for axis in axes
         )
@@ -117,10 +121,10 @@ def spread(mesh: Mesh, group: Ranks, rank: int, along: frozenset[str]) -> Spread
     for i, axis in enumerate(mesh.axes):
         if axis.name not in along:
             continue
-        held = {place[i] for place in places}
-        if len(held) == axis.extent > 1:
+        coordinates = {place[i] for place in places}
+        if len(coordinates) == axis.extent > 1:
             whole.append(axis)
-        elif held != {own[i]}:
+        elif coordinates != {own[i]}:
             return None
     bases = sorted({mesh.base(member, along) for member in group})
     if len(bases) * prod(axis.extent for axis in whole) != len(set(group)) or rank not in group:

@@ -13,16 +13,18 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from shardproof.engine.errors import InvalidInput
-from shardproof.engine.plan.assumption import Assumption
-from shardproof.engine.plan.ir import Addend, Expectation, Plan, Program
+from shardproof.engine.plan.assumption import Assumption, Kind
+from shardproof.engine.plan.assumptions import some
+from shardproof.engine.plan.ir import Addend, Expectation, Plan
 from shardproof.frontends.builder.shapes import Inference
 from shardproof.frontends.torch import messages
+from shardproof.frontends.torch.derivative import only
 from shardproof.frontends.torch.families import Compared, Families, families, shown
 from shardproof.frontends.torch.functional import functional
 from shardproof.frontends.torch.lower import Result, Side, lower
 from shardproof.frontends.torch.memory import Functional
 from shardproof.frontends.torch.mesh import Spread
-from shardproof.frontends.torch.trace import Box, Trace
+from shardproof.frontends.torch.trace import BY_NAME, Box, Trace
 
 LOSS, GRADIENT, OUTPUT = "loss", "gradient", "output"
 #: The kind of rows that ask how losses combine, before it is known.
@@ -103,9 +105,9 @@ def sides(
                 known[number] = other, lower(other, inference, tables, literal=True)
         step, alone = known[ALONE]
         own = {rank: known[rank] for rank in own}
-    found = _families(parallel, own, together)
+    families = _families(parallel, own, together)
     ranks = tuple(side for _, side in own.values())
-    return Sides(alone, step, ranks, tuple(s for s, _ in own.values()), found)
+    return Sides(alone, step, ranks, tuple(s for s, _ in own.values()), families)
 
 
 def uncaptured(single: Trace | None, parallel: Sequence[Trace], known: Known) -> Sequence[int]:
@@ -149,12 +151,12 @@ def _alone(trace: Trace, inference: Inference) -> tuple[Functional, Side]:
     return step, lower(step, inference)
 
 
-def plan(found: Sides, name: str = "torch", combination: Combination | None = None) -> Plan:
+def plan(sides: Sides, name: str = "torch", combination: Combination | None = None) -> Plan:
     """The plan, with losses combined in one way; with None, there is a row for every way there is
     (to find out which holds: such a plan is no question for a verdict)."""
-    builder = _Rows(found)
+    builder = _Rows(sides)
     if combination is None:
-        ways = enumerate(combinations(found))
+        ways = enumerate(combinations(sides))
         losses = [row for n, way in ways for row in builder.losses(way, f"{CANDIDATE} {n}")]
         rows: tuple[Expectation, ...] = (*losses, *builder.tensors())
     else:
@@ -163,68 +165,55 @@ def plan(found: Sides, name: str = "torch", combination: Combination | None = No
         raise InvalidInput("the single side has no loss, no gradient and no output to compare")
     return Plan(
         name,
-        found.single.program,
-        tuple(family.program for family in found.families.families),
+        sides.single.program,
+        tuple(family.program for family in sides.families.families),
         microbatches=1,
-        assumed=(*assumed(found), *moved(found)),
-        notes=(*notes(found), *(() if combination is None else (combination.text(),))),
+        assumed=(*assumed(sides), *moved(sides)),
+        notes=(*notes(sides), *(() if combination is None else (combination.text(),))),
         expectations=rows,
     )
 
 
-def moved(found: Sides) -> tuple[Assumption, ...]:
+def moved(sides: Sides) -> tuple[Assumption, ...]:
     """Inputs that are others, moved, where these are read too: a proof holds whatever they are, a
     difference may need that they have nothing to do with each other."""
     return tuple(
         Assumption("stand-in", name, "", f"{name} is taken for any numbers, whatever {d.base} is")
-        for name, (d, otherwise) in found.single.derived.items()
-        if otherwise or any(side.derived.get(name, (d, True))[1] for side in found.ranks)
+        for name, (d, otherwise) in sides.single.derived.items()
+        if otherwise or any(side.derived.get(name, (d, True))[1] for side in sides.ranks)
     )
 
 
-def probe(found: Sides) -> Plan:
+def probe(sides: Sides) -> Plan:
     """The plan in which every way to combine losses is a row.  Where all ranks run one program,
     nothing else is in it: what no loss depends on, nobody waits for."""
-    whole = plan(found)
+    whole = plan(sides)
     if len(whole.programs) > 1:
         return whole
     rows = tuple(r for r in whole.expectations if r.kind.startswith(CANDIDATE))
     if not rows:
         return whole
     single = {a.value for row in rows for a in row.single}
-    held = {a.value for row in rows for a in row.held}
+    values = {a.value for row in rows for a in row.held}
     return replace(
         whole,
-        single=_only(whole.single, single),
-        programs=tuple(_only(program, held) for program in whole.programs),
+        single=only(whole.single, single),
+        programs=tuple(only(program, values) for program in whole.programs),
         expectations=rows,
     )
-
-
-def _only(program: Program, results: set[int]) -> Program:
-    """The program without what some results do not depend on."""
-    (body,) = program.bodies
-    needed = set(results)
-    kept = []
-    for op in reversed(body.ops):
-        if not needed.isdisjoint(op.outputs):
-            kept.append(op)
-            needed.update(op.inputs)
-    own = tuple(value for value in body.results if value in results)
-    return replace(program, bodies=(replace(body, ops=tuple(kept[::-1]), results=own),))
 
 
 class _Rows:
     """The rows of the table."""
 
-    def __init__(self, found: Sides) -> None:
-        self.families = found.families
-        self.single = found.single.results
+    def __init__(self, sides: Sides) -> None:
+        self.families = sides.families
+        self.single = sides.single.results
         self.held: dict[tuple[str, str], list[tuple[int, Compared]]] = {}
-        for number, family in enumerate(found.families.families):
+        for number, family in enumerate(sides.families.families):
             for compared in family.results:
                 self.held.setdefault(compared.result.compared.row, []).append((number, compared))
-        self.bases = {f.program.base: n for n, f in enumerate(found.families.families)}
+        self.bases = {f.program.base: n for n, f in enumerate(sides.families.families)}
 
     def of(self, kind: str) -> list[Result]:
         return [r for r in self.single if r.compared.kind == kind]
@@ -261,10 +250,10 @@ class _Rows:
     def groups(self, way: Combination) -> list[Spread]:
         """The groups of ranks whose losses combine, as programs name them; none, if some cannot be
         named so."""
-        found = [self.families.spread(group, group[0]) for group in way.groups]
-        if any(one is None for one in found):
+        spreads = [self.families.spread(group, group[0]) for group in way.groups]
+        if any(one is None for one in spreads):
             return []
-        return list(dict.fromkeys(one for one in found if one is not None))
+        return list(dict.fromkeys(one for one in spreads if one is not None))
 
     @staticmethod
     def addend(
@@ -298,38 +287,39 @@ class _Rows:
         together."""
         single = (Addend(0, 0, result.value),)
         kind, name = row
-        found = self.held.get(row, [])
-        if not found:
+        parts = self.held.get(row, [])
+        if not parts:
             yield Expectation(kind, name, single, ())
         done: set[int] = set()
-        for index, (number, other) in enumerate(found):
+        for index, (number, other) in enumerate(parts):
             if index in done:
                 continue
-            if other.result.value < 0:
-                yield Expectation(kind, name, single, ())
-                continue
             box = other.result.compared.box
+            if other.result.value < 0:
+                if box is None or 0 not in box.shape:  # nothing is held where a shard is empty
+                    yield Expectation(kind, name, single, ())
+                continue
             group = self.partial(number, box)
             programs = [self.bases[rank] for rank in group.ranks]
             over = tuple((axis, "partial") for axis in group.axes)
             # A program may hold several pieces: each is a row, and adds up with those of its box.
-            together = [index] if not programs else self.alike(found, index, programs)
+            together = [index] if not programs else self.alike(parts, index, programs)
             done.update(together)
             addends = tuple(
                 self.addend(n, h, factor(box), over)
-                for n, h in (found[i] for i in together)
+                for n, h in (parts[i] for i in together)
                 if h.result.value >= 0
             )
             yield Expectation(kind, name, single, addends, other.offset or ())
 
     @staticmethod
     def alike(
-        found: Sequence[tuple[int, Compared]], index: int, programs: Sequence[int]
+        parts: Sequence[tuple[int, Compared]], index: int, programs: Sequence[int]
     ) -> list[int]:
         """``found[index]``, and of every other program the first of what it holds of that box."""
-        own, other = found[index]
+        own, other = parts[index]
         first = {own: index}
-        for i, (number, compared) in enumerate(found):
+        for i, (number, compared) in enumerate(parts):
             if number in programs and compared.offset == other.offset:
                 first.setdefault(number, i)
         return [*first.values()]
@@ -339,17 +329,18 @@ class _Rows:
         ranks = partial(box)
         if not ranks:
             return Spread((), ())
-        found = self.families.spread(ranks, self.families.families[number].first)
-        if found is None:
+        spread = self.families.spread(ranks, self.families.families[number].first)
+        if spread is None:
             raise InvalidInput(f"a partial value over ranks {list(ranks)[:16]}, which are no group")
-        return found
+        return spread
 
 
-def assumed(found: Sides) -> Iterator[Assumption]:
-    """What is assumed of ranks that were not captured."""
-    ranks = found.families.assumed
+def assumed(sides: Sides) -> Iterator[Assumption]:
+    """What is assumed of the parts that ranks have, and of ranks that were not captured."""
+    yield from parts(sides)
+    ranks = sides.families.assumed
     if ranks:
-        captured = shown(tuple(step.trace.rank for step in found.steps))
+        captured = shown(tuple(step.trace.rank for step in sides.steps))
         yield Assumption(
             "not captured",
             f"ranks {shown(ranks)}",
@@ -370,6 +361,8 @@ def partial(box: Box | None) -> tuple[int, ...]:
 
 
 def factor(box: Box | None) -> Fraction:
+    """What a partial tensor counts for in the sum over its ranks: 1, or 1 over their number for an
+    average."""
     if box is None or not box.partial:
         return Fraction(1)
     ((op, ranks),) = box.partial
@@ -378,11 +371,11 @@ def factor(box: Box | None) -> Fraction:
     return Fraction(1, len(ranks)) if op == "avg" else Fraction(1)
 
 
-def check_names(found: Sides) -> None:
+def check_names(sides: Sides) -> None:
     """Parameters of the parallel side are boxes of parameters of the single side; raises
     `InvalidInput` for one that is not, by name."""
-    full = {i.name: found.single_step.values[i.value].shape for i in found.single_step.inputs}
-    for step in found.steps:
+    full = {i.name: sides.single_step.values[i.value].shape for i in sides.single_step.inputs}
+    for step in sides.steps:
         for local, box in step.boxes.items():
             where = f"rank {step.trace.rank}"
             if box.name not in full:
@@ -393,44 +386,61 @@ def check_names(found: Sides) -> None:
                 raise InvalidInput(
                     f"parameter {local} has full shape {list(box.full_shape)} by {box.said}, the "
                     f"single side has {list(full[box.name])}"
-                    + (f"; {_STATE}" if box.said == "same name" else ""),
+                    + (f"; {_STATE}" if box.said in BY_NAME else ""),
                     where,
                 )
 
 
 _STATE = "job.start(model, parameters={name: sp.piece(...)}) says which part of a parameter it is"
 
-_SAID = {
-    "DTensor": "as its DTensor spec says",
-    "stated": "as stated in job.start",
-    "Megatron": "as Megatron's metadata for checkpoints says",
-    "same name": "all of the parameter of the same name",
-    "computed": "computed from the full one",
+#: Who says which part of a parameter a rank has: the kind of assumption that it is, and in words.
+_SAID: dict[str, tuple[Kind, str]] = {
+    "DTensor": ("framework", "as its DTensor spec says"),
+    "DDP": ("framework", "all of the parameter of the same name, as DDP gives it to every rank"),
+    "stated": ("stated", "as stated in job.start"),
+    "Megatron": ("framework", "as Megatron's metadata for checkpoints says"),
+    "same name": ("inferred", "all of the parameter of the same name"),
+    "computed": ("stated", "computed from the full one"),
 }
 
 
-def notes(found: Sides) -> tuple[str, ...]:
-    """What is assumed of inputs, by source, with counts; what the recorder had to assume."""
-    counts = Counter(box.said for step in found.steps for box in step.boxes.values())
-    lines = [
-        f"parameters of ranks are {_SAID.get(said, said)} ({count} of {counts.total()})"
-        for said, count in sorted(counts.items())
-    ]
-    if not any(r.value >= 0 and r.compared.kind == GRADIENT for r in found.single.results):
+def parts(sides: Sides) -> Iterator[Assumption]:
+    """What is assumed of the parts of parameters that ranks have, by who says it, with counts.
+
+    Where nothing but the name and the shape speaks, it is inferred; one rank has all there is.
+    """
+    counts = Counter(box.said for step in sides.steps for box in step.boxes.values())
+    for source, count in sorted(counts.items()):
+        kind, how = _SAID.get(source, ("user's word", f"as {source} says"))
+        if kind == "inferred" and all(step.trace.world_size == 1 for step in sides.steps):
+            kind = "default"
+        names = dict.fromkeys(
+            name for step in sides.steps for name, box in step.boxes.items() if box.said == source
+        )
+        text = f"parameters of ranks are {how} ({count} of {counts.total()})"
+        if kind == "inferred":
+            text += f": {some(names)}; parameters={{name: sp.same(name)}} of job.start states it"
+        yield Assumption(kind, "parameters of ranks", "capture", text)
+
+
+def notes(sides: Sides) -> tuple[str, ...]:
+    """What the recorder had to assume, and what is not compared."""
+    lines = []
+    if not any(r.value >= 0 and r.compared.kind == GRADIENT for r in sides.single.results):
         lines.append("no gradients compared: the single side has none")
-    lines += [note for step in (found.single_step, *found.steps) for note in step.trace.notes]
-    lines += [note for side in (found.single, *found.ranks) for note in side.notes]
+    lines += [note for step in (sides.single_step, *sides.steps) for note in step.trace.notes]
+    lines += [note for side in (sides.single, *sides.ranks) for note in side.notes]
     return tuple(dict.fromkeys(lines))
 
 
-def combinations(found: Sides) -> list[Combination]:
+def combinations(sides: Sides) -> list[Combination]:
     """Every way in which losses may combine, simple ones first: every rank by itself, then ranks
     at equal distances, as the axes of a mesh lie."""
-    builder = _Rows(found)
+    builder = _Rows(sides)
     own = builder.held.get((LOSS, LOSS), [])
     terms = Counter(number for number, _ in own)
     most = max(len(builder.of(LOSS)), *terms.values(), 0)
-    ranks = sorted(r for n in terms for r in found.families.families[n].ranks)
+    ranks = sorted(r for n in terms for r in sides.families.families[n].ranks)
     count = len(ranks)
     result: dict[tuple[str, str, frozenset[Spread]], Combination] = {}
     for size in (n for n in range(1, count + 1) if count % n == 0):

@@ -8,6 +8,7 @@ computed besides, as *shadows*, so that Python may read them.
 
 from __future__ import annotations
 
+import inspect
 import sys
 import sysconfig
 from collections.abc import Iterable, Mapping, Sequence
@@ -122,6 +123,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.names: dict[int, str] = {}
         self.stack: list[str] = []
         self.groups: dict[tuple[int, ...], str] = {}
+        self.functions: dict[str, None] = {}
         self.splits = Splits(lambda path: not _machinery(path))
 
     # -- tensors ----------------------------------------------------------------------------
@@ -153,9 +155,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if x.device.type != "cpu" or x.numel() > MOST_SHADOW:
             return
         with _disable_current_modes(), torch.no_grad():
-            held = torch.empty(0, dtype=x.dtype).set_(x.untyped_storage())
-            self._shadows.storages[key] = held.untyped_storage()
-            values = held.clone()
+            storage = torch.empty(0, dtype=x.dtype).set_(x.untyped_storage())
+            self._shadows.storages[key] = storage.untyped_storage()
+            values = storage.clone()
             raw = bytes(values.view(torch.uint8).numpy().tobytes()) if values.numel() else b""
             count = values.numel()
         whole = StridedTensor(
@@ -226,13 +228,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _group_names(self, func: Any, args: Sequence[Any]) -> list[Arg]:
         """Arguments of an operator; names of groups as their ranks."""
-        found = [self.arg(x) for x in args]
+        arguments = [self.arg(x) for x in args]
         if func.namespace == "_c10d_functional":
             for i, argument in enumerate(func._schema.arguments[: len(args)]):
                 if argument.name == "group_name" and isinstance(args[i], str):
                     group = _resolve_process_group(args[i])
-                    found[i] = self._group(group)
-        return found
+                    arguments[i] = self._group(group)
+        return arguments
 
     def _group(self, group: ProcessGroup) -> Ranks:
         """A process group, whose name is kept if a mesh gave it one."""
@@ -244,6 +246,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     # -- events -----------------------------------------------------------------------------
 
     def append(self, event: Event) -> int:
+        """The number of an event; known values of the memory that it writes are forgotten."""
         written = {self.tensors[n].storage for n in (*event.writes, *tensors_of(*event.outputs))}
         if event.name != CONSTANT and written:
             for number in [n for n in self._values if self.tensors[n].storage in written]:
@@ -278,23 +281,25 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         )
 
-    def _where(self) -> tuple[int, int, bool]:
-        """Source, module and whether this is backward, of what is dispatched now."""
+    def _where(self) -> tuple[int, int, bool, bool]:
+        """Source, module, and whether this is backward, and code of the program's in it, of what is
+        dispatched now."""
         text, engine = place(sys._getframe(2))
         node = torch._C._current_autograd_node()
         if node is not None and engine:
             known = self._forward.get(node._sequence_nr())
             if known is not None:
-                return (*known, True)
+                return (*known, True, False)
         source = self._sources.setdefault(text, len(self._sources))
         path = self.stack[-1] if self.stack else ""
         module = self._modules.setdefault(path, len(self._modules))
         if node is None:
             number = torch.autograd._get_sequence_nr() - 1
             self._forward.setdefault(number, (source, module))
-            return source, module, False
+            return source, module, False, False
         known = self._forward.get(node._sequence_nr())
-        return source, known[1] if known is not None and not self.stack else module, True
+        module = known[1] if known is not None and not self.stack else module
+        return source, module, True, not engine
 
     # -- dispatch ---------------------------------------------------------------------------
 
@@ -321,7 +326,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif func.namespace == "c10d":
             self._shadows.forget(func, args)
         outputs = tuple(self.arg(x) for x in (out if isinstance(out, (list, tuple)) else (out,)))
-        source, module, backward = self._where()
+        source, module, backward, own = self._where()
         named = {
             key: self.arg(value)
             for key, value in kwargs.items()
@@ -342,19 +347,29 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 backward,
                 work,
                 writes=self._written(func, args, kwargs),
+                still=() if backward else self._still(args, kwargs),
+                own=own,
             )
         )
         return out
 
     def _written(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> tuple[int, ...]:
         """Tensors that the schema says are written, in its order."""
-        found = []
+        numbers = []
         for i, argument in enumerate(func._schema.arguments):
             if argument.alias_info is None or not argument.alias_info.is_write:
                 continue
             value = args[i] if i < len(args) else kwargs.get(argument.name)
-            found += [self.tensor(x).number for x in flat(value) if isinstance(x, torch.Tensor)]
-        return tuple(found)
+            numbers += [self.tensor(x).number for x in flat(value) if isinstance(x, torch.Tensor)]
+        return tuple(numbers)
+
+    def _still(self, args: Any, kwargs: Mapping[str, Any]) -> tuple[int, ...]:
+        """Operands that autograd sends no gradient to.  Where it is off, nothing is said: what a
+        custom function computes there gets its gradient from that function."""
+        if self.world_size > 1 or not torch.is_grad_enabled():
+            return ()
+        operands = _tensors((*args, *kwargs.values()))
+        return tuple(self.tensor(x).number for x in operands if not x.requires_grad)
 
     def _real(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         """What has no shape without values: a constant, if it depends on no input."""
@@ -387,9 +402,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._works[id(work)] = (work, self._work)
 
     def waited(self, work: Any) -> None:
+        """Note that the handle of an asynchronous collective was waited for."""
         known = self._works.get(id(work))
         if known is not None:
             self.mark(WAIT, kwargs={"work": known[1]})
+
+    def differentiated(self, function: type[torch.autograd.Function]) -> None:
+        """The backward of a function runs that is written in Python."""
+        code = inspect.unwrap(function.backward).__code__
+        if not _machinery(code.co_filename):
+            text = f"{code.co_filename}:{code.co_firstlineno} ({code.co_name})"
+            self.functions.setdefault(text)
 
     # -- modules ----------------------------------------------------------------------------
 
@@ -400,9 +423,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.names.setdefault(id(module), path)
 
     def entered(self, module: torch.nn.Module, *_: Any) -> None:
+        """Hook before a module's forward: operators from here on are that module's."""
         self.stack.append(self.names.get(id(module), self.stack[-1] if self.stack else ""))
 
     def left(self, *_: Any) -> None:
+        """Hook after a module's forward."""
         if self.stack:
             self.stack.pop()
 
@@ -424,6 +449,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             tuple(self.notes),
             tuple((name, ranks) for ranks, name in self.groups.items()),
             tuple(self.splits.found),
+            tuple(self.functions),
         )
 
 

@@ -63,6 +63,9 @@ class Meeting:
 
 @dataclass
 class World:
+    """What ranks share: who has come to which collective, messages on their way, whether anything
+    moved."""
+
     meetings: dict[tuple[tuple[int, ...], int], Meeting] = field(default_factory=dict)
     mail: dict[tuple[int, int], list[torch.Tensor]] = field(default_factory=dict)
     moved: bool = False
@@ -70,10 +73,10 @@ class World:
 
 def real(dtype: str) -> torch.dtype:
     """Floating types as float64: rounding is no matter here."""
-    found = torch.float64 if "float" in dtype else getattr(torch, dtype, None)
-    if not isinstance(found, torch.dtype):
+    kind = torch.float64 if "float" in dtype else getattr(torch, dtype, None)
+    if not isinstance(kind, torch.dtype):
         raise TooLarge(f"{dtype[:40]} is no element type")
-    return found
+    return kind
 
 
 class Rank:
@@ -110,11 +113,13 @@ class Rank:
         self.spoiled: set[int] = set()
 
     def view(self, arg: Arg) -> torch.Tensor:
+        """The tensor on this rank's memory, as a strided view of real numbers."""
         assert isinstance(arg, Tensor)
         tensor: StridedTensor = self.trace.tensors[arg.number]
         return self.memory[tensor.storage].as_strided(tensor.shape, tensor.strides, tensor.offset)
 
     def value(self, arg: Arg) -> Any:
+        """An argument as PyTorch takes it, tensors as views of this rank's memory."""
         if isinstance(arg, Tensor):
             return self.view(arg)
         if isinstance(arg, Items):
@@ -128,6 +133,7 @@ class Rank:
     # -- events -----------------------------------------------------------------------------
 
     def run(self) -> Generator[None, None, None]:
+        """Every event in its order, by PyTorch; it yields while it waits for other ranks."""
         for event in self.trace.events:
             if event.name == trace.WAIT:
                 yield from self.arrived(event.kwargs.get("work"))
@@ -144,6 +150,7 @@ class Rank:
                 self.operator(event)
 
     def operator(self, event: Event) -> None:
+        """One ATen operator, run by PyTorch on this rank's memory."""
         results = [Tensor(n) for n in trace.tensors_of(*event.outputs)]
         if event.name.startswith(ALLOCATES) and not event.writes:
             return
@@ -163,10 +170,10 @@ class Rank:
         for part in event.name.split("."):
             overload = getattr(overload, part)
         kwargs = {k: self.value(v) for k, v in event.kwargs.items()}
-        found: Any = overload(*(self.value(a) for a in event.args), **kwargs)
+        result: Any = overload(*(self.value(a) for a in event.args), **kwargs)
         if event.writes:
             return
-        flat = found if isinstance(found, (list, tuple)) else (found,)
+        flat = result if isinstance(result, (list, tuple)) else (result,)
         for output, value in zip(event.outputs, flat, strict=True):
             if isinstance(output, Tensor):
                 self.view(output).copy_(value)
@@ -181,6 +188,8 @@ class Rank:
                 self.spoiled.add(self.trace.tensors[tensor.number].storage)
 
     def mark(self, event: Event) -> None:
+        """What the job noted: inputs are filled with the drawn numbers, compared tensors are
+        kept."""
         name = str(event.kwargs.get("name", ""))
         if event.name in (trace.BATCH, trace.FULL):
             (number,) = trace.tensors_of(*event.outputs)
@@ -214,6 +223,7 @@ class Rank:
     # -- collectives ------------------------------------------------------------------------
 
     def collective(self, event: Event) -> Generator[None, None, None]:
+        """One collective or message, by what it is to do; it yields until all members have come."""
         name = event.name.split(".")[1].strip("_")
         if name in ("send", "recv"):
             yield from self.message(event, name)
@@ -227,6 +237,7 @@ class Rank:
         yield from self.meet(event, name, group, sources, targets)
 
     def in_place(self, event: Event, name: str) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """The tensors that a collective reads, and those that it writes."""
         first = [self.view(Tensor(n)) for n in trace.tensors_of(event.args[0])]
         if name in ("allreduce", "allreduce_coalesced", "broadcast"):
             return first, first
@@ -241,6 +252,8 @@ class Rank:
         sources: Sequence[torch.Tensor],
         targets: Sequence[torch.Tensor],
     ) -> Generator[None, None, None]:
+        """Wait until all of a group have come to their next collective; then write what it gives
+        this rank."""
         number = self.issued.get(tuple(group), 0)
         self.issued[tuple(group)] = number + 1
         meeting = self.world.meetings.setdefault((tuple(group), number), Meeting())
@@ -251,11 +264,12 @@ class Rank:
         self.world.moved = True
         members = [meeting.brought[r] for r in group]
         own = group.index(self.trace.rank)
-        found = joined(name, event, members, own)
-        for target, value in zip(targets, found, strict=True):
+        results = joined(name, event, members, own)
+        for target, value in zip(targets, results, strict=True):
             target.copy_(value.reshape(target.shape))
 
     def message(self, event: Event, name: str) -> Generator[None, None, None]:
+        """A send, which does not wait, or a receive, which yields until the message is there."""
         ranks = group_of(event).ranks
         (peer,) = [a for a in event.args[:3] if isinstance(a, int) and not isinstance(a, bool)][:1]
         other = ranks[peer]
@@ -301,6 +315,7 @@ class Rank:
 
 
 def boxed(full: torch.Tensor, box: Box) -> torch.Tensor:
+    """The part of a full tensor that a box names."""
     for dim, (start, size) in enumerate(zip(box.offset, box.shape, strict=True)):
         full = full.narrow(dim, start, size)
     return full

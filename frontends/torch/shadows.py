@@ -42,6 +42,7 @@ class Shadows:
         self.storages: dict[int, Any] = {}
 
     def known(self, x: torch.Tensor) -> bool:
+        """Whether the memory of a tensor has real numbers beside its fake ones."""
         return x.untyped_storage()._cdata in self.storages
 
     def real(self, x: Any) -> Any:
@@ -80,8 +81,8 @@ class Shadows:
                 real = func(*self.real(args), **{k: self.real(v) for k, v in kwargs.items()})
         except (KeyError, RuntimeError, IndexError):
             return False
-        found = [x for x in flat(real) if isinstance(x, torch.Tensor)]
-        for x, y in zip(results, found, strict=False):
+        tensors = [x for x in flat(real) if isinstance(x, torch.Tensor)]
+        for x, y in zip(results, tensors, strict=False):
             self.storages[x.untyped_storage()._cdata] = y.untyped_storage()
         return True
 

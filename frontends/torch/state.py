@@ -8,8 +8,11 @@ from typing import NamedTuple
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.findings import Finding
 from shardproof.frontends.torch import geometry, trace
-from shardproof.frontends.torch.memory import Functional, Memory, Messages
+from shardproof.frontends.torch.memory import STILL, Functional, Memory, Messages
 from shardproof.frontends.torch.trace import Arg, Event, Items, StridedTensor, Tensor, Trace
+
+#: Types of elements that have gradients.
+FLOATING = ("float", "bfloat", "complex")
 
 
 class Pending(NamedTuple):
@@ -34,6 +37,8 @@ class State:
     def __init__(self, recorded: Trace, messages: Messages = Messages.TENSORS) -> None:
         self.trace = recorded
         self.out = Functional(recorded, messages)
+        #: Tensors of the event at hand that no gradient goes to.
+        self.still: frozenset[int] = frozenset()
         self.memory = Memory(self.out)
         self.pending: dict[int, Pending] = {}
         #: Receives that were posted, by their handle: from whom, and where to.
@@ -42,11 +47,13 @@ class State:
         self.arrived: dict[int, list[int]] = {}
 
     def held(self, arg: Arg) -> StridedTensor:
+        """Where a tensor argument lies: storage, offset, shape and strides."""
         if not isinstance(arg, Tensor):
             raise InvalidInput(f"expected a tensor, found {arg!r}"[:200])
         return self.trace.tensors[arg.number]
 
     def read(self, arg: Arg) -> int:
+        """The value that the memory of a tensor holds now."""
         return self.memory.read(self.held(arg))
 
     # -- time -------------------------------------------------------------------------------
@@ -75,8 +82,8 @@ class State:
                     self.memory.emit("comm.recv", (peer,), tensor.shape, tensor.dtype)
                     for peer, tensor in self.posted[handle]
                 ]
-        for (_, tensor), found in zip(own, self.arrived.pop(work, []), strict=True):
-            self.memory.write(tensor, found)
+        for (_, tensor), value in zip(own, self.arrived.pop(work, []), strict=True):
+            self.memory.write(tensor, value)
         self.posted.pop(work, None)
 
     def in_time(self, event: Event) -> None:
@@ -105,6 +112,7 @@ class State:
         return bool(made) and all(storage in read for storage in made)
 
     def too_early(self, event: Event, pending: Event, early: bool) -> None:
+        """A finding: memory is read or written while a collective on it is under way."""
         sources = self.trace.sources
         what = "reads or writes the result of" if early else "writes what is still read by"
         issued = pending.name.split(".")[1].strip("_")
@@ -121,15 +129,25 @@ class State:
         )
 
     def write(self, arg: Arg, value: int) -> None:
+        """Write a value to the memory of a tensor."""
         self.memory.write(self.held(arg), value)
 
     def values(self, arg: Arg) -> Arg:
         """An argument with the numbers of values in place of those of tensors."""
         if isinstance(arg, Tensor):
-            return Tensor(self.read(arg))
+            value = self.read(arg)
+            return Tensor(self.stilled(value) if arg.number in self.still else value)
         if isinstance(arg, Items):
             return Items(tuple(self.values(a) for a in arg.items))
         return arg
 
+    def stilled(self, value: int) -> int:
+        """A value as an operand to which no gradient goes."""
+        shape, dtype = self.out.values[value]
+        if not dtype.startswith(FLOATING):
+            return value
+        return self.memory.emit(STILL, (Tensor(value),), shape, dtype)
+
     def fresh(self, tensor: StridedTensor) -> int:
+        """A value of the shape and type of a tensor, with nothing written to memory."""
         return self.memory.value(tensor.shape, tensor.dtype)

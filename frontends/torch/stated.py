@@ -53,10 +53,13 @@ class TensorSpec:
 
 
 def piece(name: str, *, dim: int, start: int, size: int) -> Piece:
+    """State that a parameter is ``size`` positions along ``dim``, from ``start`` on, of the full
+    ``name``."""
     return Piece(name, dim, int(start), int(size))
 
 
 def same(name: str) -> Same:
+    """State that a parameter is all of the full parameter ``name``."""
     return Same(name)
 
 

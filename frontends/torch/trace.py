@@ -23,6 +23,8 @@ MOST_DIMENSIONS, MOST_ELEMENTS = 24, 1 << 50
 
 #: Marks of the job, as names of events.
 BATCH, FULL, PARAMETER, CONSTANT = "job.batch", "job.full", "job.parameter", "job.constant"
+#: Who says of a box that it is all of the parameter, since it has its name and shape.
+BY_NAME = ("same name", "DDP")
 START, END, WAIT = "job.start", "job.end", "job.wait"
 
 
@@ -43,6 +45,8 @@ class Tensor(msgspec.Struct, frozen=True, array_like=True, tag="t"):
 
 
 class Items(msgspec.Struct, frozen=True, array_like=True, tag="l"):
+    """A list or tuple argument."""
+
     items: tuple[Arg, ...]
 
 
@@ -65,8 +69,8 @@ Arg: TypeAlias = "int | float | bool | str | Tensor | Items | Named | Ranks | No
 class Box(msgspec.Struct, frozen=True):
     """Which part of a full tensor a local one is, and who says so.
 
-    ``said``: "computed", "DTensor", "stated", "same name".  ``partial``: ranks over which local
-    tensors have to be added up to get the box (the framework's Partial), with the reduction.
+    ``said``: "computed", "DTensor", "DDP", "stated", "same name".  ``partial``: ranks over which
+    local tensors have to be added up to get the box (the framework's Partial), with the reduction.
     """
 
     name: str
@@ -83,7 +87,9 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``source``: index into `Trace.sources`; ``module``: the path of the module whose forward runs,
     or whose forward is differentiated; ``work``: the handle that a collective gave (0: none), which
-    a mark `WAIT` names; ``writes``: tensors that the operator's schema says it writes.
+    a mark `WAIT` names; ``writes``: tensors that the operator's schema says it writes;
+    ``still``: operands that no gradient goes to (``detach``, ``no_grad``), of the single side's
+    forward; ``own``: of backward, but not of autograd's own (a custom function, a hook).
     """
 
     name: str
@@ -96,6 +102,8 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     work: int = 0
     boxes: tuple[Box, ...] = ()
     writes: tuple[int, ...] = ()
+    still: tuple[int, ...] = ()
+    own: bool = False
 
 
 class Trace(msgspec.Struct, frozen=True):
@@ -104,7 +112,8 @@ class Trace(msgspec.Struct, frozen=True):
     ``constants``: values of tensors that depend on no input, as bytes of their element type, by the
     number that an event `CONSTANT` names.  ``notes``: what the recorder had to assume.
     ``groups``: process groups that the program gave a name; ``splits``: ranks that it tells from
-    the others, by comparing the number of a rank.
+    the others, by comparing the number of a rank.  ``functions``: backwards of the program's own
+    functions that ran.
     """
 
     rank: int
@@ -117,6 +126,7 @@ class Trace(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
     groups: tuple[tuple[str, tuple[int, ...]], ...] = ()
     splits: tuple[tuple[int, ...], ...] = ()
+    functions: tuple[str, ...] = ()
 
 
 def tensors_of(*args: Arg) -> Iterator[int]:
@@ -154,8 +164,8 @@ def check(trace: Trace) -> None:
     """Every number that names something names it; raises `InvalidInput` otherwise."""
     if not 0 <= trace.rank < trace.world_size:
         raise InvalidInput(f"rank {trace.rank} of {trace.world_size}")
-    told = (*trace.splits, *(ranks for _, ranks in trace.groups))
-    if any(not 0 <= rank < trace.world_size for ranks in told for rank in ranks):
+    groups = (*trace.splits, *(ranks for _, ranks in trace.groups))
+    if any(not 0 <= rank < trace.world_size for ranks in groups for rank in ranks):
         raise InvalidInput(f"a group of ranks that are none of {trace.world_size}")
     for number, tensor in enumerate(trace.tensors):
         fits = (
@@ -167,7 +177,7 @@ def check(trace: Trace) -> None:
             raise InvalidInput(f"tensor {number} has shape {list(tensor.shape)[:30]}")
     for number, event in enumerate(trace.events):
         named = tensors_of(*event.args, *event.kwargs.values(), *event.outputs)
-        if any(not 0 <= n < len(trace.tensors) for n in (*named, *event.writes)):
+        if any(not 0 <= n < len(trace.tensors) for n in (*named, *event.writes, *event.still)):
             raise InvalidInput(f"event {number} ({event.name[:60]}) names a tensor that is none")
         inside = 0 <= event.source < len(trace.sources) and 0 <= event.module < len(trace.modules)
         if not inside:

@@ -47,6 +47,7 @@ class Watched(int):
 
     @classmethod
     def of(cls, number: int, values: Values, splits: Splits) -> Watched:
+        """The number with the tables in which what is computed of it is noted."""
         made = cls(number)
         made.values, made.splits = values, splits
         return made

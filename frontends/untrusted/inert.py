@@ -66,9 +66,9 @@ class Record:
             fields.clear()
 
 
-def record_class(kind: str, fields: tuple[str, ...]) -> type[Record]:
-    """A class of records with exactly ``fields``."""
-    made: type[Record] = type(kind, (Record,), {"__slots__": fields, "kind": kind})
+def record_class(kind: str, fields: tuple[str, ...], base: type[Record] = Record) -> type[Record]:
+    """A class of records with exactly ``fields``; ``base``: how it takes a state over."""
+    made: type[Record] = type(kind, (base,), {"__slots__": fields, "kind": kind})
     made._puts = tuple((name, getattr(made, name).__set__) for name in fields)
     return made
 

@@ -50,10 +50,12 @@ class DeepSeekConfig(ModelConfig, frozen=True):
 
     @property
     def has_experts(self) -> bool:
+        """Always: layers from ``dense_layers`` on are mixtures of experts."""
         return True
 
     @property
     def mixture(self) -> Mixture:
+        """What its mixtures of experts compute: experts, choice, scoring and loss of balance."""
         return Mixture(
             self.experts,
             self.chosen,
@@ -70,9 +72,11 @@ class DeepSeekConfig(ModelConfig, frozen=True):
 
     @property
     def latent(self) -> Latent:
+        """The sizes of multi-head latent attention."""
         return Latent(self.heads, self.q_rank, self.kv_rank, self.nope, self.rope, self.value)
 
     def divided(self, parallel: Parallel) -> Iterator[tuple[str, str]]:
+        """tp divides heads, both feed-forwards and the vocabulary, ep the experts."""
         yield from (("heads", "tp"), ("ffn", "tp"), ("expert_ffn", "tp"), ("experts", "ep"))
         yield from ModelConfig.divided(self, parallel)
 
@@ -96,6 +100,7 @@ class DeepSeek(Model[DeepSeekConfig]):
 
     @classmethod
     def notes(cls, config: DeepSeekConfig, parallel: Parallel) -> tuple[str, ...]:
+        """What a verdict assumes of the rotary table and of the choice of experts."""
         return (
             f"freqs_cis: the table of rotary frequencies (theta {config.rope_theta}) is an input",
             *config.mixture.notes,
@@ -103,12 +108,15 @@ class DeepSeek(Model[DeepSeekConfig]):
 
     @classmethod
     def adds_loss(cls, config: DeepSeekConfig, number: int) -> bool:
+        """Whether a layer adds a loss of balance: with that option, those that have experts."""
         return config.balance_loss and number >= config.dense_layers
 
     def attention(self, x: int, path: str, number: int) -> int:
+        """Multi-head latent attention of a layer."""
         return latent_attention(self, x, path, self.config.latent, self.frequencies)
 
     def feed_forward(self, x: int, path: str, number: int) -> int:
+        """A gated feed-forward in the first layers, a mixture of experts in the others."""
         c, layout = self.config, self.layout
         if number >= c.dense_layers:
             return mixture_of_experts(self, x, path, c.mixture)

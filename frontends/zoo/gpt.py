@@ -25,6 +25,7 @@ class GptConfig(ModelConfig, frozen=True):
             )
 
     def divided(self, parallel: Parallel) -> Iterator[tuple[str, str]]:
+        """tp divides heads, the feed-forward and the vocabulary."""
         yield from (("heads", "tp"), ("ffn", "tp"))
         yield from ModelConfig.divided(self, parallel)
 

@@ -31,6 +31,7 @@ class LlamaConfig(ModelConfig, frozen=True):
             )
 
     def divided(self, parallel: Parallel) -> Iterator[tuple[str, str]]:
+        """tp divides heads, key and value heads, the feed-forward and the vocabulary."""
         yield from (("heads", "tp"), ("kv_heads", "tp"), ("ffn", "tp"))
         yield from ModelConfig.divided(self, parallel)
 
@@ -50,6 +51,7 @@ class Llama(Model[LlamaConfig]):
 
     @classmethod
     def notes(cls, config: LlamaConfig, parallel: Parallel) -> tuple[str, ...]:
+        """What a verdict assumes of the rotary table."""
         return (
             f"freqs_cis: the table of rotary frequencies (theta {config.rope_theta}) is an input",
         )

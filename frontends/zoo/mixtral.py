@@ -29,6 +29,7 @@ class MixtralConfig(LlamaConfig, frozen=True):
 
     @property
     def has_experts(self) -> bool:
+        """Always: every feed-forward is a mixture of experts."""
         return True
 
     @property
@@ -38,6 +39,7 @@ class MixtralConfig(LlamaConfig, frozen=True):
         return Mixture(self.experts, self.chosen, self.ffn, balance=balance)
 
     def divided(self, parallel: Parallel) -> Iterator[tuple[str, str]]:
+        """ep divides the experts; tp what it divides in a Llama."""
         yield "experts", "ep"
         yield from LlamaConfig.divided(self, parallel)
 
@@ -49,12 +51,15 @@ class Mixtral(Llama):
 
     @classmethod
     def notes(cls, config: LlamaConfig, parallel: Parallel) -> tuple[str, ...]:
+        """What a verdict assumes of the rotary table and of the choice of experts."""
         mixture = config.mixture.notes if isinstance(config, MixtralConfig) else ()
         return (*Llama.notes(config, parallel), *mixture)
 
     @classmethod
     def adds_loss(cls, config: LlamaConfig, number: int) -> bool:
+        """Whether layers add a loss of balance: with that option, all of them."""
         return isinstance(config, MixtralConfig) and config.balance_loss
 
     def feed_forward(self, x: int, path: str, number: int) -> int:
+        """A mixture of experts in the place of one gated feed-forward."""
         return mixture_of_experts(self, x, path, self.config.mixture)

@@ -52,7 +52,7 @@ def counterparts(result: Partition, loosely: bool = False) -> list[int]:
 
 
 def _loosely(
-    single: list[Instance], given: list[Place | None], instances: list[Instance], found: list[int]
+    single: list[Instance], given: list[Place | None], instances: list[Instance], aligned: list[int]
 ) -> list[int]:
     """The alignment with what is left on both sides aligned by name, direction and module."""
     known = [n for n, place in enumerate(given) if place is not None]
@@ -60,8 +60,8 @@ def _loosely(
     used: dict[_Who, set[int]] = {}
     for number, instance in enumerate(instances):
         who = (instance.programs, instance.microbatch)
-        if found[number] >= 0:
-            used.setdefault(who, set()).add(found[number])
+        if aligned[number] >= 0:
+            used.setdefault(who, set()).add(aligned[number])
         elif instance.kind == "op" and instance.source.module:
             key = (instance.name, instance.backward, instance.source.module)
             groups.setdefault((who, key), []).append(number)
@@ -69,7 +69,7 @@ def _loosely(
     for n in known:
         instance = single[n]
         by_key.setdefault((instance.name, instance.backward, instance.source.module), []).append(n)
-    result = list(found)
+    result = list(aligned)
     for (who, key), members in groups.items():
         left = [n for n in by_key.get(key, ()) if n not in used.get(who, ())]
         if len(left) == len(members):

@@ -96,21 +96,21 @@ def _claims(result: Partition) -> list[Finding]:
     return list(findings.values())
 
 
-def _finding(result: Partition, instance: Instance, found: Contradiction) -> Finding:
-    tensor = result.parallel.unrolled.tensors[found.value]
+def _finding(result: Partition, instance: Instance, contradiction: Contradiction) -> Finding:
+    tensor = result.parallel.unrolled.tensors[contradiction.value]
     rank = result.parallel.programs[tensor.program].base
     name = f"backward of {instance.name}" if instance.backward else instance.name
     layer = f" in {instance.source.module}" if instance.source.module else ""
     return Finding(
         KIND,
-        f"{name}{layer} on rank {rank}: {tensor.name} {found.message}",
+        f"{name}{layer} on rank {rank}: {tensor.name} {contradiction.message}",
         name,
         instance.source.module,
         instance.source.location or instance.source.cell,
         (rank,),
         (instance.microbatch,) if instance.microbatch >= 0 else (),
-        found.expected,
-        found.actual,
+        contradiction.expected,
+        contradiction.actual,
     )
 
 

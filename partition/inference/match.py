@@ -323,19 +323,19 @@ class Matcher:
             products, labels = expansion.whole(number, depth)
         finally:
             self._work += expansion.work
-        found: dict[_Form, Fraction] = {}
+        factors: dict[_Form, Fraction] = {}
         reduced: dict[Inside, Digit] = {}
         paths: tuple[Path, ...] = ()
         for factor, leaves in products:
             form, places, order = _form(leaves, labels, expansion.extents)
-            found[form] = found.get(form, Fraction(0)) + factor
+            factors[form] = factors.get(form, Fraction(0)) + factor
             if len(products) == 1:
                 reduced_labels = expansion.reduced.items()
                 reduced = {
                     inside: places[label] for inside, label in reduced_labels if label in places
                 }
                 paths = tuple(leaves[i].path for i in order)
-        forms = {form: factor for form, factor in found.items() if factor}
+        forms = {form: factor for form, factor in factors.items() if factor}
         return _Sum(forms, reduced, paths, frozenset(expansion.opened))
 
     def _candidates(self, leaves: frozenset[int], extents: tuple[int, ...]) -> Iterator[int]:

@@ -30,7 +30,7 @@ def opened(nodes: NodeTable, addend: Addend) -> list[Addend]:
     if not isinstance(total, Combine) or node.coordinates or addend.partials:
         return []
     outputs = total.outputs
-    found = []
+    views = []
     for factor, operand in zip(total.factors, total.operands, strict=True):
         axes = {
             outputs.index(label): axis
@@ -42,8 +42,8 @@ def opened(nodes: NodeTable, addend: Addend) -> list[Addend]:
         dims = tuple(merge(_moved(dim, axes)) for dim in addend.view.dims)
         fixed = tuple(a for a in _moved(addend.view.fixed, axes) if a.axis != BROADCAST)
         own = Addend(addend.factor * factor, operand.node, View(dims, fixed), places=addend.places)
-        found.append(own)
-    return found
+        views.append(own)
+    return views
 
 
 def _moved(

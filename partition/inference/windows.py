@@ -92,9 +92,9 @@ class Windows:
         return self._equal_blocks(intervals)
 
     def _note(
-        self, intervals: Sequence[StridedInterval], nodes: Sequence[int], found: Sequence[Window]
+        self, intervals: Sequence[StridedInterval], nodes: Sequence[int], windows: Sequence[Window]
     ) -> None:
-        for interval, node, (start, size) in zip(intervals, nodes, found, strict=True):
+        for interval, node, (start, size) in zip(intervals, nodes, windows, strict=True):
             known = self.table.blocks.setdefault((node, interval.axis, _period(interval)), [])
             window = start * interval.stride, size * interval.stride
             if window not in known:
@@ -238,10 +238,10 @@ class Reads:
             intervals.append(tuple((compressed(atom, blocks), label) for atom, label in own))
         return addends, intervals
 
-    def _block(self, addend: Addend, found: Sequence[Block]) -> int:
+    def _block(self, addend: Addend, unordered: Sequence[Block]) -> int:
         if addend.partials:
             raise Misaligned  # a part is of the whole node
-        blocks = tuple(sorted(found, key=lambda b: (b.axis, b.extent == ABSOLUTE, b.extent)))
+        blocks = tuple(sorted(unordered, key=lambda b: (b.axis, b.extent == ABSOLUTE, b.extent)))
         node = self.windows.table[addend.node]
         try:
             full = extents(blocks, node.extents)

@@ -54,7 +54,7 @@ class _Numbering:
         return (read.definition.rename(self), read.extents)
 
 
-def _origins(lineages: Iterable[Lineage], held: frozenset[str]) -> dict[int, Affine]:
+def _origins(lineages: Iterable[Lineage], axes: frozenset[str]) -> dict[int, Affine]:
     """By extent: where its intervals begin, if they may all be moved to the origin together."""
     first: dict[int, Affine] = {}
     largest: dict[int, int] = {}
@@ -67,7 +67,7 @@ def _origins(lineages: Iterable[Lineage], held: frozenset[str]) -> dict[int, Aff
                 if isinstance(place, StridedInterval) and place.axis == BROADCAST:
                     continue
                 extent = place.extent
-                if extent == ABSOLUTE or (held and held.intersection(place.start.axes)):
+                if extent == ABSOLUTE or (axes and axes.intersection(place.start.axes)):
                     fixed.add(extent)
                 first.setdefault(extent, place.start)
                 largest[extent] = max(largest.get(extent, 0), place.size)

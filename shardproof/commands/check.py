@@ -97,14 +97,14 @@ def check(
     return 0 if checked.ok else 1
 
 
-def _in_a_line(found: CheckResult) -> str:
+def _in_a_line(result: CheckResult) -> str:
     """What a check comes to."""
-    if not found.ok:
+    if not result.ok:
         return "the run does not hold"
-    if found.verdict == "proved":
+    if result.verdict == "proved":
         return "the run holds: proved, and every template was proved again"
-    first = f" ({found.problems[0].message}; all with --json)" if found.problems else ""
-    return f"the run holds: {found.verdict}, and this check finds no proof either{first}"
+    first = f" ({result.problems[0].message}; all with --json)" if result.problems else ""
+    return f"the run holds: {result.verdict}, and this check finds no proof either{first}"
 
 
 def _of_proofs(counts: dict[str, int]) -> str:

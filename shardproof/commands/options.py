@@ -75,17 +75,16 @@ class PathOrName(_Path):
         )
 
 
-def of_many(what: str, said: str, jobs: str) -> Callable[[F], F]:
+def of_many(what: str, source: str, jobs: str) -> Callable[[F], F]:
     """The options of a command that verifies many plans: where, and how many at once.
 
-    ``what``: the plural of what it runs, ``said``: what else says where they are solved, ``jobs``:
-    the help of ``--jobs``.
-    """
+    ``what``: the plural of what it runs, ``source``: what else says where they are solved,
+    ``jobs``: the help of ``--jobs``."""
     shared = (
         click.option(
             "--executor",
             type=click.Choice(options.EXECUTORS),
-            help=f"Where {what} are solved, in place of what the {said} say.",
+            help=f"Where {what} are solved, in place of what the {source} say.",
         ),
         click.option("--address", metavar="ADDR", help="The Ray cluster to join."),
         click.option(

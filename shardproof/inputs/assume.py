@@ -50,8 +50,8 @@ class Assumptions:
 
     def of_frontends(self) -> dict[str, str]:
         """What is stated about how plans are read, by the names of frontends' options."""
-        stated = {"groups": str(self.groups)} if self.as_recorded else {}
-        return stated | ({"relations": self.relations} if self.relations else {})
+        options = {"groups": str(self.groups)} if self.as_recorded else {}
+        return options | ({"relations": self.relations} if self.relations else {})
 
     @property
     def chosen(self) -> bool:
@@ -61,8 +61,8 @@ class Assumptions:
     def describe(self, plan: Plan) -> tuple[Assumption, ...]:
         """Every assumption under which a verdict on ``plan`` holds, defaults and notes of the plan
         included; and what was expected."""
-        stated = statements(plan, chosen=self.chosen)
-        return (*stated, expectation(self.expected)) if self.expected else stated
+        assumptions = statements(plan, chosen=self.chosen)
+        return (*assumptions, expectation(self.expected)) if self.expected else assumptions
 
     def unmet(self, concluded: Iterable[str]) -> tuple[str, ...]:
         """The expected parameters that are not among ``concluded``."""

@@ -109,11 +109,11 @@ def _paired(single: Path, parallel: Path, assumptions: Assumptions) -> Plan:
                 "a plan folder holds both sides and is given alone",
                 str(path),
             )
-    stated = assumptions.of_frontends()
-    for key in sorted(stated.keys() - frontend.options.keys()):
-        raise InvalidInput(f"{key} {stated[key]!r} says nothing of {frontend.name}", str(parallel))
-    plan = _held(frontend, frontend.read_pair(single, parallel, stated), str(parallel))
-    assumed = (*frontend.assumed(stated), *plan.assumed)
+    options = assumptions.of_frontends()
+    for key in sorted(options.keys() - frontend.options.keys()):
+        raise InvalidInput(f"{key} {options[key]!r} says nothing of {frontend.name}", str(parallel))
+    plan = _held(frontend, frontend.read_pair(single, parallel, options), str(parallel))
+    assumed = (*frontend.assumed(options), *plan.assumed)
     return _combined(replace(plan, name=plan_name(parallel), assumed=assumed), assumptions)
 
 

@@ -67,10 +67,10 @@ def verify(
 
     Options(**options)
     try:
-        asked = Step(
+        request = Step(
             step, parallel, tuple(args), _axes(mesh), in_shardings, out_shardings, _own(mesh)
         )
-        made = sides_of(capture(asked, capture_timeout), getattr(step, "__name__", "step"))
+        made = sides_of(capture(request, capture_timeout), getattr(step, "__name__", "step"))
     except InvalidInput as error:
         return Result("invalid input", reason=str(error))
     result = api.run(_guarded(*made), None, Options(**options), progress)
@@ -91,20 +91,22 @@ def _guarded(plan: Plan, single: Side, parallel: Side) -> Plan:
     return guarded(plan, {f"constant {n}": c.arrays[0] for n, c in constants if not c.drawn})
 
 
-def sides_of(found: Captured, name: str) -> tuple[Plan, Side, Side]:
+def sides_of(captured: Captured, name: str) -> tuple[Plan, Side, Side]:
     """The plan of a captured step, and what each side was lowered to."""
     from shardproof.frontends.hlo import read
 
-    single, parallel = read.parsed(found.single), read.parsed(found.parallel)
+    single, parallel = read.parsed(captured.single), read.parsed(captured.parallel)
     single = replace(
         single,
-        inputs=tuple(replace(i, name=n) for i, n in zip(single.inputs, found.inputs, strict=True)),
+        inputs=tuple(
+            replace(i, name=n) for i, n in zip(single.inputs, captured.inputs, strict=True)
+        ),
         outputs=tuple(
-            replace(o, name=n) for o, n in zip(single.outputs, found.outputs, strict=True)
+            replace(o, name=n) for o, n in zip(single.outputs, captured.outputs, strict=True)
         ),
     )
     return read.paired(
-        single, parallel, name.strip("<>"), found.placed_inputs, found.placed_outputs
+        single, parallel, name.strip("<>"), captured.placed_inputs, captured.placed_outputs
     )
 
 
@@ -116,9 +118,9 @@ def _axes(mesh: Any) -> dict[str, int]:
     """Names and extents of a mesh."""
     if mesh is None:
         return {}
-    found = mesh if isinstance(mesh, Mapping) else getattr(mesh, "shape", None)
-    if not isinstance(found, Mapping) or not all(
-        isinstance(n, int) and n >= 1 for n in found.values()
+    extents = mesh if isinstance(mesh, Mapping) else getattr(mesh, "shape", None)
+    if not isinstance(extents, Mapping) or not all(
+        isinstance(n, int) and n >= 1 for n in extents.values()
     ):
         raise InvalidInput(f"mesh={mesh!r}, expected names and extents of axes")
-    return dict(found)
+    return dict(extents)

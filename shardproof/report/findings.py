@@ -181,19 +181,23 @@ def _microbatches(finding: Finding) -> str:
     return f"{numbers(finding.microbatches)}{f'; {agree} right' if agree else ''}"
 
 
-def _values(found: Sequence[Difference]) -> Iterator[str]:
-    yield f"{short(found[0].tensor)}:"
-    shown = sorted(found, key=lambda d: (d.expected == d.actual, d.ranks))
+def _values(differences: Sequence[Difference]) -> Iterator[str]:
+    yield f"{short(differences[0].tensor)}:"
+    shown = sorted(differences, key=lambda d: (d.expected == d.actual, d.ranks))
     for one in sorted(shown[:RANKS], key=lambda d: d.ranks):
         yield f"rank {numbers(one.ranks)} has {_value(one)}"
-    if len(found) > RANKS:
-        yield f"and {len(found) - RANKS} more ranks"
+    if len(differences) > RANKS:
+        yield f"and {len(differences) - RANKS} more ranks"
 
 
-def _value(found: Difference) -> str:
-    where = f"{found.actual:.6g} at {list(found.index)}" if found.index else f"{found.actual:.6g}"
-    right = differs(found.expected, found.actual)
-    return f"{where}, expected {found.expected:.6g}" if right else f"{where}, as expected"
+def _value(difference: Difference) -> str:
+    where = (
+        f"{difference.actual:.6g} at {list(difference.index)}"
+        if difference.index
+        else f"{difference.actual:.6g}"
+    )
+    right = differs(difference.expected, difference.actual)
+    return f"{where}, expected {difference.expected:.6g}" if right else f"{where}, as expected"
 
 
 def differs(expected: float, actual: float) -> bool:
@@ -201,9 +205,9 @@ def differs(expected: float, actual: float) -> bool:
     return f"{expected:.6g}" != f"{actual:.6g}"
 
 
-def _seen(found: Sequence[Difference]) -> str:
+def _seen(differences: Sequence[Difference]) -> str:
     """The conclusion that shows it most."""
-    worst = max(found, key=lambda d: abs(d.actual - d.expected))
+    worst = max(differences, key=lambda d: abs(d.actual - d.expected))
     where = f" on rank {numbers(worst.ranks)}" if worst.ranks else ""
     return f"{short(worst.tensor)}{where}: {_value(worst)}"
 

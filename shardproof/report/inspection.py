@@ -49,47 +49,47 @@ def plan_of(path: Path) -> Plan:
 # -- a plan --------------------------------------------------------------------------------------
 
 
-def plan(held: Plan) -> Data:
+def plan(plan: Plan) -> Data:
     """The plan in numbers.  A side without calls is one that is not there: the file has another."""
-    sides = {"single": [held.single] if held.single.calls else [], "parallel": held.programs}
+    sides = {"single": [plan.single] if plan.single.calls else [], "parallel": plan.programs}
     return {
         "kind": "plan",
-        "name": held.name,
-        "ranks": held.ranks,
-        "microbatches": held.microbatches,
-        "replica_axes": list(held.replica_axes),
-        "loss": held.loss,
-        "notes": [*held.notes, *texts(held.assumed)],
+        "name": plan.name,
+        "ranks": plan.ranks,
+        "microbatches": plan.microbatches,
+        "replica_axes": list(plan.replica_axes),
+        "loss": plan.loss,
+        "notes": [*plan.notes, *texts(plan.assumed)],
         "programs": [program(p, side) for side, programs in sides.items() for p in programs],
         "operators": _operators(sides),
-        "parameters": _parameters(held),
-        "communication": _communication(held.programs),
+        "parameters": _parameters(plan),
+        "communication": _communication(plan.programs),
     }
 
 
-def program(held: Program, side: str) -> Data:
+def program(program: Program, side: str) -> Data:
     """One program; ``operators``: in its bodies, ``issued``: over its ranks and all its calls."""
-    sizes = [len(body.ops) for body in held.bodies]
+    sizes = [len(body.ops) for body in program.bodies]
     return {
         "side": side,
-        "name": held.name,
-        "ranks": held.ranks,
-        "base": held.base,
-        "axes": [{"name": n, "extent": e, "stride": s} for n, e, s in held.axes],
-        "bodies": len(held.bodies),
-        "calls": len(held.calls),
+        "name": program.name,
+        "ranks": program.ranks,
+        "base": program.base,
+        "axes": [{"name": n, "extent": e, "stride": s} for n, e, s in program.axes],
+        "bodies": len(program.bodies),
+        "calls": len(program.calls),
         "operators": sum(sizes),
-        "issued": held.ranks * sum(sizes[call.body] for call in held.calls),
-        "shards": len(held.shards),
+        "issued": program.ranks * sum(sizes[call.body] for call in program.calls),
+        "shards": len(program.shards),
     }
 
 
-def _issued(held: Program) -> Iterable[tuple[Op, int]]:
+def _issued(program: Program) -> Iterable[tuple[Op, int]]:
     """Every operator, and how many times it runs over all ranks and calls."""
-    calls = Counter(call.body for call in held.calls)
+    calls = Counter(call.body for call in program.calls)
     for number, count in sorted(calls.items()):
-        for op in held.bodies[number].ops:
-            yield op, count * held.ranks
+        for op in program.bodies[number].ops:
+            yield op, count * program.ranks
 
 
 def _operators(sides: Mapping[str, Sequence[Program]]) -> list[Data]:
@@ -104,12 +104,12 @@ def _operators(sides: Mapping[str, Sequence[Program]]) -> list[Data]:
     ]
 
 
-def _parameters(held: Plan) -> list[Data]:
+def _parameters(plan: Plan) -> list[Data]:
     """By parameter or buffer: its parts and the ranks that hold one."""
     parameters: dict[str, Data] = {}
-    for shard in held.single.shards:
+    for shard in plan.single.shards:
         parameters[shard.name] = _parameter(shard.name, shard.full_shape, shard.trainable)
-    for p in held.programs:
+    for p in plan.programs:
         for shard in p.shards:
             row = parameters.setdefault(
                 shard.name, _parameter(shard.name, shard.full_shape, shard.trainable)
@@ -154,7 +154,7 @@ def _communication(programs: Iterable[Program]) -> list[Data]:
     ]
 
 
-def _members(op: Op, held: Program) -> tuple[int, int]:
+def _members(op: Op, program: Program) -> tuple[int, int]:
     """How many ranks take part, and how many programs they run."""
     if TABLE[op.name].wire is not Wire.GROUP:
         return 2, 2
@@ -164,7 +164,7 @@ def _members(op: Op, held: Program) -> tuple[int, int]:
     programs = max(1, len(group.ranks))
     members = programs
     for axis in group.axes:
-        members *= held.extents.get(axis, 1)
+        members *= program.extents.get(axis, 1)
     return members, programs
 
 

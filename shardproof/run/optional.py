@@ -67,9 +67,9 @@ def partials(result: Partition) -> list[Finding]:
     return findings
 
 
-def is_all(result: Partition, found: Iterable[Finding]) -> bool:
+def is_all(result: Partition, findings: Iterable[Finding]) -> bool:
     """Whether nothing else is wrong with a plan than that outputs are partial sums."""
-    names = {finding.layer for finding in found}
+    names = {finding.layer for finding in findings}
     return all(c.holds or c.name in names for c in result.conclusions)
 
 

@@ -182,10 +182,10 @@ class _Work(NamedTuple):
             solving = Solving(settings, ledger, cache, progress.update)
             with solving.ahead() as give:
                 tell = partial(progress.update, detail="templates stated")
-                stated = stating.texts(result, settings, tell, give)
+                lowered = stating.texts(result, settings, tell, give)
             partitioned = time.perf_counter()
             progress.phase("solve")
-            answers = solving.run(stated)
+            answers = solving.run(lowered)
             if exhaustive:
                 batch = batch_instances(settings.memory_budget_bytes)
                 audited = audit(result, self.out / INSTANCES, batch, progress.update)
@@ -245,10 +245,10 @@ def _of_cache(cache: VerdictCache | None) -> tuple[Finding, ...]:
     return () if cache is None else tuple(Finding("cache", m) for m in cache.problems())
 
 
-def _audit(result: Partition, solving: Solving, found: Audit) -> None:
+def _audit(result: Partition, solving: Solving, audit: Audit) -> None:
     """Instances that no template states are solved beside them; what cannot be stated is said."""
-    strange = [name_stage(result, result.stages[n]) for n in found.open]
-    if not solving.hold(found.more):
+    strange = [name_stage(result, result.stages[n]) for n in audit.open]
+    if not solving.hold(audit.more):
         strange.append("an instance")
     for name in strange:
         result.unsupported.append(

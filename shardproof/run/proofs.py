@@ -26,8 +26,8 @@ PATIENCE = 4
 Proof = tuple[ProofEntry, str]
 
 
-def produce(answers: Answers, settings: Settings, told: Callable[[int, int], None]) -> list[Proof]:
-    """The proof of every text, by number; ``told``: (done, total) as it goes on."""
+def produce(answers: Answers, settings: Settings, tell: Callable[[int, int], None]) -> list[Proof]:
+    """The proof of every text, by number; ``tell``: (done, total) as it goes on."""
     left: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number in range(len(answers.texts)):
         left.put(number)
@@ -44,7 +44,7 @@ def produce(answers: Answers, settings: Settings, told: Callable[[int, int], Non
                 proof = provers.of(answers, number)
                 with lock:
                     proofs[number] = proof
-                    told(len(proofs), len(answers.texts))
+                    tell(len(proofs), len(answers.texts))
 
     with ThreadPoolExecutor(settings.local_workers()) as pool:
         for future in [pool.submit(work) for _ in range(settings.local_workers())]:

@@ -77,12 +77,12 @@ def decode(data: bytes) -> Request:
     return msgspec.convert(document, Request)
 
 
-def _of_format_1(found: dict[str, Any]) -> dict[str, Any]:
+def _of_format_1(document: dict[str, Any]) -> dict[str, Any]:
     """Format 1 had every option that is no setting in a place of its own."""
     places = {"exhaustive": "exhaustive", "use_cache": "cache", "cache_dir": "cache_dir",
               "more": "shapes", "proofs": "proofs"}  # fmt: skip
-    given = {option: found[place] for place, option in places.items() if place in found}
-    rest = {name: value for name, value in found.items() if name not in places}
+    given = {option: document[place] for place, option in places.items() if place in document}
+    rest = {name: value for name, value in document.items() if name not in places}
     chosen = {option: value for option, value in given.items() if value is not None}
     return {**rest, "options": chosen, "format": FORMAT}
 

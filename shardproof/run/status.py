@@ -104,16 +104,16 @@ def look(run_dir: Path) -> dict[str, Any]:
     }
 
 
-def _text(found: dict[str, Any], name: str) -> str:
+def _text(document: dict[str, Any], name: str) -> str:
     """A text of a file that anybody may have written, without what could steer a terminal."""
-    value = found.get(name, "")
+    value = document.get(name, "")
     if not isinstance(value, str):
         return ""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in value)
 
 
-def _number(found: dict[str, Any], name: str, default: float) -> float:
-    value = found.get(name, default)
+def _number(document: dict[str, Any], name: str, default: float) -> float:
+    value = document.get(name, default)
     known = isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
     return value if known else default
 

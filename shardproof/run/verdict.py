@@ -212,14 +212,20 @@ def confirmed(result: Partition, simulation: Simulation) -> tuple[Finding, ...]:
     return tuple(_conclusion(result, c) for c in simulation.comparisons if c.differs)[:MOST]
 
 
-def _conclusion(result: Partition, found: Comparison) -> Finding:
-    name = "loss" if found.demand.kind == LOSS else told(found.demand.kind, found.name)
+def _conclusion(result: Partition, comparison: Comparison) -> Finding:
+    name = (
+        "loss" if comparison.demand.kind == LOSS else told(comparison.demand.kind, comparison.name)
+    )
     ranks: tuple[int, ...] = ()
-    if found.program >= 0:
-        ranks = (result.plan.programs[found.program].base,)
+    if comparison.program >= 0:
+        ranks = (result.plan.programs[comparison.program].base,)
     message = f"{f'rank {ranks[0]}' if ranks else 'every rank'}: {name} differs"
     for c in result.conclusions:
-        same = (c.kind, c.program, c.name) == (found.demand.kind, found.program, found.name)
+        same = (c.kind, c.program, c.name) == (
+            comparison.demand.kind,
+            comparison.program,
+            comparison.name,
+        )
         if same and not c.holds:
             message, ranks = c.message, c.ranks
             break
@@ -227,10 +233,10 @@ def _conclusion(result: Partition, found: Comparison) -> Finding:
         "conclusion",
         message,
         operator=name,
-        layer=found.name,
-        source=made_at(result.parallel.unrolled.instances, found.demand.value),
+        layer=comparison.name,
+        source=made_at(result.parallel.unrolled.instances, comparison.demand.value),
         ranks=ranks,
-        expected=f"{found.worst.expected:.9g}",
-        actual=f"{found.worst.actual:.9g}",
+        expected=f"{comparison.worst.expected:.9g}",
+        actual=f"{comparison.worst.actual:.9g}",
         group=1,
     )

@@ -27,24 +27,24 @@ class Asked(NamedTuple):
     limits: Limits
 
 
-def record(asked: Asked, ranks: Sequence[int], settings: Settings) -> list[trace.Trace]:
+def record(request: Asked, ranks: Sequence[int], settings: Settings) -> list[trace.Trace]:
     """The traces of ``ranks``, each captured by a task of its own; what is wrong with the step is
     raised here.  Nodes need the step's modules, and torch."""
     from shardproof.cluster.on_ray.tasks import spread
 
-    found = spread(_one, asked, lambda _: list(ranks), settings, RESERVED_BYTES)
+    contents = spread(_one, request, lambda _: list(ranks), settings, RESERVED_BYTES)
     with TemporaryDirectory(prefix="shardproof-captured-") as folder:
         paths = [Path(folder) / f"{rank}.trace" for rank in ranks]
-        for path, data in zip(paths, found, strict=True):
+        for path, data in zip(paths, contents, strict=True):
             path.write_bytes(data)
         return [trace.read(path) for path in paths]
 
 
-def _one(asked: Asked, rank: int) -> bytes:
+def _one(request: Asked, rank: int) -> bytes:
     """On a node: the trace of one rank, as a file has it."""
-    step, world_size, batch, full, limits = asked
-    (found,) = capture(step, world_size, [rank], batch, full, limits)
+    step, world_size, batch, full, limits = request
+    (recorded,) = capture(step, world_size, [rank], batch, full, limits)
     with TemporaryDirectory(prefix="shardproof-captured-") as folder:
         path = Path(folder) / "trace"
-        trace.write(found, path)
+        trace.write(recorded, path)
         return path.read_bytes()

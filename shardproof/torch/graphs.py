@@ -67,5 +67,5 @@ def _value(arg: Any, where: str) -> Any:
 
 def _source(node: fx.Node) -> str | None:
     """Where the last line of the node's stack trace is."""
-    found = _FILE.findall(node.meta.get("stack_trace") or "")
-    return f"{found[-1][0]}:{found[-1][1]}" if found else None
+    frames = _FILE.findall(node.meta.get("stack_trace") or "")
+    return f"{frames[-1][0]}:{frames[-1][1]}" if frames else None

@@ -146,10 +146,10 @@ def made(config: Any, layout: Layout, shape: Mapping[str, Any]) -> list[Any]:
         num_experts=own.num_moe_experts, qk_layernorm=own.qk_layernorm
     )
     model = _of(module="megatron.core.models.gpt", name="GPTModel")
-    found = []
+    models = []
     for stage in range(layout.virtual):
         at = stage if layout.virtual > 1 else None
-        found.append(
+        models.append(
             model(
                 own,
                 spec,
@@ -159,16 +159,17 @@ def made(config: Any, layout: Layout, shape: Mapping[str, Any]) -> list[Any]:
                 **shape,
             )
         )
-    return found
+    return models
 
 
 def wrapped(models: list[Any], ddp: Mapping[str, Any]) -> list[Any]:
     """The models under Megatron's data parallelism."""
     home = "megatron.core.distributed"
-    said = _of(module=home, name="DistributedDataParallelConfig")(**ddp)
+    config = _of(module=home, name="DistributedDataParallelConfig")(**ddp)
     wrapper = _of(module=home, name="DistributedDataParallel")
     return [
-        wrapper(m.config, said, m, disable_bucketing=number > 0) for number, m in enumerate(models)
+        wrapper(m.config, config, m, disable_bucketing=number > 0)
+        for number, m in enumerate(models)
     ]
 
 
@@ -233,20 +234,20 @@ def stated(models: list[Any], full: Container[str]) -> dict[str, Statement]:
     ``full``: names of the single side's parameters."""
     sharded = _of(module="megatron.core.dist_checkpointing.mapping", name="ShardedTensor")
     factory = _of(module="megatron.core.dist_checkpointing.mapping", name="ShardedTensorFactory")
-    said = {}
+    entries_of = {}
     for model in models:
         entries = model.module.sharded_state_dict(metadata={"non_homogeneous_layers": True})
         for path, parameter in model.module.named_parameters():
-            said[id(parameter)] = path, entries.get(path)
-    found: dict[str, Statement] = {}
+            entries_of[id(parameter)] = path, entries.get(path)
+    statements: dict[str, Statement] = {}
     for name, parameter in named(models):
-        path, entry = said[id(parameter)]
+        path, entry = entries_of[id(parameter)]
         parts = entry.build() if isinstance(entry, factory) else entry
         parts = parts if isinstance(parts, list) else [parts]
         if any(not isinstance(part, sharded) for part in parts):
             raise InvalidInput(f"Megatron's metadata of {name} is {type(entry).__name__}")
-        found[name] = _pieces(parts, _full_name(path, parts[0].key, full))
-    return found
+        statements[name] = _pieces(parts, _full_name(path, parts[0].key, full))
+    return statements
 
 
 _LAYER = re.compile(r"(?<=layers\.)\d+")

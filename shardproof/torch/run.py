@@ -78,8 +78,8 @@ def chosen(
 
     def record(wanted: Sequence[int]) -> list[Trace]:
         if cluster is not None:
-            asked = across.Asked(parallel, world_size, batch, full, limits)
-            return across.record(asked, wanted, cluster)
+            request = across.Asked(parallel, world_size, batch, full, limits)
+            return across.record(request, wanted, cluster)
         return capture(parallel, world_size, wanted, batch, full, limits)
 
     try:
@@ -90,9 +90,9 @@ def chosen(
 
 def full_parameters(single: Trace) -> dict[str, TensorSpec]:
     """The parameters of the single side, by name: what a rank may ask for in full."""
-    found = {}
+    parameters = {}
     for event in single.events:
         if event.name == PARAMETER and isinstance(event.outputs[0], Tensor):
             tensor = single.tensors[event.outputs[0].number]
-            found[str(event.kwargs["name"])] = TensorSpec(tensor.shape, tensor.dtype)
-    return found
+            parameters[str(event.kwargs["name"])] = TensorSpec(tensor.shape, tensor.dtype)
+    return parameters

@@ -81,11 +81,11 @@ def recording(
     raise _Recorded
 
 
-def _inputs(stated: Inputs, given: Mapping[str, torch.Tensor]) -> Inputs:
+def _inputs(inputs: Inputs, given: Mapping[str, torch.Tensor]) -> Inputs:
     """What ``--batch`` states, and what the script gives; raises `InvalidInput` if they differ."""
     specs = {name: _spec(name, x) for name, x in given.items()}
     for name, spec in specs.items():
-        tensor_spec = stated.specs.get(name)
+        tensor_spec = inputs.specs.get(name)
         if tensor_spec is not None and (tensor_spec.shape, tensor_spec.dtype) != (
             spec.shape,
             spec.dtype,
@@ -94,7 +94,7 @@ def _inputs(stated: Inputs, given: Mapping[str, torch.Tensor]) -> Inputs:
                 f"sp.recording is given {name} of shape {list(spec.shape)} and type {spec.dtype}, "
                 f"--batch states {list(tensor_spec.shape)} and {tensor_spec.dtype}"
             )
-    return stated.extended({n: s for n, s in specs.items() if n not in stated.specs})
+    return inputs.extended({n: s for n, s in specs.items() if n not in inputs.specs})
 
 
 def _spec(name: str, x: object) -> TensorSpec:

@@ -48,8 +48,10 @@ def needed(package: str, module: str, name: str, made_for: str) -> Any:
     try:
         return getattr(import_module(module), name)
     except (ImportError, AttributeError):
-        found = installed(package)
-        has = f"{package} {found} has no {module}.{name}" if found else f"{package} is not there"
+        version = installed(package)
+        has = (
+            f"{package} {version} has no {module}.{name}" if version else f"{package} is not there"
+        )
         raise InvalidInput(f"{has}; the adapter was made for {package} {made_for}") from None
 
 

@@ -45,14 +45,14 @@ def steps(
     positive(tp=tp, fsdp=fsdp)
     own = rows(batch, fsdp)
 
-    def run(held: Any, job: Job, first: int, count: int) -> None:
-        held.train()
+    def run(model: Any, job: Job, first: int, count: int) -> None:
+        model.train()
         if checkpointing:
-            held.gradient_checkpointing_enable()
-        updates = None if optimizer is None else optimizer(held.parameters())
-        job.start(held, updates)
+            model.gradient_checkpointing_enable()
+        updates = None if optimizer is None else optimizer(model.parameters())
+        job.start(model, updates)
         ids, labels = (job.batch[n][first : first + count] for n in ("ids", "labels"))
-        loss = held(input_ids=ids, labels=labels).loss
+        loss = model(input_ids=ids, labels=labels).loss
         loss.backward()
         if updates is not None:
             updates.step()
@@ -63,10 +63,10 @@ def steps(
 
     def parallel(job: Job) -> None:
         with _of("transformers.initialization", "no_tie_weights")():
-            held = _made(model)
-        held = parallelized(held, tp, fsdp)
-        held.tie_weights(recompute_mapping=False)  # As when it is loaded: after it is divided.
-        run(held, job, job.rank // tp * own, own)
+            divided = _made(model)
+        divided = parallelized(divided, tp, fsdp)
+        divided.tie_weights(recompute_mapping=False)  # As when it is loaded: after it is divided.
+        run(divided, job, job.rank // tp * own, own)
 
     return Both(single, parallel, tp * fsdp, tokens(batch, length, _classes(model)))
 
@@ -74,17 +74,17 @@ def steps(
 def verify(model: Model, **options: Any) -> Result:
     """The verdict on `steps`; other options are those of `shardproof.torch.verify`."""
     own = ("tp", "fsdp", "batch", "length", "optimizer", "checkpointing")
-    said = {name: options.pop(name) for name in own if name in options}
-    return steps(model, **said).verify(**options)
+    layout = {name: options.pop(name) for name in own if name in options}
+    return steps(model, **layout).verify(**options)
 
 
-def parallelized(held: Any, tp: int, fsdp: int) -> Any:
+def parallelized(model: Any, tp: int, fsdp: int) -> Any:
     """A model under its own plans, as ``from_pretrained(distributed_config=...)`` makes it."""
     configuration = _of("transformers.distributed.configuration_utils", "DistributedConfig")
     _of("transformers.distributed.mixin", "DistributedMixin")
-    asked = configuration(tp_size=tp, fsdp_size=fsdp)
-    asked, _, mesh = type(held).prepare_distribute_model(asked)
-    return type(held).maybe_distribute_model(held, asked, mesh)
+    config = configuration(tp_size=tp, fsdp_size=fsdp)
+    config, _, mesh = type(model).prepare_distribute_model(config)
+    return type(model).maybe_distribute_model(model, config, mesh)
 
 
 def _made(model: Model) -> Any:

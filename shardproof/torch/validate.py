@@ -24,31 +24,31 @@ from shardproof.frontends.torch.replay import TooLarge, replay
 from shardproof.frontends.torch.trace import Trace
 
 
-def validate(found: Sides, plan: Plan, traces: Sequence[Trace], seed: int = 0) -> Validation:
+def validate(sides: Sides, plan: Plan, traces: Sequence[Trace], seed: int = 0) -> Validation:
     """Replay the traces (the single side's first) and run the plan, on the same random values."""
     if not fits(plan):
         return Validation(False, True, 0, "it is too large")
-    if found.families.assumed:
+    if sides.families.assumed:
         return Validation(False, True, 0, "not all ranks were captured")
     values = drawn(plan, np.random.default_rng(seed))
-    values |= found.single.contents
-    for name, (moved, _) in found.single.derived.items():
+    values |= sides.single.contents
+    for name, (moved, _) in sides.single.derived.items():
         values[name] = np.roll(values[moved.base], -moved.by, moved.dim)
     tensors = {
         name: torch.tensor(x, dtype=torch.int64 if x.dtype.kind == "i" else torch.float64)
         for name, x in values.items()
     }
     try:
-        own = [step.made for step in (found.single_step, *found.steps)]
+        own = [step.made for step in (sides.single_step, *sides.steps)]
         expected = [
             *replay(traces[:1], tensors, own[:1]),
             *replay(traces[1:], tensors, own[1:]),
         ]
     except TooLarge as error:
         return Validation(False, True, 0, str(error))
-    held = {name: x.astype(float) for name, x in values.items()}
+    inputs = {name: x.astype(float) for name, x in values.items()}
     try:
-        actual = run(plan, held)
+        actual = run(plan, inputs)
     except (Unsupported, ShapeMismatch, Stuck) as error:
         return Validation(False, True, 0, str(error))
     count = 0
@@ -56,8 +56,8 @@ def validate(found: Sides, plan: Plan, traces: Sequence[Trace], seed: int = 0) -
         (float(t.abs().max()) for side in expected for t in side if t is not None and t.numel()),
         default=0.0,
     )
-    numbers = [-1, *(step.trace.rank for step in found.steps)]
-    for number, side, known in zip(numbers, (found.single, *found.ranks), expected, strict=True):
+    numbers = [-1, *(step.trace.rank for step in sides.steps)]
+    for number, side, known in zip(numbers, (sides.single, *sides.ranks), expected, strict=True):
         for result, tensor in zip(side.results, known, strict=True):
             c = result.compared
             if tensor is None or result.value < 0:

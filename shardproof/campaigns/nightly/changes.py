@@ -66,9 +66,9 @@ def changes(night: Night, before: Night | None, limits: Limits) -> list[Change]:
     return sorted(result, key=lambda c: (_ORDER.index(CODES[c.kind]), list(CODES).index(c.kind)))
 
 
-def exit_code(found: list[Change]) -> int:
+def exit_code(changes: list[Change]) -> int:
     """4 if we failed, else 1 for a verdict that is wrong or another, 2 for what is worse, 0."""
-    codes = {CODES[change.kind] for change in found}
+    codes = {CODES[change.kind] for change in changes}
     return next((code for code in _ORDER if code in codes), 0)
 
 

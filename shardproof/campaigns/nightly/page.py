@@ -16,7 +16,7 @@ PAGE: Final = "report.html"
 DOCUMENT: Final = "report.json"
 
 
-def document(night: Night, before: Night | None, found: Sequence[Change]) -> dict[str, Any]:
+def document(night: Night, before: Night | None, changes: Sequence[Change]) -> dict[str, Any]:
     """The report as plain data."""
     then = {(p.plan, p.seed): p for p in before.points} if before is not None else {}
     points = []
@@ -28,8 +28,8 @@ def document(night: Night, before: Night | None, found: Sequence[Change]) -> dic
             | {"then": None if old is None else {"verdict": old.verdict, "seconds": old.seconds,
                                                  "peak_rss_mib": old.peak_rss_mib}}
         )  # fmt: skip
-    code = exit_code(list(found))
-    counts = {kind: sum(c.kind == kind for c in found) for kind in CODES}
+    code = exit_code(list(changes))
+    counts = {kind: sum(c.kind == kind for c in changes) for kind in CODES}
     counted = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
     return {
         "suite": night.suite,
@@ -38,7 +38,7 @@ def document(night: Night, before: Night | None, found: Sequence[Change]) -> dic
         "versions": night.versions,
         "exit_code": code,
         "headline": counted or ("as expected, as before" if before else "as expected"),
-        "changes": [change.to_dict() for change in found],
+        "changes": [change.to_dict() for change in changes],
         "points": points,
     }
 

@@ -157,12 +157,12 @@ def missing(
                     yield _Wanted(sweep, point, key)
 
 
-def said(found: Run) -> str:
+def said(measured: Run) -> str:
     """A run in a few words."""
-    if not found.total:
-        return f"{found.verdict}: {found.reason}"
-    took = f"{found.total:.1f} s, {found.peak_mib:.0f} MiB, {found.templates} templates"
-    return f"{found.verdict}, {took}"
+    if not measured.total:
+        return f"{measured.verdict}: {measured.reason}"
+    took = f"{measured.total:.1f} s, {measured.peak_mib:.0f} MiB, {measured.templates} templates"
+    return f"{measured.verdict}, {took}"
 
 
 def _compare(

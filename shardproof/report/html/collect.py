@@ -122,12 +122,12 @@ def phases(seconds: Mapping[str, float]) -> list[Data]:
     return [{"name": n, "seconds": s, "percent": 100 * s / total} for n, s in named]
 
 
-def conclusions(found: Sequence[Mapping[str, Any]]) -> Data:
+def conclusions(entries: Sequence[Mapping[str, Any]]) -> Data:
     """By kind: how many hold of how many; those that do not, one by one."""
     kinds: dict[str, Counter[bool]] = {}
-    for one in found:
+    for one in entries:
         kinds.setdefault(one["kind"], Counter())[bool(one["holds"])] += 1
-    failed = [one for one in found if not one["holds"]]
+    failed = [one for one in entries if not one["holds"]]
     return {
         "kinds": [
             {"kind": kind, "says": MEANS.get(kind, ""), "held": n[True], "all": n.total()}
@@ -143,13 +143,13 @@ def _rank_of_kind(kind: str) -> tuple[bool, bool, bool, str]:
     return kind.endswith("coverage"), kind.startswith("single-device"), kind != "loss", kind
 
 
-def findings(found: Sequence[Mapping[str, Any]], verdict: str) -> Data:
+def findings(entries: Sequence[Mapping[str, Any]], verdict: str) -> Data:
     """``findings``: one for each cause, with what follows from it, or all where there are no
     causes; ``beside``: those that belong to no cause; both with what to do."""
     causes: dict[object, list[Mapping[str, Any]]] = {}
     beside: list[Mapping[str, Any]] = []
-    grouped = any(one.get("group") for one in found)
-    for number, one in enumerate(found):
+    grouped = any(one.get("group") for one in entries)
+    for number, one in enumerate(entries):
         if grouped and not one.get("group"):
             beside.append(one)
         else:
@@ -181,10 +181,10 @@ def _cause(alike: Sequence[Mapping[str, Any]], verdict: str) -> Data:
     }
 
 
-def _kinds(found: Sequence[Mapping[str, Any]]) -> list[Data]:
+def _kinds(entries: Sequence[Mapping[str, Any]]) -> list[Data]:
     """Findings by kind: how many, and the messages of the first ones."""
     kinds: dict[str, list[str]] = {}
-    for one in found:
+    for one in entries:
         kinds.setdefault(one["kind"], []).append(one["message"])
     return [
         {"kind": kind, "count": len(messages), "said": messages[:MOST_FINDINGS]}
@@ -289,12 +289,12 @@ def _matches(one: Mapping[str, Any], name: str, backward: bool, module: str, bas
     return module in ("", one["layer"])
 
 
-def _failing_rows(run: Run, parallel: Unrolled, found: Sequence[Mapping[str, Any]]) -> set[int]:
+def _failing_rows(run: Run, parallel: Unrolled, entries: Sequence[Mapping[str, Any]]) -> set[int]:
     """The parallel rows that findings name."""
     return {
         number
         for number, instance in enumerate(parallel.instances)
-        for one in found
+        for one in entries
         if instance.kind != "shard"
         and _matches(
             one,
@@ -307,13 +307,13 @@ def _failing_rows(run: Run, parallel: Unrolled, found: Sequence[Mapping[str, Any
     }
 
 
-def _failing_bodies(run: Run, found: Sequence[Mapping[str, Any]]) -> set[tuple[int, int]]:
+def _failing_bodies(run: Run, entries: Sequence[Mapping[str, Any]]) -> set[tuple[int, int]]:
     return {
         (p, b)
         for p, program in enumerate(run.plan.programs)
         for b, body in enumerate(program.bodies)
         for op in body.ops
-        for one in found
+        for one in entries
         if _matches(one, op.name, op.backward, op.source.module, program.base)
         and one["source"] in ("", op.source.location, op.source.cell)
     }

@@ -62,14 +62,14 @@ def _held(program: Program) -> tuple[str, ...]:
 
 
 def _stage(
-    plan: Plan, programs: Sequence[Program], failing: Collection[int], held: Sequence[str]
+    plan: Plan, programs: Sequence[Program], failing: Collection[int], layers: Sequence[str]
 ) -> dict[str, Any]:
     boxes = [box for program in programs for box in _boxes(plan, program, failing)]
     bad = [box for box in boxes if box["failing"]]
     rest = [box for box in boxes if not box["failing"]]
     others = rest if len(rest) <= FEW_BOXES else [_together(rest)]
     return {
-        "holds": spans(held),
+        "holds": spans(layers),
         "boxes": sorted([*bad[:MOST_BOXES], *others], key=lambda box: int(box["first"])),
         "more": max(0, len(bad) - MOST_BOXES),
         "failing": bool(bad),

@@ -10,11 +10,11 @@ from shardproof.report.findings import differs, is_conclusion
 from shardproof.report.words import numbers
 
 
-def drawn(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def drawn(shards: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The tensors of a finding's counterexample in their order; none for documents of earlier
     versions, which name no tensors."""
     tensors: dict[str, list[Mapping[str, Any]]] = {}
-    for one in found:
+    for one in shards:
         if one.get("tensor"):
             tensors.setdefault(str(one["tensor"]), []).append(one)
     return [

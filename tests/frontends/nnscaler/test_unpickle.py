@@ -10,6 +10,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -372,3 +373,17 @@ def test_unknown_objects_are_named(tmp_path: Path) -> None:
     assert "'nnscaler.ir.tensor.IRNewTensor'" in error.message
     error = refused(tmp_path, pickled(Name("os", "x" * 10_000 + "\n\x1b[31m")))
     assert len(str(error)) < 500
+
+
+def test_a_tensor_takes_over_what_its_state_has_and_no_state_twice() -> None:
+    kind: Any = stand_in("nnscaler.ir.tensor", "IRSubTensor")
+    whole = {name: name for name in (*kind.__slots__, "something else")}
+    tensor, lacking, again = kind(), kind(), kind()
+    tensor.__setstate__(whole)
+    assert [getattr(tensor, name) for name in kind.__slots__] == list(kind.__slots__)
+    lacking.__setstate__({"_id": 1})
+    assert lacking._id == 1
+    assert not hasattr(lacking, "_valmap")
+    for state in (whole, None, [], "_id"):
+        with pytest.raises(UnreadablePlan):
+            again.__setstate__(state)

@@ -1,0 +1,68 @@
+"""The rules that lower ATen overloads, by the overloads' names.
+
+Comes in: functions that the other files of this folder declare with `lowers`. Goes out: `rule_of`,
+the rule of an overload.
+
+Example: ``rule_of("aten.add_.Tensor")`` is the rule of ``aten.add.Tensor``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from shardproof.frontends.aten.lowering import Lowered, Lowering
+
+#: (lowering, arguments ...) -> results.
+Rule: TypeAlias = Callable[..., Any]
+
+TABLE: dict[str, Rule] = {}
+
+
+def lowers(*names: str) -> Callable[[Rule], Rule]:
+    """Decorator: how the ATen overloads ``names`` are written; arguments as in ATen's schema."""
+
+    def register(rule: Rule) -> Rule:
+        for name in names:
+            if name in TABLE:
+                raise ValueError(f"{name} is lowered twice")
+            TABLE[name] = rule
+        return rule
+
+    return register
+
+
+def rule_of(name: str) -> Rule | None:
+    """The rule of an overload; one that writes its operand has that of the one that does not, one
+    over lists that of the one over tensors, item by item."""
+    if name in TABLE:
+        return TABLE[name]
+    namespace, _, rest = name.partition(".")
+    base, _, overload = rest.partition(".")
+    base = base.removesuffix("_")
+    if base.startswith("_foreach_"):
+        single = base.removeprefix("_foreach_")
+        kinds = (_FOREACH.get(overload, ""), "default")
+        rules = [r for r in (TABLE.get(f"{namespace}.{single}.{kind}") for kind in kinds) if r]
+        return _each(rules[0]) if rules else None
+    return TABLE.get(f"{namespace}.{base}.{overload}")
+
+
+#: Overloads over lists of tensors, and those over tensors.
+_FOREACH = {"Scalar": "Scalar", "ScalarList": "Scalar", "List": "Tensor", "Tensor": "Tensor"}
+
+
+def _each(rule: Rule) -> Rule:
+    """A rule for lists: each item of lists, what is no list for all of them."""
+
+    def each(lo: Lowering, xs: Sequence[Lowered], *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        results = []
+        expected = lo.expected
+        for i, x in enumerate(xs):
+            own = [a[i] if isinstance(a, (list, tuple)) else a for a in args]
+            lo.expected = expected[i : i + 1]
+            results.append(rule(lo, x, *own, **kwargs))
+        lo.expected = expected
+        return tuple(results)
+
+    return each
