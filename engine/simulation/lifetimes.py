@@ -40,7 +40,7 @@ def most_at_once(
 
 
 #: Numbers that results may have that ranks share, where values are forgotten.
-MOST_SHARED = 20_000_000
+MOST_SHARED = 5_000_000
 
 
 @dataclass(slots=True)
