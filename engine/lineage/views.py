@@ -8,7 +8,7 @@ the tensor as it is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from math import prod
 
 from shardproof.engine.algebra.affine import ZERO, Affine, affine
@@ -76,7 +76,7 @@ def merge(intervals: Sequence[StridedInterval]) -> Dim:
     if len(intervals) < 2:
         return tuple(intervals)
     result: list[StridedInterval] = []
-    for interval in intervals:
+    for interval in _by_stride(intervals):
         if result:
             joined = _join(result[-1], interval)
             if joined is not None:
@@ -84,6 +84,27 @@ def merge(intervals: Sequence[StridedInterval]) -> Dim:
                 continue
         result.append(interval)
     return tuple(result)
+
+
+def _by_stride(intervals: Sequence[StridedInterval]) -> Sequence[StridedInterval]:
+    """Intervals with digits of one axis that are one position each in the order of that axis,
+    outermost first: they are which block it is, in whatever order they come.
+
+    Example: ``a0/4[1 +1 of 2]``, ``a0/8[0 +1 of 2]``, ``a0[4]`` is the block that ``a0/8[0 +1 of
+    2]``, ``a0/4[1 +1 of 2]``, ``a0[4]`` is: ``a0[4 +4 of 16]``.
+    """
+    for one, other in pairwise(intervals):
+        if one.size == other.size == 1 and one.axis == other.axis and one.stride < other.stride:
+            break
+    else:
+        return intervals
+    result: list[StridedInterval] = []
+    for (axis, single), run in groupby(intervals, key=lambda a: (a.axis, a.size == 1)):
+        own = list(run)
+        if single and axis != BROADCAST:
+            own.sort(key=lambda a: -a.stride)
+        result += own
+    return result
 
 
 def _join(outer: StridedInterval, inner: StridedInterval) -> StridedInterval | None:
