@@ -14,12 +14,16 @@ from typing import Final, Literal, TypeAlias
 
 from shardproof import api, derivative
 from shardproof.diagnosis.explain.counterexample import simulated
+from shardproof.engine.errors import InvalidInput
 from shardproof.engine.findings import Finding
-from shardproof.engine.plan.assumption import texts
+from shardproof.engine.plan.assumption import Assumption, texts
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.plan_files import store
 from shardproof.engine.plan_files.wellformed import check as check_plan
 from shardproof.engine.records.run import PLAN
+from shardproof.frontends.fx import relations
+from shardproof.frontends.fx.pairing import paired
+from shardproof.frontends.fx.relations import Relations
 from shardproof.frontends.torch.families import shown
 from shardproof.frontends.torch.plan import (
     CANDIDATE,
@@ -37,7 +41,7 @@ from shardproof.frontends.torch.plan import plan as make_plan
 from shardproof.frontends.torch.trace import Trace
 from shardproof.inputs import rundir
 from shardproof.inputs.assume import Assumptions, read
-from shardproof.inputs.traces import kept
+from shardproof.inputs.traces import alone, is_exported, kept
 from shardproof.partition.stages.partition import partition
 from shardproof.run import request
 from shardproof.run.options import Options, path
@@ -59,13 +63,29 @@ def run(
     combine: Combine = None,
     validated: bool = False,
 ) -> Result:
-    """Decide about two folders of traces."""
+    """Decide about two folders of traces, or an exported program and the traces of a step."""
 
     def work() -> Result:
         start = time.perf_counter()
         progress.phase("load")
-        (one,) = kept(single)[:1]
-        return answered(one, kept(parallel), combine, validated, options, progress, start)
+        one, ranks = alone(single), kept(parallel)
+        if not is_exported(single):
+            if options.relations is not None:
+                message = "a relations file is about graphs and exported programs"
+                raise InvalidInput(message, str(options.relations))
+            return answered(one, ranks, combine, validated, options, progress, start)
+        stated = path(options.relations)
+        both = paired(one, ranks, relations.read(stated) if stated else Relations())
+        return answered(
+            both.single,
+            both.ranks,
+            combine,
+            validated,
+            options,
+            progress,
+            start,
+            assumed=both.assumed,
+        )
 
     return measured(work, options, progress)
 
@@ -92,9 +112,10 @@ def answered(
     progress: Progress,
     start: float,
     known: Known | None = None,
+    assumed: tuple[Assumption, ...] = (),
 ) -> Result:
     """The verdict on traces of both sides; ``start``: when the work on them began; ``known``: what
-    of them was lowered already."""
+    of them was lowered already; ``assumed``: what was inferred of them."""
     traces = sides(single, parallel, known)
     check_names(traces)
     too_early = [f for step in traces.steps for f in step.findings]
@@ -105,6 +126,7 @@ def answered(
     made = make_plan(traces, combination=combination(traces, combine))
     check_plan(made)
     made = guarded(made, traces.single.contents)
+    made = replace(made, assumed=(*assumed, *made.assumed))
     if validated:
         from shardproof.torch.validate import validate
 

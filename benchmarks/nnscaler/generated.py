@@ -15,7 +15,8 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from tests.frontends.plan_generator import changed, plans
+from tests.frontends.plan_changes import changed
+from tests.frontends.plan_generator import plans
 from tests.frontends.plan_judge import judged
 
 

@@ -18,8 +18,12 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import shardproof.torch as sp
-from benchmarks.torch.styles import PROGRAMS, Program
+from benchmarks.torch import styles, styles_divided
+from benchmarks.torch.style_models import PROGRAMS, Program
 from shardproof.engine.errors import InvalidInput
+
+#: Importing them adds their programs.
+STYLES = styles, styles_divided
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,6 +114,12 @@ class Rebuilder:
         _LOG.info("an obligation cannot be stated", exc_info=error)
 
     def claim(self, claim: Claim, template: int, where: str, defined: Defined | None) -> None:
+        """Write the obligation of a claim again and hold it to its template's stored text: it is
+        that text, at the narrowest cut or a wider one, or the claim is its template's claim, moved;
+        else a problem at ``where``.  Claims of one form are written once, unless ``thorough``.
+
+        ``defined``: what partial functions are known to be defined of, as in `side`.
+        """
         if defined is not None:
             self._nodes(claim, where, defined)
         key = (form(self.nodes, claim), defined is None or defined.operand(claim))

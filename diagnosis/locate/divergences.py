@@ -17,6 +17,7 @@ from shardproof.engine.claims.claim import SUMS
 from shardproof.engine.findings import Finding
 from shardproof.engine.lineage.lineage import Addend, Lineage
 from shardproof.engine.schedule.instances import Instance
+from shardproof.engine.specification.demands import roots
 from shardproof.partition.evidence.alignment import PLACES, counterparts
 from shardproof.partition.stages.partition import Partition
 
@@ -96,8 +97,10 @@ def _divergences(result: Partition) -> tuple[Divergence, ...]:
     is no other divergence."""
     aligned = counterparts(result, loosely=True)
     instances = result.parallel.unrolled.instances
+    live = _compared(result)
     faults = [
-        _fault(result, instance, aligned[number]) for number, instance in enumerate(instances)
+        None if live.isdisjoint(instance.outputs) else _fault(result, instance, aligned[number])
+        for number, instance in enumerate(instances)
     ]
     some = any(c.holds and c.value >= 0 and c.kind != OWN for c in result.conclusions)
     means = {fault.factor for fault in faults if fault and some and fault.words == AVERAGED}
@@ -134,6 +137,17 @@ def _begin(
             alike.setdefault(key, []).append(number)
             about[key] = (counterpart, fault.words, fault.kind)
     return tuple(Divergence(tuple(rows), *about[key]) for key, rows in alike.items())
+
+
+def _compared(result: Partition) -> set[int]:
+    """Values that something compared depends on: what another operator does (a backward pass whose
+    gradients are not compared) is no fault of the plan."""
+    instances = result.parallel.unrolled.instances
+    _, live = roots(result.plan, result.derived, result.parallel.unrolled)
+    for instance in reversed(instances):
+        if not live.isdisjoint(instance.outputs):
+            live.update(instance.inputs)
+    return live
 
 
 def _ends(result: Partition, aligned: Sequence[int]) -> set[int]:

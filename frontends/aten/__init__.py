@@ -21,6 +21,7 @@ from shardproof.frontends.aten import (
     predicates,
     rows,
     statistics,
+    whole,
 )
 from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real, Undefined
 from shardproof.frontends.aten.rules import TABLE, rule_of
@@ -49,4 +50,5 @@ __all__ = [
     "rows",
     "rule_of",
     "statistics",
+    "whole",
 ]

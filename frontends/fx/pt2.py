@@ -14,7 +14,7 @@ import errno
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -63,6 +63,8 @@ _PLAIN: Final = frozenset(
 )
 #: Floats that are no numbers in JSON.
 _SPECIAL: Final = ("Infinity", "-Infinity", "NaN")
+#: Inputs that are no tensors: the program was exported for this one value.
+_FIXED: Final = frozenset({"as_none", "as_int", "as_float", "as_bool", "as_string"})
 #: Arguments that say nothing about values.
 _IGNORED: Final = frozenset({"as_device", "as_layout", "as_memory_format"})
 
@@ -102,9 +104,12 @@ class Body(msgspec.Struct, frozen=True):
 
 
 class Module(msgspec.Struct, frozen=True):
-    """The serialised module that has the graph."""
+    """The serialised module: ``signature``, ``module_call_graph`` say what inputs and outputs
+    are in the user's words (`shardproof.frontends.fx.signature`)."""
 
     graph: Body
+    signature: dict[str, Any] = {}
+    module_call_graph: list[dict[str, Any]] = []
 
 
 class Exported(msgspec.Struct, frozen=True):
@@ -132,21 +137,30 @@ def is_archive(head: bytes) -> bool:
 
 def read(path: Path, rank: int = 0) -> Graph:
     """The graph of an archive; raises `InvalidInput` and msgspec's errors."""
-    archived = msgspec.json.decode(_model(path), type=Exported).graph_module.graph
-    nodes = list(_nodes(archived))
-    return Graph(rank, nodes, "fw", 0)
+    return graph(module(path), rank)
 
 
-def _model(path: Path) -> bytes:
+def module(path: Path) -> Module:
+    """The model of an archive; raises `InvalidInput` and msgspec's errors."""
+    return msgspec.json.decode(member(path, is_model), type=Exported).graph_module
+
+
+def graph(model: Module, rank: int = 0) -> Graph:
+    """The graph of a model, as the records of this room."""
+    return Graph(rank, list(_nodes(model.graph)), "fw", 0)
+
+
+def member(path: Path, wanted: Callable[[str], bool], what: str = "model") -> bytes:
+    """The bytes of the one member of an archive whose name is wanted; raises `InvalidInput`."""
     try:
         with zipfile.ZipFile(path) as archive:
-            members = [i for i in archive.infolist() if _is_model(i.filename)]
+            members = [i for i in archive.infolist() if wanted(i.filename)]
             if len(members) != 1:
-                raise InvalidInput(f"expected one model in the archive, found {len(members)}")
+                raise InvalidInput(f"expected one {what} in the archive, found {len(members)}")
             if members[0].file_size > MOST_BYTES:
-                raise InvalidInput(f"a model larger than {MOST_BYTES >> 20} MiB")
-            with archive.open(members[0]) as member:
-                data = member.read(MOST_BYTES + 1)
+                raise InvalidInput(f"a {what} larger than {MOST_BYTES >> 20} MiB")
+            with archive.open(members[0]) as file:
+                data = file.read(MOST_BYTES + 1)
     except DAMAGED as error:
         raise InvalidInput(f"is no archive: {error}") from None
     except OSError as error:
@@ -155,11 +169,11 @@ def _model(path: Path) -> bytes:
             raise
         raise InvalidInput("is no archive: an offset that is not in it") from None
     if len(data) > MOST_BYTES:
-        raise InvalidInput(f"a model larger than {MOST_BYTES >> 20} MiB")
+        raise InvalidInput(f"a {what} larger than {MOST_BYTES >> 20} MiB")
     return data
 
 
-def _is_model(name: str) -> bool:
+def is_model(name: str) -> bool:
     parts = name.split("/")
     return parts[-1] == "serialized_exported_program.json" or (
         len(parts) >= 2 and parts[-2] == "models" and parts[-1].endswith(".json")
@@ -174,6 +188,8 @@ def _nodes(graph: Body) -> Iterator[Node]:
         name = _tensor(item)
         if name is None:
             (kind,) = item
+            if kind in _FIXED:
+                continue
             raise InvalidInput(f"input {number} is no tensor ({kind})")
         yield Node(name, PLACEHOLDER, name, [], {}, *_type(graph, name))
     for number, call in enumerate(graph.nodes):

@@ -68,6 +68,8 @@ def _base(node: Node) -> str:
 def _writes(node: Node) -> bool:
     """Whether an operator writes an operand, by how ATen names those that do."""
     base = _base(node)
+    if base == "batch_norm":
+        return len(node.args) > 5 and node.args[5] is True
     return (
         (base.endswith("_") and not base.endswith("__"))
         or base in _AUGMENTED
@@ -76,8 +78,11 @@ def _writes(node: Node) -> bool:
 
 
 def _written(node: Node) -> Iterator[str]:
-    """The operands that it writes: the first, or the one to hold the result."""
-    if _writes(node):
+    """The operands that it writes: the first, or the one to hold the result; of a batch norm in
+    training the running statistics."""
+    if _base(node) == "batch_norm":
+        yield from operands(node.args[3:5] if _writes(node) else [])
+    elif _writes(node):
         yield from operands(node.kwargs["out"] if "out" in node.kwargs else node.args[:1])
 
 

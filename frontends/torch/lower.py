@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 from shardproof.engine.algebra.affine import affine
 from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from shardproof.engine.plan.ir import Body, Call, Program, Shard, Source
-from shardproof.frontends.aten import Lowered, Lowering, Real, rule_of
+from shardproof.frontends.aten import Const, Lowered, Lowering, Real, rule_of
 from shardproof.frontends.aten.constants import constant
 from shardproof.frontends.aten.lowering import Derived
 from shardproof.frontends.builder.shapes import Inference
@@ -97,6 +98,9 @@ class _Rank:
         (value,) = op.outputs
         given = self.inputs[value]
         tensor = self.step.values[value]
+        if 0 in tensor.shape:  # a shard of a dimension that is too short for all ranks
+            self.known[value] = Const(Fraction(0), tensor.shape, tensor.dtype)
+            return
         box = given.box
         name = given.name if box is None else box.name
         full = tensor.shape if box is None else box.full_shape
@@ -175,8 +179,8 @@ class _Rank:
         self.lo.append(op.name, inputs, outputs, {})
 
     def result(self, value: int) -> int:
-        """The number of a value that is compared."""
-        if value < 0:
+        """The number of a value that is compared; -1 where there is none, or nothing in it."""
+        if value < 0 or 0 in self.step.values[value].shape:
             return -1
         self.lo.source = Source()
         try:

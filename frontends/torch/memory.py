@@ -312,7 +312,7 @@ class Memory:
     def _by_rows(self, tensor: StridedTensor) -> int | None:
         """A tensor over several pieces, row by row, if its rows are apart in memory."""
         dims = [i for i, n in enumerate(tensor.shape) if n > 1]
-        if len(dims) < 2 or tensor.shape[dims[0]] > MOST_ROWS:
+        if not dims or tensor.shape[dims[0]] > MOST_ROWS:
             return None
         outer = dims[0]
         row = StridedTensor(

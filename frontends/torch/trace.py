@@ -140,7 +140,7 @@ def tensors_of(*args: Arg) -> Iterator[int]:
 
 def write(trace: Trace, path: Path) -> None:
     """Keep a trace in one file."""
-    path.write_bytes(msgspec.msgpack.encode(trace))
+    path.write_bytes(to_bytes(trace))
 
 
 def read(path: Path) -> Trace:
@@ -148,15 +148,27 @@ def read(path: Path) -> Trace:
     try:
         if path.stat().st_size > MOST_BYTES:
             raise InvalidInput(f"a trace of more than {MOST_BYTES} bytes", str(path))
-        trace = msgspec.msgpack.decode(path.read_bytes(), type=Trace)
+        data = path.read_bytes()
     except OSError as error:
         raise InvalidInput(f"cannot be read ({error.strerror})", str(path)) from error
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise InvalidInput(f"expected a trace of one rank ({error})", str(path)) from error
     try:
-        check(trace)
+        return from_bytes(data)
     except InvalidInput as error:
         raise error.within(str(path)) from error
+
+
+def to_bytes(trace: Trace) -> bytes:
+    """A trace as bytes, as files have it."""
+    return msgspec.msgpack.encode(trace)
+
+
+def from_bytes(data: bytes) -> Trace:
+    """The trace in bytes; raises `InvalidInput` for anything that is none."""
+    try:
+        trace = msgspec.msgpack.decode(data, type=Trace)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise InvalidInput(f"expected a trace of one rank ({error})") from error
+    check(trace)
     return trace
 
 

@@ -57,7 +57,7 @@ def of_traces(command: F) -> F:
 @click.option(
     "--single",
     type=click.Path(path_type=Path),
-    metavar="DIR",
+    metavar="DIR|FILE.pt2",
     help="The single-device side, whose full parameters the step may ask for.",
 )
 @click.option(
@@ -119,7 +119,7 @@ def capture(
     from shardproof.torch.run import chosen
 
     given = dict(_batch(text) for text in batch)
-    alone = None if single is None else traces.kept(single)[0]
+    alone = None if single is None else traces.alone(single)
     try:
         limits = Limits(capture_timeout, parse_size(capture_memory))
     except ValueError as error:

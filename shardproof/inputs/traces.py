@@ -1,4 +1,7 @@
-"""Folders of traces, as ``shardproof capture`` writes them: one file for every rank."""
+"""Folders of traces, as ``shardproof capture`` writes them: one file for every rank.
+
+The single side may be a program of `torch.export`, too.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,27 @@ SUFFIX: Final = ".trace"
 MOST_RANKS: Final = 4096
 
 
-def is_recorded(*folders: Path | None) -> bool:
-    """Whether all of these are folders of traces."""
-    return all(f is not None and bool(_numbers(f)) for f in folders)
+def is_recorded(single: Path, parallel: Path | None) -> bool:
+    """Whether these are two folders of traces, or an exported program and one."""
+    if parallel is None or not _numbers(parallel):
+        return False
+    return bool(_numbers(single)) or is_exported(single)
+
+
+def is_exported(path: Path) -> bool:
+    """Whether a file is a program of `torch.export`."""
+    from shardproof.frontends.fx import single_step
+
+    return single_step.is_exported(path)
+
+
+def alone(single: Path) -> Trace:
+    """The trace of the single side: the one of a folder, or an exported program as one."""
+    if is_exported(single):
+        from shardproof.frontends.fx import single_step
+
+        return single_step.read(single)
+    return kept(single)[0]
 
 
 def _numbers(folder: Path) -> list[int]:

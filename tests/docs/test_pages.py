@@ -66,6 +66,52 @@ def test_a_page_that_is_wrong_is_noticed(tmp_path: Path) -> None:
     assert not matches("a", "ab")
 
 
+#: Commands in the pages that are not run: a line of its own, indented or after a prompt.
+COMMAND = re.compile(r"^(?: {4,}|\$ )(shardproof \w.*|python .*)$", re.MULTILINE)
+PAGES = sorted(
+    (*DOCS.rglob("*.md"), ROOT / "README.md", *(ROOT / "benchmarks").glob("*/README.md"))
+)
+
+
+def wrong_in(command: str) -> list[str]:
+    """What a command names that is not there: a subcommand, an option, a module, a file of ours."""
+    words = (
+        command.partition("  #")[0].partition(" -- ")[0].replace("[", " ").replace("]", " ").split()
+    )
+    wrong = [
+        word
+        for word in words
+        if re.match(r"(configs|benchmarks|examples)/[\w./-]*\w$", word)
+        and not (ROOT / word).exists()
+    ]
+    if words[:2] == ["python", "-m"] and words[2].startswith("benchmarks."):
+        wrong += [] if (ROOT / f"{words[2].replace('.', '/')}.py").exists() else [words[2]]
+    if words[0] == "shardproof" and words[1] not in cli.main.commands:
+        wrong.append(words[1])
+    elif words[0] == "shardproof":
+        own = cli.main.commands[words[1]]
+        known = {opt for p in own.params for opt in (*p.opts, *p.secondary_opts)}
+        known |= {opt for p in cli.main.params for opt in p.opts}
+        if not own.ignore_unknown_options:
+            options_ = (word.partition("=")[0] for word in words if word.startswith("-"))
+            wrong += [option for option in options_ if option not in known | {"-h", "--help"}]
+    return wrong
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_of_a_page_name_what_is_there(page: Path) -> None:
+    commands = COMMAND.findall(page.read_text())
+    assert {c: wrong for c in commands if (wrong := wrong_in(c))} == {}
+
+
+def test_a_command_that_is_not_there_is_noticed() -> None:
+    assert wrong_in("shardproof verify A B --json --out run") == []
+    assert wrong_in("shardproof verify A B --jsn") == ["--jsn"]
+    assert wrong_in("shardproof prove A") == ["prove"]
+    assert wrong_in("shardproof sweep configs/sweeps/none.yaml") == ["configs/sweeps/none.yaml"]
+    assert wrong_in("python -m benchmarks.none.run --count 2") == ["benchmarks.none.run"]
+
+
 # -- the site -------------------------------------------------------------------------------------
 
 

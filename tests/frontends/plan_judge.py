@@ -16,7 +16,7 @@ from shardproof.frontends.nnscaler.convert import REPLICA, convert
 from shardproof.frontends.nnscaler.masks import aligned
 from shardproof.frontends.nnscaler.records import Tensor as Part
 from tests.faults.plans import verify
-from tests.frontends import lockstep
+from tests.frontends import lockstep, lockstep_runtime
 from tests.frontends.plan_generator import Plans
 from tests.frontends.plan_records import viewed
 
@@ -88,7 +88,7 @@ def judged(made: Plans, seed: int, folder: Path) -> Judged:
         inputs = lockstep.Inputs(full, batch, made.microbatches, slices, share, masks=masks)
         step = lockstep.run(many, inputs)
         different = lockstep.difference(alone, step, made.replicas, share=share)
-    except lockstep.Stuck as stuck:
+    except lockstep_runtime.Stuck as stuck:
         different = f"stuck: {stuck}"
     try:
         found = verify(paired(one, many))

@@ -15,7 +15,7 @@ from shardproof.engine.schedule.instances import Unrolled
 from shardproof.engine.schedule.unroll import unroll
 from shardproof.engine.storage import files
 from shardproof.inputs import rundir
-from shardproof.report.html import lineages, mesh, schedule, values
+from shardproof.report.html import graphs, lineages, mesh, schedule, values
 from shardproof.report.html.advice import advice
 from shardproof.report.tries import about_order, to_try
 from shardproof.report.words import numbers
@@ -252,6 +252,7 @@ def _add_plan(data: Data, run: Run, result: Data) -> None:
         "strip": lineages.strip(layers),
         "strip_more": max(0, len(layers) - 200),
         "groups": lineages.groups(layers),
+        "graphs": graphs.graphs(run, parallel, _pictured(result), failing),
     }
     certificate = run.certificate
     data["certificate"] = {
@@ -261,6 +262,11 @@ def _add_plan(data: Data, run: Run, result: Data) -> None:
         "settings": dict(certificate.settings),
         "trusted": list(certificate.trusted),
     }
+
+
+def _pictured(result: Data) -> list[Data]:
+    """The findings that graphs are drawn around: those that pictures mark, else all there are."""
+    return _marked(result) or (result["findings"] if result["verdict"] != "proved" else [])
 
 
 def _digest(template: Any) -> str:

@@ -42,7 +42,7 @@ def describe(lineage: Lineage | None, batch: frozenset[str], known: int) -> tupl
         return "other", "no single-device value"
     if any(t.places for t in lineage.addends):
         return "sharded", f"values side by side ({len(lineage.addends)})"
-    partial = _partial(addend, batch)
+    partial = next(filter(None, (_partial(t, batch) for t in lineage.addends)), "")
     if partial:
         return "partial", partial
     words = _sharded(lineage.shape, addend, batch)

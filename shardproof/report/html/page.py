@@ -1,5 +1,6 @@
-"""The page of a run: ``page.html.j2`` (its macros: ``parts.html.j2``), ``report.css`` and
-``report.js`` in one file.  Every value is escaped: names come from plans that nobody trusts."""
+"""The page of a run: ``page.html.j2`` (its macros: ``parts.html.j2``, ``graphs.html.j2``),
+``report.css``, ``report.js`` and ``graphs.js`` in one file.  Every value is escaped: names come
+from plans that nobody trusts."""
 
 from __future__ import annotations
 
@@ -29,8 +30,12 @@ def render(data: dict[str, Any]) -> str:
         lstrip_blocks=True,
     )
     environment.globals.update(many=_many, row=ROW)
-    environment.globals.update(vars(environment.get_template("parts.html.j2").module))
+    for parts in ("parts.html.j2", "graphs.html.j2"):
+        environment.globals.update(vars(environment.get_template(parts).module))
     style = (_FOLDER / "report.css").read_text(encoding="utf-8")
-    script = (_FOLDER / "report.js").read_text(encoding="utf-8")
+    names = (
+        ("report.js", "graphs.js") if data["plan"] and data["plan"]["graphs"] else ("report.js",)
+    )
+    script = "\n".join((_FOLDER / name).read_text(encoding="utf-8") for name in names)
     page = environment.get_template("page.html.j2")
     return page.render(d=data, css=Markup(style), script=Markup(script))

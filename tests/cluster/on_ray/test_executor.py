@@ -386,6 +386,12 @@ def test_a_task_that_fails_says_why(cluster: None) -> None:
 
 
 @pytest.mark.ray
+def test_tasks_have_the_priority_of_their_driver(cluster: None) -> None:
+    """With Ray's own default, a niceness of 15, they stand still beside any other work."""
+    assert spread(_niceness, None, lambda workers: [1], Settings("ray"), 64 << 20) == [os.nice(0)]
+
+
+@pytest.mark.ray
 def test_a_task_whose_worker_dies_is_tried_again(cluster: None, tmp_path: Path) -> None:
     found = spread(_dies_at_first, tmp_path, lambda workers: [1, 2, 3], Settings("ray"), 64 << 20)
     assert found == [1, 2, 3]
@@ -409,6 +415,10 @@ def test_nodes_with_other_sources_do_no_part_of_a_run(
         ClusterError, match=r"has other sources of Shardproof in .* install the same"
     ):
         spread(_divide, 6, lambda workers: [1, 2, 3], Settings("ray"), 64 << 20)
+
+
+def _niceness(shared: None, argument: int) -> int:
+    return os.nice(0)
 
 
 def _divide(shared: int, argument: int) -> int:

@@ -8,7 +8,8 @@ import torch
 
 from shardproof.frontends.aten.lowering import Const, fraction
 from shardproof.frontends.aten.positions import Positions
-from tests.frontends.aten.calls import REFERENCES, Both, Call, Draw, call
+from tests.frontends.aten.calls import Both, Call, Draw, call
+from tests.frontends.aten.calls_of_norms import REFERENCES
 
 
 @call(
@@ -391,3 +392,100 @@ def _(d: Draw) -> Call:
 def _(d: Draw) -> Call:
     a, b, c = d.sizes(3)
     return (d.real(a, b, c), d.ids(a, 1), [1, 2], [0], [0], 1, [1, b, c]), {}
+
+
+# -- layers and losses that are left whole ---------------------------------------------------------
+
+
+@call("aten.cross_entropy_loss.default", "aten.nll_loss_nd.default")
+def _(d: Draw) -> Call:
+    rows, classes = d.sizes(2)
+    rest = d.sizes(d.below(3))
+    labels = torch.tensor(d.rng.integers(0, classes, (rows, *rest)))
+    labels.view(-1)[1:2] = -100
+    x = d.real(rows, classes, *rest)
+    if d.below(4) == 0:
+        return (d.real(classes), torch.tensor(int(d.rng.integers(0, classes)))), {}
+    return (x, labels, None, d.below(3)), {}
+
+
+@call("aten.nll_loss.default")
+def _(d: Draw) -> Call:
+    rows, classes = d.sizes(2)
+    labels = torch.tensor(d.rng.integers(0, classes, (rows,)))
+    return (d.real(rows, classes), labels, None, d.below(3)), {}
+
+
+@call("aten.conv1d.default")
+def _(d: Draw) -> Call:
+    groups, a, b = d.sizes(3)
+    bias = d.real(groups * b) if d.below(2) else None
+    weight = d.real(groups * b, a, 2)
+    return (d.real(2, groups * a, 5), weight, bias, [1 + d.below(2)], [d.below(2)], [1], groups), {}
+
+
+@call("aten.conv2d.default")
+def _(d: Draw) -> Call:
+    a, b, _ = d.sizes(3)
+    shape = d.real(2, a, 4, 5), d.real(b, a, 2, 3)
+    return (*shape, d.real(b) if d.below(2) else None, [1, 1 + d.below(2)], [d.below(2)]), {}
+
+
+@call("aten.batch_norm.default")
+def _(d: Draw) -> Call:
+    (channels,) = d.sizes(1)
+    x = d.real(3, channels, *d.sizes(d.below(3)))
+    pair = d.real(channels), d.real(channels)
+    running = d.real(channels), d.positive(channels)
+    return (x, *pair, *running, bool(d.below(2)), 0.1, 1e-5, True), {}
+
+
+@call("aten.group_norm.default")
+def _(d: Draw) -> Call:
+    groups, size, width = d.sizes(3)
+    x = d.real(2, groups * size, width + 1)
+    return (x, groups, d.real(groups * size), d.real(groups * size), 1e-3), {}
+
+
+@call("aten.narrow.default")
+def _(d: Draw) -> Call:
+    a, b, c = d.sizes(3)
+    return (d.real(a, b + 2, c), (1, -2)[d.below(2)], d.below(2), b), {}
+
+
+@call("aten.unflatten.int")
+def _(d: Draw) -> Call:
+    a, b, c = d.sizes(3)
+    return (d.real(c, a * b), (1, -1)[d.below(2)], ((a, b), (a, -1), (-1, b))[d.below(3)]), {}
+
+
+@call("aten.movedim.int", "aten.swapaxes.default")
+def _(d: Draw) -> Call:
+    return (d.real(*d.sizes(3)), d.below(6) - 3, d.below(6) - 3), {}
+
+
+@call("aten.mT.default")
+def _(d: Draw) -> Call:
+    return (d.real(*d.sizes(2 + d.below(2))),), {}
+
+
+@call("aten.view_as.default", "aten.reshape_as.default")
+def _(d: Draw) -> Call:
+    a, b, c = d.sizes(3)
+    return (d.real(a, b * c), d.real(a * b, c)), {}
+
+
+@call("aten.expand_as.default")
+def _(d: Draw) -> Call:
+    a, b = d.sizes(2)
+    return (d.real(1, b), d.real(a, b)), {}
+
+
+@call("aten.type_as.default")
+def _(d: Draw) -> Call:
+    return (d.real(*d.sizes(2)), d.real(1)), {}
+
+
+@call("aten.to.dtype_layout")
+def _(d: Draw) -> Call:
+    return (d.real(*d.sizes(2)),), {"dtype": torch.float64}

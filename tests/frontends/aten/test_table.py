@@ -19,11 +19,24 @@ from shardproof.frontends.aten import TABLE, Const, Lowering, Real, rule_of
 from shardproof.frontends.aten.ids import Ids
 from shardproof.frontends.aten.lowering import Undefined
 from shardproof.frontends.aten.positions import Compared, Positions
-from tests.frontends.aten import calls_of_choices, calls_of_convolutions, calls_of_graphs
-from tests.frontends.aten.calls import CALLS, REFERENCES, Both, Draw
+from tests.frontends.aten import (
+    calls_of_choices,
+    calls_of_convolutions,
+    calls_of_exports,
+    calls_of_graphs,
+    calls_of_ids,
+)
+from tests.frontends.aten.calls import CALLS, Both, Draw
+from tests.frontends.aten.calls_of_norms import REFERENCES
 
 #: Importing them registers their calls.
-MORE = calls_of_graphs, calls_of_choices, calls_of_convolutions
+MORE = (
+    calls_of_graphs,
+    calls_of_choices,
+    calls_of_convolutions,
+    calls_of_exports,
+    calls_of_ids,
+)
 
 #: Rows that only move data, or that ranks join in: tested with recorded steps.
 OTHERS = {

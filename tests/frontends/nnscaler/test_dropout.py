@@ -20,8 +20,9 @@ from shardproof.frontends.nnscaler.convert import convert
 from shardproof.frontends.nnscaler.operators import Declared, declared
 from shardproof.frontends.nnscaler.records import FullTensor, Part, Tensor
 from tests.frontends.pickles import Obj
-from tests.frontends.plan_generator import DROPOUT, Plans, plans
+from tests.frontends.plan_generator import Plans, plans
 from tests.frontends.plan_judge import judged, paired
+from tests.frontends.plan_models import DROPOUT
 from tests.frontends.plan_records import viewed
 
 REAL = torch.float64

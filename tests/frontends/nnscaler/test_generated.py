@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.frontends.pickles import Obj
-from tests.frontends.plan_generator import Plans, changed, plans
+from tests.frontends.plan_changes import changed
+from tests.frontends.plan_generator import Plans, plans
 from tests.frontends.plan_judge import judged
 
 #: A fixed sample; `benchmarks/nnscaler` runs as many as one likes.

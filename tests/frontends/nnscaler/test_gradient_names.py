@@ -18,7 +18,7 @@ from shardproof.engine.plan.ir import Call, Plan
 from shardproof.frontends.nnscaler.assumed import BEFORE_ADAPTER
 from shardproof.frontends.nnscaler.convert import rebound
 from tests.faults.plans import verify
-from tests.frontends.lockstep import World
+from tests.frontends.lockstep_runtime import World
 from tests.frontends.plan_generator import Plans, plans
 from tests.frontends.plan_judge import judged, paired
 from tests.frontends.plan_records import viewed

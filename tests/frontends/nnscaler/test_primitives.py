@@ -30,7 +30,7 @@ from shardproof.frontends.nnscaler.primitives import (
     plain_steps,
 )
 from shardproof.frontends.nnscaler.records import FullTensor, Part, Tensor
-from tests.frontends import lockstep
+from tests.frontends import lockstep_runtime
 
 Array = np.ndarray[Any, Any]
 RANKS = 5
@@ -202,18 +202,18 @@ def together(made: dict[int, tuple[Steps, list[Array]]]) -> dict[int, Array | No
 
 def runtime(case: Case, half: int | None) -> dict[int, Array]:
     """What the runtime's function gives on each rank."""
-    world = lockstep.World(RANKS)
+    world = lockstep_runtime.World(RANKS)
     found: dict[int, Array] = {}
 
     def work(rank: int, prim: cells.Prim, x: Array | None) -> None:
         failure: BaseException | None = None
         try:
-            comm = lockstep.Comm(world, rank, 0)
+            comm = lockstep_runtime.Comm(world, rank, 0)
             given = [] if x is None else [torch.from_numpy(x)]
             if half is None:
-                y = lockstep.PRIMITIVES[prim.kind](comm, prim, given)
+                y = lockstep_runtime.PRIMITIVES[prim.kind](comm, prim, given)
             else:
-                y = lockstep.FUSED[prim.kind][half](comm, prim, given[0])
+                y = lockstep_runtime.FUSED[prim.kind][half](comm, prim, given[0])
             assert y is not None
             found[rank] = y.numpy()
         except Exception as error:  # noqa: BLE001 - raised by the test
@@ -243,7 +243,7 @@ def assert_agree(mine: dict[int, Array | None], theirs: dict[int, Array]) -> Non
 
 @pytest.mark.parametrize("kind", sorted(PLAIN))
 def test_a_primitive_does_what_the_runtime_does(kind: str) -> None:
-    assert PLAIN.keys() == lockstep.PRIMITIVES.keys()
+    assert PLAIN.keys() == lockstep_runtime.PRIMITIVES.keys()
     for seed in range(30):
         case = drawn(kind, random.Random(seed))
         made = {}
@@ -253,10 +253,10 @@ def test_a_primitive_does_what_the_runtime_does(kind: str) -> None:
         assert_agree(together(made), runtime(case, None))
 
 
-@pytest.mark.parametrize("kind", sorted(lockstep.FUSED))
+@pytest.mark.parametrize("kind", sorted(lockstep_runtime.FUSED))
 @pytest.mark.parametrize("half", [0, 1])
 def test_both_halves_of_a_fused_primitive(kind: str, half: int) -> None:
-    assert FUSED.keys() - lockstep.FUSED.keys() == {"BroadcastReducePrim"}
+    assert FUSED.keys() - lockstep_runtime.FUSED.keys() == {"BroadcastReducePrim"}
     for seed in range(30):
         draw = random.Random(seed)
         case = drawn(kind, draw)

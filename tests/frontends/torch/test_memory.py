@@ -140,6 +140,18 @@ def test_rows_that_were_cut_are_joined_again() -> None:
     assert out.ops[-1].outputs == (swapped,)
 
 
+def test_elements_that_lie_apart_in_two_pieces() -> None:
+    """A column of what two ranks sent, which lies in one piece for each of them."""
+    out = empty()
+    work = Memory(out)
+    for at in range(2):
+        value = work.value((3,), "float32")
+        work.write(StridedTensor(0, 3 * at, (3,), (1,), "float32"), value)
+    column = work.read(StridedTensor(0, 2, (2, 1), (3, 1), "float32"))
+    assert out.values[column].shape == (2, 1)
+    assert out.ops[-1].name == CONCAT
+
+
 def test_a_view_that_overlaps_itself_is_refused() -> None:
     out = empty()
     work = Memory(out)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -16,6 +15,7 @@ from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan_files import store
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.nnscaler.frontend import FRONTEND
+from shardproof.frontends.untrusted.child import BoundedCall
 from shardproof.inputs.assume import Assumptions
 from shardproof.inputs.load import load_plan, plan_name
 from tests.shardproof.faces import proved, stub_pipeline, tiny
@@ -180,17 +180,30 @@ def test_a_damaged_file_is_named_or_still_a_plan(
 
 
 def test_the_error_of_the_single_plan_does_not_wait_for_the_other(
-    shared_plans: Path, tmp_path: Path
+    llama: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    large = next((shared_plans / "large").glob("llama3_default_dp64_*"), None)
-    if large is None:
-        pytest.skip("the large plans are not here")
+    """Both are read at once; nobody waits for the other one, whose reader is ended."""
+    begun: list[BoundedCall] = []
+    awaited: list[BoundedCall] = []
+    open_, result = BoundedCall.open, BoundedCall.result
+
+    def opened(call: BoundedCall) -> None:
+        begun.append(call)
+        open_(call)
+
+    def waited(call: BoundedCall) -> bytes:
+        awaited.append(call)
+        return result(call)
+
+    monkeypatch.setattr(BoundedCall, "open", opened)
+    monkeypatch.setattr(BoundedCall, "result", waited)
     garbage = tmp_path / "garbage.pkl"
     garbage.write_bytes(b"garbage")
-    start = time.perf_counter()
     with pytest.raises(UnreadablePlan):
-        load_plan(garbage, large, DEFAULT)
-    assert time.perf_counter() - start < 3, "reading the other one takes 8 s"
+        load_plan(garbage, llama("dp2_pp2_tp2_nm2"), DEFAULT)
+    assert len(begun) == 2
+    assert len(awaited) == 1
+    assert all(call._child.returncode is not None for call in begun)
 
 
 @pytest.mark.parametrize(

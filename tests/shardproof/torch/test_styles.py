@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 import shardproof.torch as sp
-from benchmarks.torch import styles
+from benchmarks.torch import style_models, styles, styles_divided
 
-PROGRAMS = {p.name: p for p in styles.PROGRAMS}
+#: Importing them adds their programs.
+STYLES = styles, styles_divided
+PROGRAMS = {p.name: p for p in style_models.PROGRAMS}
 
 
-def verify(folder: Path, program: styles.Program, **options: Any) -> sp.Result:
+def verify(folder: Path, program: style_models.Program, **options: Any) -> sp.Result:
     return sp.verify(
         program.single,
         program.parallel,
@@ -48,13 +50,13 @@ def test_programs_are_proved(tmp_path: Path, name: str) -> None:
 
 def test_accumulation_that_is_not_divided_is_refuted(tmp_path: Path) -> None:
     def wrong(job: sp.Job) -> None:
-        model: Any = styles.DistributedDataParallel(styles.Net())
+        model: Any = styles.DistributedDataParallel(style_models.Net())
         job.start(model)
         losses = []
-        parts = zip(*(t.chunk(2) for t in styles.own(job, "x", "y")), strict=True)
+        parts = zip(*(t.chunk(2) for t in style_models.own(job, "x", "y")), strict=True)
         for last, (x, y) in enumerate(parts):
             with nullcontext() if last else model.no_sync():
-                loss = styles.mse(model, x, y)
+                loss = style_models.mse(model, x, y)
                 loss.backward()
             losses.append(loss)
         job.end(loss=losses)

@@ -1,0 +1,1 @@
+"""An operator and a graph format for Shardproof; see `operators` and `reader`."""

@@ -1,0 +1,176 @@
+"""Operators of layers and losses as `torch.export` leaves them: whole, where recorded steps have
+their parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from shardproof.engine.errors import Unsupported
+from shardproof.frontends.aten.convolution import _convolution
+from shardproof.frontends.aten.losses import NONE, _nll_loss
+from shardproof.frontends.aten.lowering import Lowered, Lowering, dimensions
+from shardproof.frontends.aten.movement import _expand
+from shardproof.frontends.aten.pointwise import _cast
+from shardproof.frontends.aten.rows import _log_softmax
+from shardproof.frontends.aten.rules import lowers
+from shardproof.frontends.aten.statistics import _group_norm, _native_batch_norm
+
+
+def _labelled(
+    lo: Lowering,
+    logs: Lowered,
+    target: Lowered,
+    weight: Lowered | None,
+    reduction: int,
+    ignored: int,
+) -> Any:
+    """The loss of log-probabilities [rows, classes, positions...] (or of one row alone)."""
+    if len(logs.shape) == 1:
+        row = lo.reshape(logs, (1, *logs.shape)), lo.reshape(target, (1,))
+        loss = _nll_loss(lo, *row, weight, reduction, ignored)[0]
+        return lo.reshape(loss, target.shape) if reduction == NONE else loss
+    if target.shape != (logs.shape[0], *logs.shape[2:]):
+        raise Unsupported("a loss of labels that are probabilities")
+    rank = len(logs.shape)
+    last = logs if rank == 2 else lo.permute(logs, (0, *range(2, rank), 1))
+    count = prod(target.shape)
+    rows = lo.reshape(last, (count, logs.shape[1])), lo.reshape(target, (count,))
+    loss = _nll_loss(lo, *rows, weight, reduction, ignored)[0]
+    return lo.reshape(loss, target.shape) if reduction == NONE else loss
+
+
+@lowers("aten.cross_entropy_loss.default")
+def _cross_entropy(
+    lo: Lowering,
+    x: Lowered,
+    target: Lowered,
+    weight: Lowered | None = None,
+    reduction: int = 1,
+    ignored: int = -100,
+    smoothing: float = 0.0,
+) -> Any:
+    if smoothing:
+        raise Unsupported("cross entropy of smoothed labels")
+    if "float" in target.dtype:
+        raise Unsupported("a loss of labels that are probabilities")
+    logs = _log_softmax(lo, x, 1 if len(x.shape) > 1 else 0)
+    return _labelled(lo, logs, target, weight, reduction, ignored)
+
+
+@lowers("aten.nll_loss_nd.default", "aten.nll_loss.default")
+def _negative_log(
+    lo: Lowering,
+    logs: Lowered,
+    target: Lowered,
+    weight: Lowered | None = None,
+    reduction: int = 1,
+    ignored: int = -100,
+) -> Any:
+    return _labelled(lo, logs, target, weight, reduction, ignored)
+
+
+@lowers("aten.conv1d.default", "aten.conv2d.default")
+def _conv(
+    lo: Lowering,
+    x: Lowered,
+    weight: Lowered,
+    bias: Lowered | None = None,
+    stride: Sequence[int] = (1,),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    groups: int = 1,
+) -> Any:
+    if len(x.shape) != len(weight.shape):
+        raise Unsupported("a convolution without a batch")
+    rank = len(x.shape) - 2
+    each = [tuple(n) * rank if len(n) == 1 else tuple(n) for n in (stride, padding, dilation)]
+    return _convolution(lo, x, weight, bias, *each, False, (0,) * rank, groups)
+
+
+@lowers("aten.batch_norm.default")
+def _batch_norm(
+    lo: Lowering,
+    x: Lowered,
+    weight: Lowered | None,
+    bias: Lowered | None,
+    mean: Lowered | None,
+    variance: Lowered | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn: bool = True,
+) -> Any:
+    """What it writes into running statistics is no result (`frontends.fx.written`)."""
+    statistics = (None, None) if training else (mean, variance)
+    return _native_batch_norm(lo, x, weight, bias, *statistics, training, momentum, eps)[0]
+
+
+@lowers("aten.group_norm.default")
+def _grouped(
+    lo: Lowering,
+    x: Lowered,
+    groups: int,
+    weight: Lowered | None = None,
+    bias: Lowered | None = None,
+    eps: float = 1e-5,
+    cudnn: bool = True,
+) -> Any:
+    n, channels, *rest = x.shape
+    return _group_norm(lo, x, weight, bias, n, channels, prod(rest), groups, eps)[0]
+
+
+# -- views -----------------------------------------------------------------------------------------
+
+
+@lowers("aten.narrow.default")
+def _narrow(lo: Lowering, x: Lowered, dim: int, start: int, size: int) -> Any:
+    (at,) = dimensions(x.shape, dim)
+    return lo.slice(x, at, start % x.shape[at] if start < 0 else start, size)
+
+
+@lowers("aten.unflatten.int")
+def _unflatten(lo: Lowering, x: Lowered, dim: int, sizes: Sequence[int]) -> Any:
+    (at,) = dimensions(x.shape, dim)
+    known = -prod(sizes)
+    split = [x.shape[at] // known if n == -1 else n for n in sizes]
+    return lo.reshape(x, (*x.shape[:at], *split, *x.shape[at + 1 :]))
+
+
+@lowers("aten.movedim.int")
+def _movedim(lo: Lowering, x: Lowered, source: int, target: int) -> Any:
+    (old,), (new,) = dimensions(x.shape, source), dimensions(x.shape, target)
+    order = [d for d in range(len(x.shape)) if d != old]
+    order.insert(new, old)
+    return lo.permute(x, tuple(order))
+
+
+@lowers("aten.mT.default")
+def _swapped(lo: Lowering, x: Lowered) -> Any:
+    return lo.transpose(x, -2, -1)
+
+
+@lowers("aten.swapaxes.default")
+def _swapaxes(lo: Lowering, x: Lowered, one: int, other: int) -> Any:
+    return lo.transpose(x, one, other)
+
+
+@lowers("aten.view_as.default", "aten.reshape_as.default")
+def _view_as(lo: Lowering, x: Lowered, other: Lowered) -> Any:
+    return lo.reshape(x, other.shape)
+
+
+@lowers("aten.expand_as.default")
+def _expand_as(lo: Lowering, x: Lowered, other: Lowered) -> Any:
+    return _expand(lo, x, other.shape)
+
+
+@lowers("aten.type_as.default")
+def _type_as(lo: Lowering, x: Lowered, other: Lowered) -> Any:
+    return _cast(lo, x, other.dtype)
+
+
+@lowers("aten.to.dtype_layout")
+def _to_layout(lo: Lowering, x: Lowered, dtype: str = "", **_: Any) -> Any:
+    return _cast(lo, x, dtype)

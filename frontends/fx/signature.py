@@ -1,0 +1,139 @@
+"""What inputs and outputs of a program of `torch.export` are, in the words of whoever wrote it.
+
+A model ``Net`` with a parameter ``up.weight``, a buffer ``scale`` and ``forward(self, x)`` that
+returns ``{"logits": y}`` has the inputs ``p_up_weight`` (parameter ``up.weight``), ``b_scale``
+(buffer ``scale``) and ``x`` (given by the user), and the output ``logits``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.fx.pt2 import Module
+
+PARAMETER, BUFFER, CONSTANT, USER = "parameter", "buffer", "tensor_constant", "user_input"
+#: Outputs that the program returns; others are what it writes into buffers.
+RETURNED = ("user_output", "loss_output")
+#: Trees of outputs are not deeper.
+MOST_DEPTH = 64
+
+
+class Tensor(msgspec.Struct, frozen=True):
+    name: str
+
+
+class Given(NamedTuple):
+    """An input: the ``value`` of the graph, its ``kind`` and ``name`` in the user's words."""
+
+    value: str
+    kind: str
+    name: str
+
+
+class Returned(NamedTuple):
+    """An output: the ``value`` of the graph, and its name: the path in what ``forward`` returns
+    (``logits``, ``hidden.0``), or the value's own."""
+
+    value: str
+    name: str
+
+
+def inputs(model: Module) -> dict[str, Given]:
+    """What every input of the graph is, by its value; raises `InvalidInput` for a kind that is not
+    known."""
+    found = {}
+    for number, spec in enumerate(_specs(model, "input_specs")):
+        ((kind, held),) = spec.items()
+        if kind in ("constant_input", "token"):
+            continue
+        where = f"input {number}"
+        if kind not in (PARAMETER, BUFFER, CONSTANT, USER):
+            raise InvalidInput(f"an input of a kind that is not read ({kind[:40]})", where)
+        arg = _field(held, "arg", where)
+        if kind == USER and set(arg) <= {"as_none", "as_int", "as_float", "as_bool", "as_string"}:
+            continue
+        tensor = _tensor(_field(arg, "as_tensor", where) if kind == USER else arg, where)
+        name = tensor if kind == USER else held.get(f"{kind}_name")
+        if not isinstance(name, str):
+            raise InvalidInput(f"a {kind} without a name", where)
+        found[tensor] = Given(tensor, kind, name)
+    return found
+
+
+def outputs(model: Module) -> list[Returned]:
+    """What the program returns, in order; raises `InvalidInput`."""
+    returned = []
+    for number, spec in enumerate(_specs(model, "output_specs")):
+        ((kind, held),) = spec.items()
+        if kind not in RETURNED:
+            continue
+        where = f"output {number}"
+        arg = _field(held, "arg", where)
+        inner = arg.get("as_tensor") if kind == "user_output" else arg
+        returned.append(None if inner is None else _tensor(inner, where))
+    names = _names(model)
+    if len(names) != len(returned):
+        names = [""] * len(returned)
+    return [
+        Returned(value, name or value)
+        for value, name in zip(returned, names, strict=True)
+        if value is not None
+    ]
+
+
+def _specs(model: Module, key: str) -> list[dict[str, Any]]:
+    specs = model.signature.get(key)
+    if not isinstance(specs, list) or any(not isinstance(s, dict) or len(s) != 1 for s in specs):
+        raise InvalidInput(f"expected a signature with {key}")
+    return specs
+
+
+def _field(held: Any, key: str, where: str) -> Mapping[str, Any]:
+    inner = held.get(key) if isinstance(held, dict) else None
+    if not isinstance(inner, dict):
+        raise InvalidInput(f"expected {key}", where)
+    return inner
+
+
+def _tensor(held: Any, where: str) -> str:
+    try:
+        return msgspec.convert(held, Tensor).name
+    except msgspec.ValidationError:
+        raise InvalidInput("expected a tensor with a name", where) from None
+
+
+# -- names of outputs ------------------------------------------------------------------------------
+
+
+def _names(model: Module) -> list[str]:
+    """The path of every leaf in what ``forward`` returns; positions of a tuple alone are no names
+    ("")."""
+    for call in model.module_call_graph:
+        if call.get("fqn") != "" or not isinstance(call.get("signature"), dict):
+            continue
+        try:
+            _, tree = json.loads(str(call["signature"].get("out_spec")))
+            paths = list(_leaves(tree, (), 0))
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return []
+        plain = all(part.isdecimal() for path in paths for part in path)
+        return ["" if plain else ".".join(path) for path in paths]
+    return []
+
+
+def _leaves(tree: Any, path: tuple[str, ...], depth: int) -> Iterator[tuple[str, ...]]:
+    children = tree["children_spec"]
+    if tree["type"] is None or depth > MOST_DEPTH:
+        yield path
+        return
+    context = json.loads(tree["context"]) if tree["context"] else None
+    keys = list(map(str, range(len(children))))
+    if isinstance(context, list) and len(context) == len(children):
+        keys = list(map(str, context))
+    for key, child in zip(keys, children, strict=True):
+        yield from _leaves(child, (*path, key), depth + 1)

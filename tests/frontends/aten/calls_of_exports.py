@@ -1,0 +1,96 @@
+"""Random calls of what torch.export leaves: overloads of shapes, constants and views."""
+
+from __future__ import annotations
+
+import torch
+
+from tests.frontends.aten.calls import Call, Draw, call
+
+
+@call("aten.floor.default", "aten.ceil.default", "aten.trunc.default")
+def _(d: Draw) -> Call:
+    return (d.real(*d.any_shape()),), {}
+
+
+@call("aten.floor.out", "aten.ceil.out", "aten.trunc.out")
+def _(d: Draw) -> Call:
+    shape = d.any_shape()
+    return (d.real(*shape),), {"out": d.real(*shape)}
+
+
+@call("aten.linear.default")
+def _(d: Draw) -> Call:
+    a, b = d.sizes(2)
+    x, bias = d.real(*d.any_shape(), a), d.real(b)
+    return (x, d.real(b, a), *([bias] if d.below(2) else [])), {}
+
+
+@call("aten.matmul.default")
+def _(d: Draw) -> Call:
+    lead, (a, b, c) = d.any_shape(), d.sizes(3)
+    return (d.real(*lead, a, b), d.real(*lead, b, c)), {}
+
+
+@call("aten.matmul.default")
+def _(d: Draw) -> Call:
+    a, b, c = d.sizes(3)
+    return (d.real(*d.any_shape(1), a, b), d.real(b, c)), {}
+
+
+@call("aten.layer_norm.default")
+def _(d: Draw) -> Call:
+    shape = d.any_shape(1)
+    return (d.real(*shape), [shape[-1]], d.real(shape[-1]), d.real(shape[-1])), {}
+
+
+@call("aten.rms_norm.default")
+def _(d: Draw) -> Call:
+    shape = d.any_shape(1)
+    return (d.real(*shape), [shape[-1]], d.real(shape[-1]), 1e-3), {}
+
+
+@call("aten.softmax.int", "aten.log_softmax.int")
+def _(d: Draw) -> Call:
+    shape = d.any_shape(1)
+    return (d.real(*shape), d.below(len(shape))), {}
+
+
+@call("aten.dropout.default")
+def _(d: Draw) -> Call:
+    return (d.real(*d.any_shape()), 0.5, False), {}
+
+
+@call("aten.scaled_dot_product_attention.default")
+def _(d: Draw) -> Call:
+    b, h, s, n = d.sizes(4)
+    q, k, v = (d.real(b, h, s, n) for _ in range(3))
+    return (q, k, v), {"is_causal": bool(d.below(2))}
+
+
+@call("aten.flatten.using_ints")
+def _(d: Draw) -> Call:
+    shape = d.any_shape(1)
+    first = d.below(len(shape))
+    return (d.real(*shape), first, first + d.below(len(shape) - first)), {}
+
+
+@call("aten.chunk.default")
+def _(d: Draw) -> Call:
+    shape = d.any_shape(1)
+    return (d.real(*shape), 1 + d.below(3), d.below(len(shape))), {}
+
+
+@call("aten.unbind.int")
+def _(d: Draw) -> Call:
+    shape = d.any_shape(1)
+    return (d.real(*shape), d.below(len(shape))), {}
+
+
+@call("aten.numpy_T.default")
+def _(d: Draw) -> Call:
+    return (d.real(*d.any_shape(2)),), {}
+
+
+@call("aten.to.dtype")
+def _(d: Draw) -> Call:
+    return (d.real(*d.any_shape()), torch.float64), {}

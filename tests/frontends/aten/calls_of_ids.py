@@ -1,0 +1,216 @@
+"""Random calls of the overloads that read ids, labels, positions and masks."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import torch
+
+from shardproof.frontends.aten.lowering import Const
+from shardproof.frontends.aten.positions import Additive, Compared, Positions
+from tests.frontends.aten.calls import Both, Call, Draw, call
+
+
+@call("aten.embedding.default")
+def _(d: Draw) -> Call:
+    rows, width = d.sizes(2)
+    return (d.real(rows, width), d.ids(rows, *d.sizes(2))), {}
+
+
+@call("aten.embedding_dense_backward.default")
+def _(d: Draw) -> Call:
+    rows, width, *shape = d.sizes(4)
+    return (d.real(*shape, width), d.ids(rows, *shape), rows, -1, False), {}
+
+
+def _labels(d: Draw) -> tuple[torch.Tensor, torch.Tensor]:
+    n, classes = d.sizes(2)
+    labels = d.ids(classes, n)
+    labels[d.below(n) :: 2] = -100
+    labels[0] = 0
+    return d.real(n, classes).log_softmax(1), labels
+
+
+@call("aten.nll_loss_forward.default")
+def _(d: Draw) -> Call:
+    logs, labels = _labels(d)
+    return (logs, labels, None, d.below(3), -100), {}
+
+
+@call("aten.nll_loss_backward.default")
+def _(d: Draw) -> Call:
+    logs, labels = _labels(d)
+    reduction = d.below(3)
+    _, count = torch.ops.aten.nll_loss_forward(logs, labels, None, reduction, -100)
+    gradient = d.real(*(labels.shape if reduction == 0 else ()))
+    return (gradient, logs, labels, None, reduction, -100, count.double()), {}
+
+
+@call("aten.mse_loss.default")
+def _(d: Draw) -> Call:
+    shape = d.any_shape()
+    return (d.real(*shape), d.real(*shape), d.below(3)), {}
+
+
+@call("aten.mse_loss_backward.default")
+def _(d: Draw) -> Call:
+    shape = d.any_shape()
+    reduction = d.below(3)
+    gradient = d.real(*(shape if reduction == 0 else ()))
+    return (gradient, d.real(*shape), d.real(*shape), reduction), {}
+
+
+@call("aten.arange.default")
+def _(d: Draw) -> Call:
+    return (d.below(5) + 1,), {}
+
+
+@call("aten.arange.start")
+def _(d: Draw) -> Call:
+    return (d.below(3), 4 + d.below(3)), {}
+
+
+@call("aten.arange.start_step")
+def _(d: Draw) -> Call:
+    return (d.below(3), 5 + d.below(5), 1 + d.below(3)), {}
+
+
+def positions(d: Draw, shape: tuple[int, ...]) -> Both:
+    """Random positions."""
+    const, steps = d.below(5) - 2, tuple(d.below(5) - 2 for _ in shape)
+    tensor = torch.full(shape, const)
+    for dim, step in enumerate(steps):
+        index = torch.arange(shape[dim]) * step
+        tensor = tensor + index.view(*(-1 if i == dim else 1 for i in range(len(shape))))
+    return Both(Positions(const, steps, shape, "int64"), tensor)
+
+
+@call(*(f"aten.{name}.Tensor" for name in ("lt", "le", "gt", "ge", "add", "sub", "rsub")))
+def _(d: Draw) -> Call:
+    a, b = d.sizes(2)
+    return (positions(d, (a, b)), positions(d, (1, b))), {}
+
+
+@call(*(f"aten.{name}.Scalar" for name in ("lt", "le", "gt", "ge", "add", "sub", "rsub")))
+def _(d: Draw) -> Call:
+    return (positions(d, d.sizes(2)), d.below(5) - 2), {}
+
+
+@call("aten.tril.default", "aten.triu.default")
+def _(d: Draw) -> Call:
+    shape = d.any_shape(2)
+    mask = Both(Const(Fraction(1), shape, "bool"), torch.ones(shape, dtype=torch.bool))
+    return (mask, d.below(5) - 2), {}
+
+
+@call("aten.logical_not.default", "aten.bitwise_not.default")
+def _(d: Draw) -> Call:
+    given = positions(d, d.sizes(2))
+    return (Both(Compared(given.lowered), given.tensor >= 0),), {}
+
+
+@call("aten.masked_fill.Scalar")
+def _(d: Draw) -> Call:
+    *lead, n = d.sizes(3)
+    later = Positions(-1, (-1, 1), (n, n), "int64")
+    mask = torch.ones(n, n, dtype=torch.bool).triu(1)
+    return (d.real(*lead, n, n), Both(Compared(later), mask), float("-inf")), {}
+
+
+@call("aten._scaled_dot_product_flash_attention_for_cpu.default")
+def _(d: Draw) -> Call:
+    q, k, v, options = _attention(d)
+    return (q, k, v, 0.0, options["is_causal"]), {"scale": options["scale"]}
+
+
+@call("aten._scaled_dot_product_flash_attention_for_cpu.default")
+def _(d: Draw) -> Call:
+    """A mask of its own, which is causal."""
+    b, h, s, e = d.sizes(4)
+    later = torch.ones(s, s, dtype=torch.bool).triu(1)
+    mask = torch.zeros(1, 1, s, s, dtype=torch.float64).masked_fill(later, float("-inf"))
+    additive = Additive(Compared(Positions(-1, (0, 0, -1, 1), (1, 1, s, s), "int64")), "float64")
+    given = [d.real(b, h, s, e) for _ in range(3)]
+    return (*given, 0.0, False), {"attn_mask": Both(additive, mask)}
+
+
+@call("aten._scaled_dot_product_flash_attention_for_cpu_backward.default")
+def _(d: Draw) -> Call:
+    q, k, v, options = _attention(d)
+    out, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, **options)
+    gradient = d.real(*out.shape)
+    return (gradient, q, k, v, out, sums, 0.0, options["is_causal"]), {"scale": options["scale"]}
+
+
+def _attention(d: Draw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any]]:
+    b, h, s, e = d.sizes(4)
+    causal = bool(d.below(2))
+    t = s if causal else d.sizes(1)[0]
+    options: dict[str, Any] = {
+        "is_causal": causal,
+        "scale": abs(d.number()) or None if d.below(2) else None,
+    }
+    return d.real(b, h, s, e), d.real(b, h, t, e), d.real(b, h, t, e), options
+
+
+def _run(d: Draw, rows: int) -> tuple[Both, int]:
+    """Consecutive positions below ``rows``, alike along another dimension."""
+    count = 1 + d.below(rows)
+    first, wide = d.below(rows - count + 1), d.below(3) + 1
+    lead = bool(d.below(2))
+    shape, steps = ((wide, count), (0, 1)) if lead else ((count, wide), (1, 0))
+    index = first + torch.arange(count)
+    tensor = (index[None, :] if lead else index[:, None]).expand(shape).clone()
+    return Both(Positions(first, steps, shape, "int64"), tensor), count
+
+
+@call("aten.embedding.default")
+def _(d: Draw) -> Call:
+    rows, width = d.sizes(2)
+    return (d.real(rows, width), _run(d, rows)[0]), {}
+
+
+@call("aten.embedding_dense_backward.default")
+def _(d: Draw) -> Call:
+    rows, width = d.sizes(2)
+    at, _ = _run(d, rows)
+    return (d.real(*at.tensor.shape, width), at, rows, -1, False), {}
+
+
+@call("aten._scaled_dot_product_flash_attention_for_cpu.default")
+def _(d: Draw) -> Call:
+    """Fewer heads of keys, and a mask that is numbers."""
+    q, k, v = _grouped(d)
+    mask = d.real(1, 1, q.shape[2], k.shape[2])
+    return (q, k, v, 0.0, False), {"attn_mask": mask} if d.below(2) else {}
+
+
+@call("aten._scaled_dot_product_flash_attention_for_cpu_backward.default")
+def _(d: Draw) -> Call:
+    q, k, v = _grouped(d)
+    options = {"attn_mask": d.real(q.shape[0], 1, q.shape[2], k.shape[2])} if d.below(2) else {}
+    out, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, **options)
+    return (d.real(*out.shape), q, k, v, out, sums, 0.0, False), options
+
+
+def _grouped(d: Draw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    b, heads, group, s, t, e = d.sizes(6)
+    return d.real(b, heads * group, s, e), d.real(b, heads, t, e), d.real(b, heads, t, e)
+
+
+@call("aten.cat.default")
+def _(d: Draw) -> Call:
+    """An empty tensor of one dimension among others."""
+    shape = d.any_shape(2)
+    return ([torch.zeros(0, dtype=torch.float64), d.real(*shape)], -1), {}
+
+
+@call("aten.masked_fill.Scalar")
+def _(d: Draw) -> Call:
+    """A number after the diagonal, and by a mask of positions that is not causal."""
+    *lead, n = d.sizes(3)
+    shift = d.below(3) - 1
+    mask = torch.ones(n, n, dtype=torch.bool).triu(shift)
+    later = Positions(-shift, (-1, 1), (n, n), "int64")
+    return (d.real(*lead, n, n), Both(Compared(later), mask), d.number()), {}
