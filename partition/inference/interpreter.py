@@ -64,6 +64,7 @@ from shardproof.partition.inference.views import (
     adjoin_addends,
     causal_view,
     constant_view,
+    exchanged,
     local_view,
     result_view,
 )
@@ -94,7 +95,7 @@ class LineageInterpreter(Products):
         """The exponential of a sum that the single-device program does not take one of, as a
         product of exponentials: of one that it has, where there is one, and of all that is added
         beside; None where this is none."""
-        if self.references is None or not depth:
+        if self.references is None or not depth or not x.addends:
             return None
         try:
             whole = [closed_maximum(self.windows, t) if t.partials else t for t in x.addends]
@@ -242,6 +243,9 @@ class LineageInterpreter(Products):
         except Misaligned:
             pass
         try:
+            if exchanged(xs, dim):
+                # Nothing of the single device has its positions in such an order.
+                raise Misaligned
             return Lineage(tuple(shape), tuple(self._side_by_side(xs, dim, shape[dim])))
         except Misaligned:
             pieces = tuple(self.piece(x).addends[0] for x in xs)
