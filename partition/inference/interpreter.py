@@ -69,7 +69,7 @@ from shardproof.partition.inference.views import (
 
 
 class LineageInterpreter(Products):
-    """A `engine.ops.primitives.Reading` over lineages; all nodes go to ``table``."""
+    """A `engine.ops.primitives.Interpreter` over lineages; all nodes go to ``table``."""
 
     def unary(self, function: str, x: Lineage) -> Lineage:
         """A function of every entry, as a node of its own."""
