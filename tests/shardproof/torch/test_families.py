@@ -45,7 +45,7 @@ def decided(
     found = sides(alone(dp), traces, together=together)
     made = plan(found, combination=combination(found, None))
     options = Options(out=folder / f"run-{together}", executor="local", cache=False)
-    return prove(made, options, Progress(), time.perf_counter()), found.families
+    return prove(made, found, options, Progress(), time.perf_counter()), found.families
 
 
 CASES = {
