@@ -148,15 +148,26 @@ def lawful(nodes: NodeTable, here: Cone, operator: str) -> bool:
     """Whether a claim may need the laws of `engine.ops.laws`: it reads a power, a logarithm, or an
     exponential with a negative factor, which another may be the inverse of."""
     read = (nodes[number].definition for number in here.opaque | here.defined)
-    return operator in _POWERS or any(
-        isinstance(d, Unary)
-        and (
-            exponent_of(d.function) is not None
-            or d.function == "log"
-            or (d.function == "exp" and d.factor < 0)
+    return (
+        operator in _POWERS
+        or any(
+            isinstance(d, Unary)
+            and (
+                exponent_of(d.function) is not None
+                or d.function == "log"
+                or (d.function == "exp" and d.factor < 0)
+            )
+            for d in read
         )
-        for d in read
+        or exponentials(nodes, here)
     )
+
+
+def exponentials(nodes: NodeTable, here: Cone) -> bool:
+    """Whether a claim reads several exponentials, which may be one's addends apart."""
+    read = (nodes[number].definition for number in here.opaque | here.defined)
+    powers = [d for d in read if isinstance(d, Unary) and d.function == "exp"]
+    return len(powers) > 1 or any(d.factor < 0 for d in powers)
 
 
 def _defined(

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import partial
 from itertools import product
 from math import prod
 from typing import Any
@@ -46,7 +45,12 @@ from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.places import has_places
 from shardproof.engine.lineage.sums import largest
 from shardproof.engine.obligations.regions import side_by_side
-from shardproof.engine.ops.laws import applied, flat, without_opposites
+from shardproof.engine.ops.laws import (
+    applied,
+    common_exponentials,
+    flat,
+    without_opposites,
+)
 from shardproof.engine.ops.primitives import Selection, is_partial
 from shardproof.engine.small_model.representatives import Representatives
 
@@ -62,18 +66,25 @@ class SmallInterpreter(TermInterpreter):
     ``masks``: positions are compared by a mask. Then one that stands for others is counted as the
     mask has it: what is summed has to differ from position to position, so that nothing is a count.
     ``laws``: functions are read with the laws of `engine.ops.laws`.
+    ``apart``: exponentials of sums are read as products, and what exponentials all addends of a sum
+    have is taken out of it.  ``over_positions``: sums over positions, which are no such sums.
     ``applications``: those of functions that are undefined somewhere, before laws of products.
     """
 
     representatives: Representatives
     masks: bool = False
     laws: bool = False
+    apart: bool = False
+    over_positions: set[Term] = field(default_factory=set, compare=False)
     applications: set[Term] = field(default_factory=set, compare=False)
 
     def applied_to(self, function: str, entry: Term) -> Term:
         """A function of an entry as a term; applications that are undefined somewhere are noted."""
-        rule = partial(applied, self.table) if self.laws else super().applied_to
-        term = rule(function, entry)
+        if self.laws:
+            whole = self.over_positions if self.apart else frozenset()
+            term = applied(self.table, function, entry, self.apart, whole)
+        else:
+            term = super().applied_to(function, entry)
         parts = (part for part in flat(term) if part.kind == "app" and is_partial(str(part.name)))
         self.applications.update(parts)
         return term
@@ -117,7 +128,10 @@ class SmallInterpreter(TermInterpreter):
             cores = [self.table.one if e.kind == "const" else e for e in terms]
             if len(set(cores)) < len(cores):
                 raise Unsupported("a sum under a mask over positions that are alike")
-        return self.sum_of(parts)
+        total = self.sum_of(parts)
+        if self.apart and isinstance(total, Term) and len(parts) > 1:
+            self.over_positions.update(f for f in flat(total) if f.kind == "add")
+        return total
 
     def sum_of(self, entries: Iterable[Entry]) -> Entry:
         """A sum with its largest constant factor taken out, as the definitions of nodes have it:
@@ -125,6 +139,11 @@ class SmallInterpreter(TermInterpreter):
         parts = list(entries)
         if any(e is MASKED for e in parts):
             return MASKED
+        if self.apart:
+            kept = [e for e in parts if e is not self.table.zero]
+            common, rest = common_exponentials(self.table, kept) if len(kept) > 1 else (None, [])
+            if common is not None and common is not self.table.one:
+                return self.product_of([common, self.sum_of(rest)])
         shares = [(_factor(e), e) for e in parts if e is not self.table.zero]
         if not shares:
             return self.table.zero
@@ -176,6 +195,7 @@ class Meaning:
         *,
         masks: bool = False,
         laws: bool = False,
+        apart: bool = False,
     ) -> None:
         """``most``: products after which to give up (`Unsupported`)."""
         self.nodes = nodes
@@ -187,7 +207,7 @@ class Meaning:
         self.products = 0
         self.symbols: dict[tuple[object, ...], Term] = {}
         self.memo: dict[tuple[int, Index, tuple[PartialRange, ...]], Entry] = {}
-        self.interpreter = SmallInterpreter(terms, representatives, masks, laws)
+        self.interpreter = SmallInterpreter(terms, representatives, masks, laws, apart)
 
     def symbol(self, key: tuple[object, ...]) -> Term:
         """The free symbol of an entry of a node, a new one for a new entry."""

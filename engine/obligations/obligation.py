@@ -25,7 +25,7 @@ import numpy as np
 
 from shardproof.engine.algebra.terms import Term, TermTable
 from shardproof.engine.claims.claim import Claim
-from shardproof.engine.claims.cone import Cone, compares, cone, lawful
+from shardproof.engine.claims.cone import Cone, compares, cone, exponentials, lawful
 from shardproof.engine.claims.symmetry import attribute_axes, is_even, is_uniform
 from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.interpreters import MASKED, Weighted
@@ -179,6 +179,7 @@ def _build(
             MOST_PRODUCTS,
             masks=masks,
             laws=lawful(nodes, here, claim.name),
+            apart=exponentials(nodes, here),
         )
         goals += _goals(meaning, claim, given)
         symbols |= {str(term.name): key for key, term in meaning.symbols.items()}
@@ -289,6 +290,8 @@ class _Semantics:
             self.representatives,
             meaning.interpreter.masks,
             meaning.interpreter.laws,
+            meaning.interpreter.apart,
+            meaning.interpreter.over_positions,
             coordinates=self.representatives.coordinates,
         )
 

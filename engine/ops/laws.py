@@ -19,8 +19,12 @@ are uninterpreted otherwise.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from fractions import Fraction
+from functools import reduce
+from operator import and_
 from typing import Final
 
 from shardproof.engine.algebra.terms import ZERO, Term, TermTable
@@ -93,18 +97,28 @@ def of_constant(function: str, value: Fraction) -> Fraction | None:
     return 1 / value if function == "inv" and value else None
 
 
-def applied(table: TermTable, function: str, argument: Term) -> Term:
-    """A function of a term."""
+def applied(
+    table: TermTable,
+    function: str,
+    argument: Term,
+    apart: bool = False,
+    whole: AbstractSet[Term] = frozenset(),
+) -> Term:
+    """A function of a term.  ``apart``: the exponential of a sum is the product of exponentials;
+    that of one of ``whole``, a sum over positions, is one; and a constant is taken out of a
+    reciprocal."""
     if argument.value is not None:
         value = of_constant(function, argument.value)
         return table.app(function, argument) if value is None else table.const(value)
     if function == "exp":
-        return _exponential(table, argument)
+        return _exponential(table, argument, apart, whole)
     factor, core = _split(argument)
     outer = exponent_of(function)
     if function == "inv" and core.kind == "mul":
         inverse = [applied(table, function, part) for part in flat(core)]
         return table.mul(1 / factor, *inverse)
+    if function == "inv" and apart and core.kind != "app":
+        return table.mul(1 / factor, table.app(function, core))
     if core.kind != "app" or outer is None:
         return table.app(function, argument)
     if function == "inv" and core.name == "exp":
@@ -116,33 +130,65 @@ def applied(table: TermTable, function: str, argument: Term) -> Term:
     return table.mul(power[0], _raised(table, core.args[0], power[1]))
 
 
-def _exponential(table: TermTable, argument: Term) -> Term:
-    """The exponential of a term: logarithms in it are factors."""
+def _exponential(table: TermTable, argument: Term, apart: bool, whole: AbstractSet[Term]) -> Term:
+    """The exponential of a term: logarithms in it are factors, and so are, where sums are taken
+    apart, the exponentials of what it adds up."""
+    addends = list(_addends(Fraction(1), argument, whole))
+    if apart:
+        totals: dict[Term, Fraction] = {}
+        for scale, part in addends:
+            totals[part] = totals.get(part, ZERO) + scale
+        addends = [(scale, part) for part, scale in totals.items() if scale]
     rest, factors = [], []
-    for scale, part in _addends(Fraction(1), argument):
+    for scale, part in addends:
         if part.kind == "app" and part.name == "log" and abs(scale) == 1:
             base = part.args[0]
             factors.append(base if scale > 0 else applied(table, "inv", base))
         else:
             rest.append(table.mul(scale, part))
+    if apart:
+        return table.mul(*factors, *(table.app("exp", part) for part in rest))
     if not factors:
         return table.app("exp", argument)
     left = table.add(*rest) if rest else table.const(0)
     return table.mul(*factors, applied(table, "exp", left))
 
 
-def _addends(scale: Fraction, term: Term) -> Iterator[tuple[Fraction, Term]]:
-    """The addends of a sum of sums, each with its factor."""
+def _addends(
+    scale: Fraction, term: Term, whole: AbstractSet[Term]
+) -> Iterator[tuple[Fraction, Term]]:
+    """The addends of a sum of sums, each with its factor; those of ``whole`` are one."""
     factor, core = _split(term)
-    if core.kind != "add":
+    if core.kind != "add" or core in whole:
         yield scale * factor, core
         return
     for part in core.args:
-        yield from _addends(scale * factor, part)
+        yield from _addends(scale * factor, part, whole)
 
 
 def _raised(table: TermTable, base: Term, exponent: Fraction) -> Term:
     return base if exponent == 1 else table.app(power(exponent), base)
+
+
+def common_exponentials(table: TermTable, addends: Sequence[Term]) -> tuple[Term, list[Term]]:
+    """The exponentials that are factors of all addends of a sum, and the addends without them.
+
+    Example: of ``exp(a) b`` and ``c exp(a)`` they are ``exp(a)``, and ``b`` and ``c`` are left.
+    """
+    factors = [flat(addend) for addend in addends]
+    counts = [Counter(f for f in own if f.kind == "app" and f.name == "exp") for own in factors]
+    common = reduce(and_, counts)
+    rest = []
+    for own in factors:
+        taken = Counter(common)
+        kept = []
+        for factor in own:
+            if taken[factor]:
+                taken[factor] -= 1
+            else:
+                kept.append(factor)
+        rest.append(table.mul(*kept))
+    return table.mul(*common.elements()), rest
 
 
 def without_opposites(term: Term) -> Term:

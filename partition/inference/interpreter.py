@@ -47,15 +47,16 @@ from shardproof.engine.lineage.places import (
     placed,
     side_by_side,
 )
-from shardproof.engine.lineage.sums import merge_partials
+from shardproof.engine.lineage.sums import collect, merge_partials
 from shardproof.engine.lineage.views import Misaligned, regroup
-from shardproof.engine.ops.primitives import Selection, is_partial
+from shardproof.engine.ops.primitives import Selection, is_partial, labels
 from shardproof.partition.inference.canonical import Draft, canonical
 from shardproof.partition.inference.closing import composed
+from shardproof.partition.inference.exponentials import closed_maximum
 from shardproof.partition.inference.families import along_axes
 from shardproof.partition.inference.floats import Way, dropped, ways
 from shardproof.partition.inference.laws import Factor, factors_of, rewritten
-from shardproof.partition.inference.opened import logarithms
+from shardproof.partition.inference.opened import logarithms, opened
 from shardproof.partition.inference.pieces import each
 from shardproof.partition.inference.products import Products
 from shardproof.partition.inference.sums import tried
@@ -67,6 +68,9 @@ from shardproof.partition.inference.views import (
     result_view,
 )
 
+#: Exponents that are taken apart, one in what another one has beside.
+MOST_EXPONENTS = 3
+
 
 class LineageInterpreter(Products):
     """A `engine.ops.primitives.Interpreter` over lineages; all nodes go to ``table``."""
@@ -76,6 +80,8 @@ class LineageInterpreter(Products):
         several = self._each(x, lambda lineage: self.unary(function, lineage))
         if several is not None:
             return several
+        if function == "exp" and (apart := self._apart(x)) is not None:
+            return apart
         addend = self._single(x)
         made = None
         if function == "inv":
@@ -83,6 +89,43 @@ class LineageInterpreter(Products):
         elif function == "exp":
             made = self._without_logarithms(addend)
         return Lineage(x.shape, (made or self._function(function, addend),))
+
+    def _apart(self, x: Lineage, depth: int = MOST_EXPONENTS) -> Lineage | None:
+        """The exponential of a sum that the single-device program does not take one of, as a
+        product of exponentials: of one that it has, where there is one, and of all that is added
+        beside; None where this is none."""
+        if self.references is None or not depth:
+            return None
+        try:
+            whole = [closed_maximum(self.windows, t) if t.partials else t for t in x.addends]
+        except Misaligned:
+            return None
+        if len(whole) == 1 and self.references.has(whole[0]):
+            return None
+        parts = whole if len(whole) > 1 else opened(self.table, whole[0]) or whole
+        several = [
+            (self.references.of(part), parts[:place] + parts[place + 1 :])
+            for place, part in enumerate(parts)
+        ]
+        power, rest = next(((p, r) for p, r in several if p is not None), (None, parts))
+        if power is None and len(parts) == 1 and not x.addends[0].partials:
+            return None
+        if power is not None:
+            rest = [*rest, *(t._replace(factor=-t.factor) for t in power.rest)]
+        if any(self.table.is_masked(t.node) for t in rest):
+            return None
+        factors = [] if power is None else [Lineage(x.shape, (power.power,))]
+        for t in collect(rest):
+            own = Lineage(x.shape, (t,))
+            factors.append(
+                self._apart(own, depth - 1)
+                or Lineage(x.shape, (self._without_logarithms(t) or self._function("exp", t),))
+            )
+        self.rewrote = True
+        if self.matcher is not None:
+            self.matcher.meets = True
+        names = labels(len(x.shape))
+        return self.einsum(f"{','.join([names] * len(factors))}->{names}", *factors)
 
     def _without_logarithms(self, addend: Addend) -> Addend | None:
         """``exp(a + log(b))`` as ``b exp(a)``, and ``exp(a - log(b))`` as ``exp(a) / b``; None if
@@ -225,6 +268,10 @@ class LineageInterpreter(Products):
             several = several or self._largest(x, dim)
             if several is not None:
                 return several
+        if x.addends and all(_constant_along(t, dim) for t in x.addends):
+            return Lineage(
+                x.shape[:dim] + x.shape[dim + 1 :], tuple(_without(t, dim) for t in x.addends)
+            )
         addend = self._single(x)
         try:
             return self._placed_amax(x.shape, addend, dim)
@@ -249,9 +296,8 @@ class LineageInterpreter(Products):
         addends = merge_partials(self.table, [x.addends[0] for x in xs], self.mesh, add=False)
         if len(addends) == 1:
             return Lineage(xs[0].shape, tuple(addends))
-        if any(addend.partials for addend in addends):
-            raise Misaligned
-        return self._sum_node(xs[0].shape, addends, Most)
+        whole = [closed_maximum(self.windows, t) if t.partials else t for t in addends]
+        return self._sum_node(xs[0].shape, whole, Most)
 
     def _placed_amax(self, shape: tuple[int, ...], addend: Addend, dim: int) -> Lineage:
         """`_amax`, with positions of one of many where the single-device program has them."""
@@ -314,8 +360,7 @@ class LineageInterpreter(Products):
             ]
             view = result_view(kept, form.labels, form.outputs, intervals)
             return Lineage(reduced, (Addend(factor, node, view, tuple(partials)),))
-        dims = addend.view.dims[:dim] + addend.view.dims[dim + 1 :]
-        return Lineage(reduced, (addend._replace(view=addend.view._replace(dims=dims)),))
+        return Lineage(reduced, (_without(addend, dim),))
 
     def onehot(self, ids: Lineage, start: Affine, size: int) -> Lineage:
         """Which classes ids name, from ``start`` on."""
@@ -378,3 +423,14 @@ class LineageInterpreter(Products):
     def constant(self, name: str) -> Lineage:
         """A table of constants by its name."""
         return constant_view(self.table, name)
+
+
+def _constant_along(addend: Addend, dim: int) -> bool:
+    """Whether a view does not vary along a dimension, and is nowhere zero on its way."""
+    return not addend.places and all(a.axis == BROADCAST for a in addend.view.dims[dim])
+
+
+def _without(addend: Addend, dim: int) -> Addend:
+    """A view that does not vary along a dimension, without it."""
+    dims = addend.view.dims[:dim] + addend.view.dims[dim + 1 :]
+    return addend._replace(view=addend.view._replace(dims=dims))

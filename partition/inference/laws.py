@@ -7,15 +7,16 @@ also where they meet in products of products.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from math import prod
 from typing import NamedTuple
 
 from shardproof.engine.lineage.expressions import Einsum, Operand, Unary
-from shardproof.engine.lineage.lineage import Addend, StridedInterval, View
+from shardproof.engine.lineage.lineage import BROADCAST, Addend, StridedInterval, View
 from shardproof.engine.lineage.nodes import NodeTable
-from shardproof.engine.lineage.views import constant_interval
+from shardproof.engine.lineage.views import constant_interval, merge
 from shardproof.engine.ops.laws import (
     NAMED_POWERS,
     exponent_of,
@@ -80,6 +81,29 @@ def factors_of(table: NodeTable, factor: Factor) -> list[Factor]:
     return _flat(table, factor, DEEPEST)
 
 
+def factor_views(table: NodeTable, addend: Addend) -> list[Addend]:
+    """The factors of an addend, each as a view of the same dimensions; itself if it is no product.
+    Its own factor is left out."""
+    atoms = [interval for dim in addend.view.dims for interval in dim]
+    labels = [n for n, a in enumerate(atoms) if a.axis != BROADCAST]
+    whole = Factor(addend._replace(factor=Fraction(1)), tuple((atoms[n], n) for n in labels))
+    views = []
+    for one in factors_of(table, whole):
+        own = {label: interval for interval, label in one.intervals}
+        numbers = iter(range(len(atoms)))
+        dims = tuple(
+            merge([own.get(next(numbers)) or constant_interval(a.size) for a in dim])
+            for dim in addend.view.dims
+        )
+        views.append(one.addend._replace(view=View(dims, one.addend.view.fixed)))
+    return views
+
+
+def is_exponential(table: NodeTable, number: int, known: int) -> bool:
+    """Whether a node is an exponential, and none of the first ``known``."""
+    return number >= known and _exponential(table, number) is not None
+
+
 class Left(NamedTuple):
     """What is left of a product: its factor, the addends and their intervals, the dimensions of the
     result, with broadcasts where nothing varies any more, and the labels that are left: those of
@@ -112,6 +136,7 @@ def left(
         every = [x for one in factors for x in _flat(table, one, depth)]
         scale, kept = _without_powers(table, _without_exponentials(table, every))
         if len(kept) < len(every):
+            kept = _folded(table, factors, depth, kept)
             break
     else:
         return None
@@ -130,6 +155,44 @@ def left(
     kept_extents = {label: n for label, n in extents.items() if label in used}
     addends, atoms = [x.addend for x in kept], [x.intervals for x in kept]
     return Left(factor, addends, atoms, spread, outputs & used, kept_extents)
+
+
+def outside(
+    table: NodeTable, factors: Sequence[Factor], outputs: frozenset[int], known: int
+) -> tuple[list[Factor], list[Factor]] | None:
+    """The factors of a product under a sum, and exponentials that the sum does not run along; None
+    where there are none.  ``known``: nodes below are the single-device program's, which stay."""
+    flat = [x for one in factors for x in _flat(table, one, DEEPEST)]
+    out = [
+        x
+        for x in flat
+        if is_exponential(table, x.addend.node, known)
+        and outputs.issuperset(label for _, label in x.intervals)
+    ]
+    if not out or len(out) == len(flat):
+        return None
+    return _folded(table, factors, DEEPEST, [x for x in flat if x not in out]), out
+
+
+def _folded(
+    table: NodeTable, factors: Sequence[Factor], depth: int, kept: Sequence[Factor]
+) -> list[Factor]:
+    """What is kept of the factors of products, where these are opened no further than they have to
+    be: a product of which all is kept is one factor, as it was."""
+    rest = Counter(kept)
+
+    def taken(one: Factor, depth: int) -> list[Factor]:
+        own = Counter(_flat(table, one, depth))
+        if own <= rest:
+            rest.subtract(own)
+            return [one]
+        inside = _flat(table, one, 1) if depth else [one]
+        if inside == [one]:
+            return []
+        return [x for part in inside for x in taken(part, depth - 1)]
+
+    whole = [x for one in factors for x in taken(one, depth)]
+    return [*whole, *(+rest).elements()]
 
 
 def _may_cancel(table: NodeTable, number: int) -> bool:
@@ -234,23 +297,30 @@ def _cancel(table: NodeTable, one: Factor, other: Factor) -> bool:
 def _flat(table: NodeTable, factor: Factor, depth: int) -> list[Factor]:
     """The factors of a product without sums, in the labels of the whole; itself if it is none."""
     product = table[factor.addend.node].definition
-    inner = factor.addend.partials or factor.addend.view.fixed or not depth
-    if not isinstance(product, Einsum) or inner:
+    if not isinstance(product, Einsum) or factor.addend.view.fixed or not depth:
         return [factor]
     operands, outputs = product.operands, product.outputs
+    parts = [table.reductions[partial.reduction] for partial in factor.addend.partials]
+    if any(part.kind != "via" for part in parts):
+        return [factor]
     read = {outputs[interval.axis]: (interval, label) for interval, label in factor.intervals}
     whole = len(read) == len(factor.intervals) and all(a.stride == 1 for a, _ in factor.intervals)
     if not whole or any(not _reads(o, read) for o in operands):
         return [factor]
     flat = []
-    for o in operands:
+    for place, o in enumerate(operands):
         intervals = []
         for axis, _, extent, name in o.intervals:
             interval, label = read[name]
             intervals.append(
                 (StridedInterval(axis, 1, extent, interval.start, interval.size), label)
             )
-        addend = Addend(Fraction(1), o.node, View(()))
+        own = tuple(
+            partial._replace(reduction=part.inner)
+            for part, partial in zip(parts, factor.addend.partials, strict=True)
+            if part.where == place
+        )
+        addend = Addend(Fraction(1), o.node, View(()), own)
         flat += _flat(table, Factor(addend, tuple(intervals)), depth - 1)
     return flat
 

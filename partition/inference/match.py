@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import permutations, product
+from itertools import islice, permutations, product
 from typing import NamedTuple
 
 from shardproof.engine.algebra.affine import ZERO, Affine
@@ -40,6 +40,9 @@ DEEPEST = 3
 #: Reference nodes that are compared with one value, and how far above its leaves they may be (by so
 #: many definitions they are multiplied out themselves).
 MOST_CANDIDATES, HIGHEST = 100, 5
+#: Definitions that a value and a candidate are multiplied out by until they meet, and how many
+#: candidates are tried.
+DOWN, MOST_MET = 8, 12
 #: Products looked at for one plan; a plan that differs everywhere is not matched at length.
 MOST_WORK = 20_000
 
@@ -206,6 +209,9 @@ class Matcher:
     def __init__(self, table: NodeTable, reference_size: int) -> None:
         self.table = table
         self.reference_size = reference_size
+        #: Whether values are looked for that meet a reference node further down: where exponentials
+        #: are written by others, factors are in other places.
+        self.meets = False
         self._found: dict[int, Alias | None] = {}
         self._users: dict[int, list[int]] = {}
         self._work = 0
@@ -293,7 +299,7 @@ class Matcher:
             try:
                 mine = self._even(number, depth)
             except _TooLarge:
-                return None
+                break
             leaves = _leaves(mine)
             for candidate in self._candidates(leaves, node.extents):
                 if self._work > MOST_WORK:
@@ -304,7 +310,53 @@ class Matcher:
                     continue
                 if alias is not None:
                     return alias
+        return self._met(number) if self.meets else None
+
+    def _met(self, number: int) -> Alias | None:
+        """The reference node that a node is, where both are multiplied out down to the first nodes
+        that both end at."""
+        extents = self.table[number].extents
+        try:
+            first = _leaves(self._sum(number, frozenset(), 0))
+        except _TooLarge:
+            return None
+        below = self._below(number)
+        for candidate in islice(self._candidates(first, extents), MOST_MET):
+            if self._work > MOST_WORK:
+                break
+            stop = (below & self._below(candidate)) - {candidate}
+            try:
+                alias = self._meeting(number, candidate, stop)
+            except _TooLarge:
+                continue
+            if alias is not None:
+                return alias
         return None
+
+    def _meeting(self, number: int, candidate: int, stop: frozenset[int]) -> Alias | None:
+        """As `_met`, with one candidate; ``stop``: all nodes below both."""
+        while self._work <= MOST_WORK:
+            mine = self._sum(number, stop, DOWN)
+            leaves = _leaves(mine)
+            others = _leaves(self._sum(candidate, stop, DOWN))
+            if leaves == others:
+                return self._same(mine, self.table[number].extents, candidate, stop, DOWN)
+            apart = (leaves ^ others) & stop
+            opens = {n for n in apart if isinstance(self.table[n].definition, Einsum | Combine)}
+            if not opens:
+                return None
+            stop -= opens
+        return None
+
+    def _below(self, number: int) -> frozenset[int]:
+        """The nodes that a node is made of by sums and products, as far down as it is opened."""
+        reached: set[int] = set()
+        level = {number}
+        for _ in range(DOWN):
+            opens = [n for n in level if isinstance(self.table[n].definition, Einsum | Combine)]
+            level = {o.node for n in opens for o in operands(self.table, n)} - reached
+            reached |= level
+        return frozenset(reached)
 
     def _even(self, number: int, depth: int) -> _Sum:
         """A node multiplied out, everywhere down to the same nodes: what one product ends at is not
@@ -362,9 +414,10 @@ class Matcher:
         extents: tuple[int, ...],
         candidate: int,
         leaves: frozenset[int],
+        depth: int = HIGHEST,
     ) -> Alias | None:
         """How a candidate is the value, if its expansion is the same."""
-        there = self._sum(candidate, leaves, HIGHEST)
+        there = self._sum(candidate, leaves, depth)
         mine, other = value.forms, there.forms
         if len(other) != len(mine) or _outlines(mine) != _outlines(other):
             return None

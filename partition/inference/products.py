@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from functools import reduce
 from itertools import product
 from math import prod
+from operator import and_
 from string import ascii_letters
 
 from shardproof.engine.errors import ShapeMismatch
@@ -26,11 +29,18 @@ from shardproof.engine.lineage.sums import SOME
 from shardproof.engine.lineage.views import Misaligned, align, constant_interval, merge
 from shardproof.partition.inference.canonical import Draft, canonical
 from shardproof.partition.inference.closing import closed
+from shardproof.partition.inference.exponentials import closed_maximum
 from shardproof.partition.inference.floats import Way, dropped, ways
-from shardproof.partition.inference.laws import Factor, left
+from shardproof.partition.inference.laws import (
+    Factor,
+    factor_views,
+    is_exponential,
+    left,
+    outside,
+)
 from shardproof.partition.inference.pieces import each, multiplied
 from shardproof.partition.inference.sums import Sums, tried
-from shardproof.partition.inference.views import result_view
+from shardproof.partition.inference.views import result_view, view_of_constant
 from shardproof.partition.inference.windows import Reads
 
 #: Products of such addends that are kept apart.  Partial sums that somebody completes are one or
@@ -217,6 +227,9 @@ class Products(Sums):
             if rest.factor != factor:
                 self.counted.add(SOME)
             return self._product_addend(*rest, intervals)
+        pulled = self._pulled(factor, read, dims, outputs, extents, intervals)
+        if pulled is not None:
+            return pulled
         chosen = [addends[k] for k in real]
         drafts: list[Draft] = [
             (t.node, tuple(atoms[k]), t.view.fixed, ()) for k, t in zip(real, chosen, strict=True)
@@ -228,6 +241,80 @@ class Products(Sums):
         partials += self._partial_sums(node, form.labels, outputs, intervals)
         view = result_view(dims, form.labels, form.outputs, intervals)
         return Addend(factor, node, view, tuple(sorted(partials, key=lambda p: p.reduction)))
+
+    def _pulled(
+        self,
+        factor: Fraction,
+        read: Sequence[Factor],
+        dims: Sequence[Sequence[int | StridedInterval]],
+        outputs: frozenset[int],
+        extents: Mapping[int, int],
+        intervals: Mapping[int, StridedInterval],
+    ) -> Addend | None:
+        """A sum of products times the exponentials in these that it does not run along; None where
+        there are none."""
+        if self.reference_size is None or len(outputs) == len(extents):
+            return None
+        apart = outside(self.table, read, outputs, self.reference_size)
+        if apart is None:
+            return None
+        kept, out = apart
+        used = frozenset(label for x in kept for _, label in x.intervals)
+        if not used.issuperset(extents.keys() - outputs):
+            return None
+        own = sorted(outputs & used)
+        inner = self._product_addend(
+            factor,
+            [x.addend for x in kept],
+            [x.intervals for x in kept],
+            [[label] for label in own],
+            outputs & used,
+            {label: n for label, n in extents.items() if label in used},
+            intervals,
+        )
+        if inner.view.fixed or any(len(dim) != 1 for dim in inner.view.dims):
+            return None
+        self.rewrote = True
+        whole = tuple((dim[0], label) for dim, label in zip(inner.view.dims, own, strict=True))
+        return self._product_addend(
+            inner.factor,
+            [inner._replace(factor=Fraction(1)), *(x.addend for x in out)],
+            [whole, *(x.intervals for x in out)],
+            dims,
+            outputs,
+            {label: n for label, n in extents.items() if label in outputs},
+            intervals,
+        )
+
+    def factored(self, shape: tuple[int, ...], addends: Sequence[Addend]) -> Lineage | None:
+        """A sum as a product with the exponentials that all its addends have, of those that the
+        single-device program does not have."""
+        if self.reference_size is None:
+            return None
+        read = [factor_views(self.table, addend) for addend in addends]
+        counts = [
+            Counter(f for f in own if is_exponential(self.table, f.node, self.reference_size))
+            for own in read
+        ]
+        common = reduce(and_, counts)
+        if not common:
+            return None
+        names = ascii_letters[: len(shape)]
+
+        def times(factors: Sequence[Lineage]) -> Lineage:
+            return self.einsum(f"{','.join([names] * len(factors))}->{names}", *factors)
+
+        rest: list[Addend] = []
+        for addend, own in zip(addends, read, strict=True):
+            left = list((Counter(own) - common).elements())
+            constant = Addend(addend.factor, self.table.one, view_of_constant(shape))
+            product = times([Lineage(shape, (f,)) for f in (constant, *left)])
+            rest += product.addends
+        self.rewrote = True
+        total = self.fold(Lineage(shape, tuple(rest)))
+        if not total.addends:
+            return total
+        return times([*(Lineage(shape, (f,)) for f in common.elements()), total])
 
     def _inherited(self, node: int, addends: Sequence[Addend]) -> list[PartialRange]:
         """Partial operands of a product make the product partial, each on its own."""
@@ -270,7 +357,7 @@ class Products(Sums):
             return x.addends[0]
         made = self._singles.get(x)
         if made is None:
-            whole = self.closed(x)
+            whole = self.closed(x) or self._closed_maxima(x)
             made = self._singles[x] = (self.piece(x) if whole is None else whole).addends[0]
         return made
 
@@ -295,6 +382,18 @@ class Products(Sums):
             return None
         self.rewrote = True
         return result
+
+    def _closed_maxima(self, x: Lineage) -> Lineage | None:
+        """Partial maxima over constant blocks as one complete addend: sums of maxima over these
+        blocks (None: it is none)."""
+        if has_places(x) or not any(t.partials for t in x.addends):
+            return None
+        try:
+            whole = [closed_maximum(self.windows, t) if t.partials else t for t in x.addends]
+        except Misaligned:
+            return None
+        result = self.fold(Lineage(x.shape, tuple(whole)))
+        return result if len(result.addends) == 1 and not result.addends[0].partials else None
 
     def _closed_product(self, spec: str, addends: Sequence[Addend], over: frozenset[str]) -> Addend:
         left, output = spec.split("->")

@@ -16,6 +16,7 @@ from shardproof.engine.lineage.places import has_places
 from shardproof.engine.lineage.sums import collect, largest, merge_partials
 from shardproof.engine.lineage.views import Misaligned, align
 from shardproof.partition.inference.canonical import Draft, canonical
+from shardproof.partition.inference.exponentials import References
 from shardproof.partition.inference.floats import Reductions, Way, dropped, ways
 from shardproof.partition.inference.masks import masked_once, unscaled
 from shardproof.partition.inference.match import Matcher
@@ -53,6 +54,7 @@ class Values:
         self.counted: set[int] = set()
         self.rewrote = False
         self.matcher = None if reference_size is None else Matcher(table, reference_size)
+        self.references = None if reference_size is None else References(table, reference_size)
 
     def shape(self, x: Lineage) -> tuple[int, ...]:
         """The local shape."""
@@ -178,18 +180,25 @@ class Sums(Values):
         if (rest := cancelled(self.table, addends)) is not None:
             self.rewrote = True
             return self.fold(Lineage(x.shape, tuple(rest)))
+        return self.factored(x.shape, addends) or self._complete_sum(x.shape, addends)
+
+    def _complete_sum(self, shape: tuple[int, ...], addends: Sequence[Addend]) -> Lineage:
+        """A sum of complete addends, as a node."""
         try:
-            total = self._placed_sum(x.shape, addends)
+            total = self._placed_sum(shape, addends)
             known = self.reference_size is None or total.addends[0].node < self.reference_size
-            return self.known(total if known else self._as_parts(x.shape, addends) or total)
+            return self.known(total if known else self._as_parts(shape, addends) or total)
         except Misaligned:
-            apart = [
-                self.piece(Lineage(x.shape, (t._replace(factor=Fraction(1)),))) for t in addends
-            ]
+            apart = [self.piece(Lineage(shape, (t._replace(factor=Fraction(1)),))) for t in addends]
             pieces = [
                 p.addends[0]._replace(factor=t.factor) for p, t in zip(apart, addends, strict=True)
             ]
-            return self.known(self._sum_node(x.shape, pieces))
+            return self.known(self._sum_node(shape, pieces))
+
+    def factored(self, shape: tuple[int, ...], addends: Sequence[Addend]) -> Lineage | None:
+        """A sum as a product with the exponentials that all its addends have; None where they have
+        none (products know)."""
+        return None
 
     def _as_parts(self, shape: tuple[int, ...], addends: Sequence[Addend]) -> Lineage | None:
         """Positions of one value as a part of the sum over all of them, if they are one."""

@@ -11,6 +11,7 @@ from shardproof.engine.algebra.terms import Term, TermTable
 from shardproof.engine.ops.laws import (
     HALF,
     applied,
+    common_exponentials,
     of_constant,
     power,
     power_of_power,
@@ -181,3 +182,35 @@ def test_what_is_left_of_powers_has_their_sum() -> None:
         assert len(left) < len(exponents)
     assert settled([Fraction(1), Fraction(1)]) is None
     assert settled([-HALF, -HALF, -HALF]) is None
+
+
+def test_the_exponential_of_a_sum_is_a_product() -> None:
+    table = TermTable()
+    a, b, c = (table.symbol(name) for name in "abc")
+    exponent = table.add(table.mul(Fraction(1, 2), table.add(a, table.mul(-1, b))), b, c)
+    found = applied(table, "exp", exponent, True)
+    assert sorted(t.name == "exp" for t in below(found)).count(True) == 3
+    want = math.exp((POINT["a"] - POINT["b"]) / 2 + POINT["b"] + POINT["c"])
+    assert math.isclose(value(found, POINT), want)
+    assert applied(table, "exp", table.add(a, table.mul(-1, a), c), True) is table.app("exp", c)
+
+
+def test_a_sum_over_positions_is_not_taken_apart_in_an_exponent() -> None:
+    table = TermTable()
+    a, b, c = (table.symbol(name) for name in "abc")
+    total = table.add(a, table.mul(3, b))
+    found = applied(table, "exp", table.add(table.mul(2, total), c), True, {total})
+    assert found is table.mul(table.app("exp", table.mul(2, total)), table.app("exp", c))
+
+
+def test_common_exponentials_are_taken_out_of_a_sum() -> None:
+    table = TermTable()
+    a, b, c = (table.symbol(name) for name in "abc")
+    one, other = table.app("exp", a), table.app("exp", b)
+    addends = [table.mul(c, one, other, one), table.mul(-2, other, one), table.mul(one, b, other)]
+    common, rest = common_exponentials(table, addends)
+    assert common is table.mul(one, other)
+    assert rest == [table.mul(c, one), table.const(-2), b]
+    none, same = common_exponentials(table, [one, other])
+    assert none is table.one
+    assert same == [one, other]
