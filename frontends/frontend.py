@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Final, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.assumption import Assumption
@@ -67,6 +67,15 @@ class Replays(Protocol):
 
     def replay(self, single: Path, parallel: Path, options: Mapping[str, str]) -> Validation:
         """Whether the plan of both sides, run rank by rank, gives what the files say."""
+        ...
+
+
+@runtime_checkable
+class HoldsTables(Protocol):
+    """A frontend whose files have numbers that their plan takes for any (masks, positions)."""
+
+    def tables(self, single: Path, parallel: Path) -> Mapping[str, Any]:
+        """These numbers, by the names of the inputs that the plan has for them, as arrays."""
         ...
 
 

@@ -161,7 +161,8 @@ def _run(
     progress: Progress,
 ) -> Result:
     from shardproof.inputs import assume
-    from shardproof.inputs.load import digests, load_plan
+    from shardproof.inputs.load import digests
+    from shardproof.run.loaded import loaded
 
     start = time.perf_counter()
     progress.phase("load")
@@ -180,7 +181,7 @@ def _run(
     ready = Thread(target=import_module, args=("shardproof.run.pipeline",), daemon=True)
     ready.start()
     with waiting(progress, _read(named)):
-        plan = load_plan(single, parallel, assumptions)
+        plan = loaded(single, parallel, assumptions)
         ready.join()
     out = rundir.create(chosen, plan.name, datetime.now())
     progress.run_dir = out

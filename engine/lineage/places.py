@@ -82,7 +82,55 @@ def moved(addend: Addend, shape: Shape, target: Shape) -> Addend:
     places = normal(p for start, size, extent in flat for p in _placed(start, size, extent, target))
     if len({(p.dim, p.extent) for p in places}) < len(places):
         raise Misaligned
-    return addend._replace(view=regroup(addend.view, left(target, places)), places=places)
+    view = _regrouped(addend.view, shape, target, left(target, places))
+    return addend._replace(view=view, places=places)
+
+
+def _regrouped(view: View, shape: Shape, target: Shape, sizes: Shape) -> View:
+    """`regroup` of what lies in places of a tensor, which is reshaped from ``shape`` to ``target``;
+    ``sizes``: what the places leave of that.  One position of an axis goes where its dimension
+    went: what is done along another one afterwards has nothing to do with it.
+
+    Example: ``[a0[8], a1[0 +1 of 8], a2[4]]`` in ``1[0 +1 of 8]`` of a tensor [8, 8, 4], which
+    becomes [64, 4], is ``[a0[8] x a1[0 +1 of 8], a2[4]]``: no part of the sum over the last one.
+    """
+    dims: list[Dim] = []
+    fixed = list(view.fixed)
+    at = 0
+    for own, others in _blocks(shape, target):
+        made = regroup(View(view.dims[at : at + own]), sizes[len(dims) : len(dims) + others])
+        at += own
+        apart = list(made.dims)
+        if apart:
+            apart[-1] = merge([*apart[-1], *made.fixed])
+        else:
+            fixed += made.fixed
+        dims += apart
+    return View(tuple(dims), tuple(fixed))
+
+
+def _blocks(shape: Shape, target: Shape) -> list[tuple[int, int]]:
+    """How many dimensions of each of two shapes belong together in a reshape: the fewest that have
+    as many positions.  Example: of [8, 8, 4] and [64, 4], two and one, then one and one."""
+    blocks: list[tuple[int, int]] = []
+    i = j = 0
+    while i < len(shape) and j < len(target):
+        first, other = i, j
+        have, need = shape[i], target[j]
+        i, j = i + 1, j + 1
+        while have != need:
+            if have < need and i < len(shape):
+                have, i = have * shape[i], i + 1
+            elif have > need and j < len(target):
+                need, j = need * target[j], j + 1
+            else:
+                return [(len(shape), len(target))]
+        blocks.append((i - first, j - other))
+    if i < len(shape) or j < len(target):
+        rest = (len(shape) - i, len(target) - j)
+        last = blocks.pop() if blocks else (0, 0)
+        blocks.append((last[0] + rest[0], last[1] + rest[1]))
+    return blocks
 
 
 def split(addend: Addend, dim: int, sizes: Shape) -> Addend:

@@ -279,7 +279,10 @@ class _Rank:
     def met(self, node: Node, inputs: Sequence[int]) -> Any:
         """A collective of what is not understood: ranks meet in it all the same, with an operand
         that is given under the collective's own name."""
-        x = self.argument(node.args[0])
+        where = f"rank {self.graph.rank}, {node.name}"
+        x = self.argument(node.args[0]) if node.args else None
+        if x is None or not hasattr(x, "shape") or not hasattr(x, "dtype"):
+            raise InvalidInput(f"not supported: {node.target} of what is no tensor", where)
         given = self.lo.value(tuple(x.shape), x.dtype, node.target)
         self.lo.append(node.target, inputs, [given.number], {})
         rule = rule_of(node.target)
@@ -291,9 +294,7 @@ class _Rank:
             named = {k: self.argument(v) for k, v in node.kwargs.items()}
             return rule(self.lo, given, *others, **named)
         except (Unsupported, ShapeMismatch, *_MALFORMED) as error:
-            raise InvalidInput(
-                f"not supported: {node.target}: {error}", f"rank {self.graph.rank}, {node.name}"
-            ) from None
+            raise InvalidInput(f"not supported: {node.target}: {error}", where) from None
 
     def live(self, outputs: Sequence[object]) -> set[str]:
         """The nodes that outputs depend on."""

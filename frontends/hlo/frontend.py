@@ -9,6 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
 
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Plan
@@ -49,6 +53,15 @@ class Hlo:
         """Both modules evaluated by NumPy and as a plan, in a bounded child."""
         function = "shardproof.frontends.hlo.replay:pair"
         return replayed.from_bytes(run_bounded(function, [str(single), str(parallel)]))
+
+    def tables(self, single: Path, parallel: Path) -> Mapping[str, Any]:
+        """The constants of unlike numbers that both modules have, read in a bounded child."""
+        function = "shardproof.frontends.hlo.read:tables"
+        held = msgspec.msgpack.decode(
+            run_bounded(function, [str(single), str(parallel)]),
+            type=dict[str, tuple[tuple[int, ...], bytes]],
+        )
+        return {name: np.frombuffer(data).reshape(shape) for name, (shape, data) in held.items()}
 
     def assumed(self, options: Mapping[str, str]) -> tuple[Assumption, ...]:
         """Nothing: no option states anything of HLO files."""

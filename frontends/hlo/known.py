@@ -81,6 +81,10 @@ def iota(type: Type, dimension: int) -> Known:
     return Known((np.broadcast_to(wide, type.shape),), type.dtype)
 
 
+#: What arithmetic raises for operands or attributes that are not those of an operator.
+_MALFORMED = (TypeError, ValueError, AttributeError, IndexError, KeyError, ArithmeticError)
+
+
 def ranks(numbers: Sequence[int], type: Type) -> Known:
     """A scalar for each rank."""
     arrays = tuple(np.array(n, dtype=type.dtype) for n in numbers)
@@ -91,6 +95,8 @@ def fold(
     opcode: str, attrs: Mapping[str, Any], operands: Sequence[Known], type: Type
 ) -> Known | None:
     """The result if it is exact to compute it now; None: it is not."""
+    if not operands:
+        return None
     if opcode not in _EXACT and (
         _floating(type.dtype) or any(_floating(x.dtype) for x in operands)
     ):
@@ -101,8 +107,11 @@ def fold(
     compute = _elementwise if opcode in ELEMENTWISE or opcode == "compare" else semantics.apply
     arrays = []
     for rank in range(count):
-        with np.errstate(over="ignore"):
-            computed = compute(opcode, attrs, [x.at(rank) for x in operands], type.shape)
+        try:
+            with np.errstate(over="ignore"):
+                computed = compute(opcode, attrs, [x.at(rank) for x in operands], type.shape)
+        except _MALFORMED as error:
+            raise Unsupported(f"{opcode} of other operands than its own ({error})") from None
         if compact(computed).size * count > MOST_KNOWN:
             raise Unsupported(
                 f"a constant of {compact(computed).size} different elements ({opcode})"

@@ -33,6 +33,9 @@ from shardproof.frontends.hlo.state import Expressions, Lowering, Rule, Several,
 #: Integers that nothing else is known of lie in this range.
 DOMAIN = (0, 1 << 30)
 
+#: What a rule raises for operands or attributes that are not those of its operator.
+_MALFORMED = (TypeError, ValueError, AttributeError, IndexError, KeyError, ArithmeticError)
+
 
 def lower(
     graph: Graph,
@@ -89,10 +92,12 @@ def _run(low: Lowering, stacked: frozenset[int]) -> None:
         low.recorder.source = node.source
         try:
             _node(low, node)
-        except Unsupported as error:
-            low.refuse(node, error)
         except Narrow as error:
             low.narrow(node, error)
+        except Unsupported as error:
+            low.refuse(node, error)
+        except _MALFORMED as error:
+            low.refuse(node, Unsupported(f"has not the operands of such an operator ({error})"))
 
 
 def _node(low: Lowering, node: Node) -> None:

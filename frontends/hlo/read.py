@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+import numpy as np
+
 from shardproof.engine.errors import InvalidInput, Unsupported
 from shardproof.engine.plan.ir import Plan, Program
 from shardproof.engine.plan_files import store
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.graphs.graph import Graph, Placement
-from shardproof.frontends.graphs.recorder import mesh_of, programs
+from shardproof.frontends.graphs.recorder import Array, mesh_of, programs
 from shardproof.frontends.graphs.replayed import NOT_REPLAYED
 from shardproof.frontends.graphs.sides import Side, placed_inputs, placed_outputs, plan
 from shardproof.frontends.hlo import inline, places, stablehlo, text
@@ -62,6 +65,21 @@ def pair(single: str, parallel: str) -> bytes:
     except InvalidInput as error:
         raise error.within(printable(parallel, 400)) from None
     return store.to_bytes(made)
+
+
+def tables(single: str, parallel: str) -> bytes:
+    """The numbers of constants that both files have, by the name that the plan has for each, as
+    bytes.  Made to be called in a bounded child."""
+    _, alone, _ = paired(read(single), read(parallel, partitioned=True), "plan")
+    arrays = {name: np.asarray(x, dtype=float) for name, x in contents(alone).items()}
+    return msgspec.msgpack.encode({name: (x.shape, x.tobytes()) for name, x in arrays.items()})
+
+
+def contents(single: Side) -> dict[str, Array]:
+    """The constants of unlike numbers of the single side, by the name that the plan has for
+    each."""
+    constants = enumerate(single.recorder.constants)
+    return {f"constant {n}": c.arrays[0] for n, c in constants if not c.drawn}
 
 
 def joined(

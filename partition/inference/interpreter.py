@@ -264,7 +264,8 @@ class LineageInterpreter(Products):
         if has_places(x):
             order = [i for i in range(len(x.shape)) if i != dim]
             rows = permuted(x, [*order, dim])
-            several = self._each(rows, lambda lineage: self.amax(lineage, len(order)), 1)
+            # The dimensions of a region may be divided; the one that is reduced is its last.
+            several = self._each(rows, lambda part: self.amax(part, len(part.shape) - 1), 1)
             several = several or self._largest(x, dim)
             if several is not None:
                 return several

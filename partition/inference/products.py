@@ -25,7 +25,7 @@ from shardproof.engine.lineage.lineage import (
 )
 from shardproof.engine.lineage.nodes import NodeTable, Reduction
 from shardproof.engine.lineage.places import has_places
-from shardproof.engine.lineage.sums import SOME
+from shardproof.engine.lineage.sums import SOME, root_kinds
 from shardproof.engine.lineage.views import Misaligned, align, constant_interval, merge
 from shardproof.partition.inference.canonical import Draft, canonical
 from shardproof.partition.inference.closing import closed
@@ -79,6 +79,7 @@ class Products(Sums):
         shape = tuple(extents[name] for name in output)
         if any(not x.addends for x in xs):
             return Lineage(shape, ())
+        xs = self._with_complete_maxima(xs)
         if has_places(*xs):
             try:
                 return self.fold(multiplied(operands, output, xs, extents, self._einsum))
@@ -382,6 +383,21 @@ class Products(Sums):
             return None
         self.rewrote = True
         return result
+
+    def _with_complete_maxima(self, xs: tuple[Lineage, ...]) -> tuple[Lineage, ...]:
+        """The operands of a product, parts of maxima as maxima of blocks: what is multiplied with
+        others is no part that others complete."""
+        if len(xs) == 1:
+            return xs
+        parts = [
+            any("max" in root_kinds(self.table, t.partials) for t in x.addends if t.partials)
+            for x in xs
+        ]
+        if not any(parts):
+            return xs
+        return tuple(
+            self._closed_maxima(x) or x if part else x for x, part in zip(xs, parts, strict=True)
+        )
 
     def _closed_maxima(self, x: Lineage) -> Lineage | None:
         """Partial maxima over constant blocks as one complete addend: sums of maxima over these

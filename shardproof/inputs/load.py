@@ -8,18 +8,23 @@ two sides are of one model is checked here, before anything is proved.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, Final
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan import same_model as pairing
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.plan.mesh import on_one_mesh
 from shardproof.engine.plan_files import store
-from shardproof.frontends.frontend import Frontend, foreign, frontends, of, of_pair
+from shardproof.frontends.frontend import Frontend, HoldsTables, foreign, frontends, of, of_pair
 from shardproof.frontends.untrusted.inert import printable
 from shardproof.inputs.assume import Assumptions
 from shardproof.inputs.rundir import is_run
+
+#: The kind of inputs that stand for numbers of the files.
+CONSTANT: Final = "constant"
 
 
 def load_plan(single: Path | Plan, parallel: Path | None, assumptions: Assumptions) -> Plan:
@@ -39,6 +44,16 @@ def load_plan(single: Path | Plan, parallel: Path | None, assumptions: Assumptio
     except InvalidInput as error:
         raise error.within(where) from None
     return plan
+
+
+def tables(single: Path | Plan, parallel: Path | None, plan: Plan) -> Mapping[str, Any]:
+    """The numbers that two files have for what their plan takes for any numbers."""
+    if isinstance(single, Plan) or parallel is None:
+        return {}
+    if not any(shard.kind == CONSTANT for shard in plan.single.shards):
+        return {}
+    frontend = of_pair(single, parallel)
+    return frontend.tables(single, parallel) if isinstance(frontend, HoldsTables) else {}
 
 
 def _in_memory(plan: Plan, assumptions: Assumptions) -> Plan:

@@ -64,6 +64,8 @@ def verify(
     What cannot be lowered is a result too (verdict "invalid input").
     """
     from shardproof import api
+    from shardproof.frontends.hlo.read import contents
+    from shardproof.run.tables import guarded
 
     Options(**options)
     try:
@@ -73,22 +75,14 @@ def verify(
         made = sides_of(capture(request, capture_timeout), getattr(step, "__name__", "step"))
     except InvalidInput as error:
         return Result("invalid input", reason=str(error))
-    result = api.run(_guarded(*made), None, Options(**options), progress)
+    plan, alone, _ = made
+    result = api.run(guarded(plan, contents(alone)), None, Options(**options), progress)
     if not validate or result.verdict == "invalid input":
         return result
     from shardproof import sources
     from shardproof.frontends.hlo.replay import validated
 
     return sources.replayed(result, validated(*made))
-
-
-def _guarded(plan: Plan, single: Side, parallel: Side) -> Plan:
-    """The plan; where both sides agree with the constants that they have, and not with any, a
-    difference refutes nothing."""
-    from shardproof.run.tables import guarded
-
-    constants = enumerate(single.recorder.constants)
-    return guarded(plan, {f"constant {n}": c.arrays[0] for n, c in constants if not c.drawn})
 
 
 def sides_of(captured: Captured, name: str) -> tuple[Plan, Side, Side]:

@@ -20,9 +20,10 @@ from shardproof.engine.plan_files import store
 from shardproof.engine.records.certificate import read_certificate
 from shardproof.engine.storage.tables import read_file
 from shardproof.inputs.assume import Assumptions
-from shardproof.inputs.load import digests, load_plan
+from shardproof.inputs.load import digests
 from shardproof.partition.evidence.rounding import rounded
 from shardproof.run import request
+from shardproof.run.loaded import loaded
 
 #: Characters of the name of a missing file that are shown.
 MOST_SHOWN: Final = 200
@@ -76,7 +77,7 @@ def _read(run_dir: Path, paths: Sequence[Path], question: request.Request | None
     assumptions = question.assumptions if question is not None else Assumptions()
     if len(paths) > 2:
         assumptions = replace(assumptions, relations=str(paths[2].resolve()))
-    plan = load_plan(single, parallel, assumptions)
+    plan = loaded(single, parallel, assumptions)
     named = tuple(str(path.resolve()) for path in paths)
     return Source(
         digests(single, parallel, assumptions.relations),

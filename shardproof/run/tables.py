@@ -35,8 +35,8 @@ def guarded(plan: Plan, contents: Mapping[str, Any]) -> Plan:
     if not all(_agree(plan, contents, seed) for seed in range(SEEDS)):
         return plan
     text = "is taken for any numbers; with those that the programs have, both sides agree"
-    tables = (Assumption("stand-in", name, "", f"{name} {text}") for name in sorted(contents))
-    return replace(plan, assumed=(*plan.assumed, *tables))
+    assumed = (Assumption("stand-in", name, "", f"{name} {text}") for name in sorted(contents))
+    return replace(plan, assumed=(*plan.assumed, *assumed))
 
 
 def _agree(plan: Plan, contents: Mapping[str, Any], seed: int) -> bool:

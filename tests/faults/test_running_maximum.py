@@ -35,7 +35,16 @@ def largest(b: BodyBuilder, x: int) -> int:
     return b.op("amax", x, dim=(1,), keepdim=True)
 
 
-def in_blocks(count: int, mistake: str = "") -> Formula:
+def larger(b: BodyBuilder, x: int, y: int, kink: str) -> int:
+    """The larger of two, as frontends write it: y + relu(x - y), y + (x - y) step(x - y)."""
+    if not kink:
+        return largest(b, b.op("concat", x, y, dim=1))
+    apart = b.op("sub", x, y)
+    above = b.op(kink, apart)
+    return b.add(y, b.mul(apart, above) if kink == "step" else above)
+
+
+def in_blocks(count: int, mistake: str = "", kink: str = "") -> Formula:
     """Blocks of keys from the second one on, the first one last."""
     size = KEYS // count
 
@@ -51,7 +60,7 @@ def in_blocks(count: int, mistake: str = "") -> Formula:
         out = b.op("matmul", weights, block(v, order[0]))
         for i in order[1:-1] if mistake == "a block left out" else order[1:]:
             own = scores(b, q, block(k, i))
-            new = largest(b, b.op("concat", top, largest(b, own), dim=1))
+            new = larger(b, top, largest(b, own), kink)
             weights = b.exp(b.op("sub", own, top if mistake == "another maximum" else new))
             fade = b.exp(b.op("sub", top, new))
             total = total if mistake == "sum not rescaled" else b.mul(total, fade)
@@ -88,6 +97,13 @@ def plan(parallel: Formula) -> Plan:
 @pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_in_blocks_is_proved(count: int, tmp_path: Path) -> None:
     found = verify(plan(in_blocks(count)), out=tmp_path)
+    assert found.verdict == "proved", found.reason
+    assert [str(p) for p in check(tmp_path).problems] == []
+
+
+@pytest.mark.parametrize("kink", [pytest.param("relu", marks=pytest.mark.slow), "step"])
+def test_maxima_by_kinks_are_proved(kink: str, tmp_path: Path) -> None:
+    found = verify(plan(in_blocks(2, kink=kink)), out=tmp_path)
     assert found.verdict == "proved", found.reason
     assert [str(p) for p in check(tmp_path).problems] == []
 

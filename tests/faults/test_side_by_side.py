@@ -52,7 +52,19 @@ def turned_softmax(b: BodyBuilder, x: int, y: int, wrong: bool) -> int:
     return b.add(p, b.op("concat", turned, parts[0], dim=1))
 
 
-FORMULAS = (twice, own_square, turned_softmax)
+def shifted(b: BodyBuilder, x: int, y: int, wrong: bool) -> int:
+    """Positions of a sequence with what stands before them, all sequences laid flat: the first
+    position has nothing before it, and is a row of the batch like others. The mistake: with what
+    stands behind them."""
+    rows, length = b.shape(y)[0], 4
+    z = b.view(y, rows, length, WIDTH // length)
+    nothing = b.mul_constant(b.op("slice", z, dim=1, start=0, size=1), 0)
+    rest = b.op("slice", z, dim=1, start=int(wrong), size=length - 1)
+    both = b.add(z, b.op("concat", nothing, rest, dim=1))
+    return b.op("log_softmax", b.view(both, rows * length, WIDTH // length), dim=-1)
+
+
+FORMULAS = (twice, own_square, turned_softmax, shifted)
 
 
 def plan(formula: Formula, wrong: bool = False, split: bool = False) -> Plan:

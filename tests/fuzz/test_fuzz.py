@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.fuzz.graphs import GRAPHS, changed
 from benchmarks.fuzz.targets import TARGETS, WORDS, Finding, Target, attempt, mutated
 from shardproof.run import request, status
 
@@ -25,6 +26,7 @@ SLOW = {
     "command line": 15,
     "nnscaler pickle": 25,
     "plan folder": 25,
+    **{name: 12 for name, _, _ in GRAPHS},
 }
 
 
@@ -42,6 +44,43 @@ def test_changed_inputs_are_read_or_refused(name: str) -> None:
     seeds = target.seeds()
     for _ in range(SLOW.get(name, 60)):
         attempt(target, mutated(rng.choice(seeds), rng))
+
+
+@pytest.mark.parametrize("name", [name for name, _, _ in GRAPHS])
+def test_graphs_with_other_numbers_and_words_are_read_or_refused(name: str) -> None:
+    target, rng = TARGETS[name], random.Random(20261123)
+    seeds = target.seeds()
+    for _ in range(15):
+        attempt(target, changed(rng.choice(seeds), rng))
+
+
+#: Inputs that were findings: a target, what is changed in its last valid input, and into what.
+MENDED = {
+    "transpose of a dimension that there is not": (
+        "HLO text",
+        b"dimensions={1,0}",
+        b"dimensions={1,7}",
+    ),
+    "an operator without its operands": (
+        "StableHLO text",
+        b"stablehlo.maximum %arg0, %0 :",
+        b"stablehlo.maximum :",
+    ),
+    "a collective of what is no tensor": (
+        "graph (JSON)",
+        b'"args": [{"n": "y"}, "sum", "0"]',
+        b'"args": [{"dtype": "y"}, "sum", "0"]',
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MENDED)
+def test_what_was_found_is_read_or_refused(name: str) -> None:
+    target, before, after = MENDED[name]
+    seeds = [s for s in TARGETS[target].seeds() if before in s]
+    assert seeds
+    for data in seeds:
+        attempt(TARGETS[target], data.replace(before, after, 1))
 
 
 @pytest.mark.parametrize("name", [n for n in TARGETS if n not in SLOW])

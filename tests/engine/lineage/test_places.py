@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from shardproof.checker.values.views import ViewChecker
 from shardproof.engine.algebra.affine import ZERO, affine
 from shardproof.engine.lineage.lineage import Addend, Place, StridedInterval, View
-from shardproof.engine.lineage.places import cut, left
+from shardproof.engine.lineage.places import cut, left, moved
 from shardproof.engine.lineage.views import Misaligned
 
 #: Places of a dimension of 2,048, innermost first, and what they leave: the first halves of heads
@@ -82,3 +82,57 @@ def test_an_interval_that_moves_by_whole_periods(
 def test_an_interval_that_moves_by_parts_of_periods_is_no_view() -> None:
     with pytest.raises(Misaligned):
         cut(half(0), (SIZE,), 0, affine(0, {"tp": 4}), 4)
+
+
+#: A tensor, a place in its second dimension, and what the tensor is reshaped to.
+RESHAPED = [
+    ((2, 8, 3), (0, 1), (16, 3)),
+    ((2, 8, 3), (1, 7), (16, 3)),
+    ((2, 8, 3), (7, 1), (2, 24)),
+    ((2, 8, 3), (4, 4), (2, 2, 4, 3)),
+    ((1, 8, 3), (3, 1), (8, 3, 1)),
+    ((2, 8, 1), (3, 1), (1, 2, 8)),
+    ((4, 2, 3), (1, 1), (2, 2, 2, 3)),
+]
+
+
+@pytest.mark.parametrize(("shape", "place", "target"), RESHAPED)
+def test_a_reshape_moves_entries_and_keeps_one_position_beside_its_dimension(
+    shape: tuple[int, ...], place: tuple[int, int], target: tuple[int, ...]
+) -> None:
+    start, size = place
+    own = (shape[0], size, shape[2])
+    dims = tuple((StridedInterval(i, 1, n, ZERO, n),) for i, n in enumerate(own[:1] + own[2:]))
+    middle = (StridedInterval(2, 1, 9, ZERO, size),)
+    view = View((dims[0], middle, dims[1]))
+    addend = Addend(Fraction(1), 0, view, (), (Place(1, start, size, shape[1]),))
+    made = moved(addend, shape, target)
+    node = np.arange(1, 1 + own[0] * own[2] * 9).reshape(own[0], own[2], 9)
+
+    def whole(addend: Addend, shape: tuple[int, ...]) -> NDArray[np.int64]:
+        entries = np.zeros(shape, np.int64)
+        sizes = left(shape, addend.places)
+        values = np.zeros(sizes, np.int64)
+        for at in np.ndindex(*sizes):
+            index = dict.fromkeys(range(3), 0)
+            for position, dim in zip(at, addend.view.dims, strict=True):
+                rest = position
+                for a in reversed(dim):
+                    index[a.axis] += a.stride * (a.start.const + rest % a.size)
+                    rest //= a.size
+            for a in addend.view.fixed:
+                index[a.axis] += a.stride * a.start.const
+            values[at] = node[tuple(index.values())]
+        held = []
+        for dim, n in enumerate(shape):
+            along = [p for p in addend.places if p.dim == dim]
+            inside = [
+                all(p.start <= i % p.extent < p.start + p.size for p in along) for i in range(n)
+            ]
+            held.append([i for i in range(n) if inside[i]])
+        entries[np.ix_(*held)] = values
+        return entries
+
+    assert np.array_equal(whole(made, target), whole(addend, shape).reshape(target))
+    if size == 1 and shape[2] > 1 and target[-1] == shape[2]:
+        assert [a.axis for a in made.view.dims[-1]] == [1]

@@ -96,3 +96,38 @@ def test_a_missing_line_is_told(tmp_path: Path) -> None:
     result = verdict("mlp", text, tmp_path)
     assert result.verdict == "invalid input"
     assert "line" in result.reason
+
+
+TABLE = """HloModule one, entry_computation_layout={(f32[4]{0})->f32[4]{0}}
+
+ENTRY main {
+  x = f32[4]{0} parameter(0)
+  c = f32[4]{0} constant({NUMBERS})
+  ROOT y = f32[4]{0} multiply(x, c)
+}
+"""
+RANKS = """HloModule ranks, entry_computation_layout={(f32[2]{0})->f32[2]{0}}, num_partitions=2
+
+ENTRY main {
+  x = f32[2]{0} parameter(0), sharding={devices=[2]<=[2]}
+  c = f32[2]{0} constant({1, 2})
+  ROOT y = f32[2]{0} multiply(x, c)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"), [("1, 2, 1, 2", "inconclusive"), ("1, 2, 1, 3", "refuted")]
+)
+def test_a_table_that_is_right_for_its_numbers_refutes_nothing(
+    numbers: str, expected: str, tmp_path: Path
+) -> None:
+    """Every rank has the first half of a table whose halves are the same numbers."""
+    paths = tmp_path / "one.hlo", tmp_path / "ranks.hlo"
+    paths[0].write_text(TABLE.replace("NUMBERS", numbers))
+    paths[1].write_text(RANKS)
+    result = shardproof.verify(*paths, out=tmp_path / "run", cache=False)
+    assert result.verdict == expected, result.reason
+    assert any("both sides agree" in a for a in result.assumptions) == (expected != "refuted")
+    # A check reads the files again, and comes to the same plan.
+    assert not [p for p in shardproof.check(tmp_path / "run").problems if p.kind == "input"]

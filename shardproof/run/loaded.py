@@ -1,0 +1,21 @@
+"""The plan of what the user names, as a run and its check read it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from shardproof.engine.plan.ir import Plan
+from shardproof.inputs.assume import Assumptions
+from shardproof.inputs.load import load_plan, tables
+
+
+def loaded(single: Path | Plan, parallel: Path | None, assumptions: Assumptions) -> Plan:
+    """The plan, guarded by the numbers that its files have (`shardproof.run.tables`); raises
+    `InvalidInput`."""
+    plan = load_plan(single, parallel, assumptions)
+    contents = tables(single, parallel, plan)
+    if not contents:
+        return plan
+    from shardproof.run.tables import guarded
+
+    return guarded(plan, contents)
