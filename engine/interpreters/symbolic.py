@@ -149,8 +149,12 @@ class TermInterpreter(ArrayInterpreter):
         return _map(apply, x)
 
     def applied_to(self, function: str, entry: Term) -> Term:
-        """A function of an entry, computed where that is a constant with an exact value."""
-        value = None if entry.value is None else of_constant(function, entry.value)
+        """A function of an entry, computed where that is a constant with an exact value.
+
+        Example: of numbers that are all x a softmax takes ``exp`` of x - x, which is 1.
+        """
+        constant = Fraction(0) if _is_nothing(entry) else entry.value
+        value = None if constant is None else of_constant(function, constant)
         return self.table.app(function, entry) if value is None else self.table.const(value)
 
     def _amax(self, x: Array, dim: int) -> Array:
@@ -188,6 +192,21 @@ class TermInterpreter(ArrayInterpreter):
 
     def _integers(self, values: Array) -> Array:
         return _map(lambda value: self.table.const(int(value)), values)
+
+
+def _is_nothing(entry: Term) -> bool:
+    """Whether a term is so many times one less as many times the same."""
+    _, gap = _scaled(entry)
+    if gap.kind != "add" or len(gap.args) != 2:
+        return False
+    (first, one), (second, other) = map(_scaled, gap.args)
+    return one is other and first == -second
+
+
+def _scaled(term: Term) -> tuple[Fraction, Term]:
+    """A term as a number times another."""
+    number = term.args[0].value if term.kind == "mul" else None
+    return (Fraction(1), term) if number is None else (number, term.args[1])
 
 
 def _is_maximum(term: Term) -> bool:

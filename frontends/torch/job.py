@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from msgspec import structs
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -134,6 +135,11 @@ class Job:
         self._started = True
         self._optimizer = optimizer
         models = [model] if isinstance(model, torch.nn.Module) else list(model)
+        if any(isinstance(m, FullyShardedDataParallel) for own in models for m in own.modules()):
+            raise InvalidInput(
+                "FullyShardedDataParallel (FSDP1): its flat shards begin inside parameters, "
+                "which nothing says; torch.distributed.fsdp.fully_shard (FSDP2) is understood"
+            )
         self._recorder.name_modules(models)
         statements = dict(parameters or {})
         self._replicated = replicated(models)

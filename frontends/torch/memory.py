@@ -342,6 +342,9 @@ class Memory:
         value = self.reshape(value, made.factors)
         for dim, (start, size) in enumerate(made.slices):
             value = self.slice(value, dim, start, size)
+        moved = [i for i in made.order if made.merged[i] != 1]
+        if self.out.values[value].shape == made.shape and moved == sorted(moved):
+            return value
         value = self.permute(self.reshape(value, made.merged), made.order)
         return self.expand(value, made.shape)
 

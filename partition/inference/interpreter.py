@@ -94,7 +94,7 @@ class LineageInterpreter(Products):
         """The exponential of a sum that the single-device program does not take one of, as a
         product of exponentials: of one that it has, where there is one, and of all that is added
         beside; None where this is none."""
-        if self.references is None or not depth:
+        if self.references is None or not depth or not x.addends:
             return None
         try:
             whole = [closed_maximum(self.windows, t) if t.partials else t for t in x.addends]

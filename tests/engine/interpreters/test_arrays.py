@@ -404,3 +404,17 @@ def test_choices_are_in_descending_order_and_ties_go_to_the_first() -> None:
     for selection in (Selection(1, groups=4), Selection(3, groups=3), Selection(0)):
         with pytest.raises(ShapeMismatch):
             FLOAT.select(scores, selection)
+
+
+@pytest.mark.parametrize("factor", [Fraction(1), Fraction(1, 2)])
+def test_the_exponential_of_so_many_less_as_many_is_one(factor: Fraction) -> None:
+    """A softmax of equal numbers is 1 by their count; of others it stays what it is."""
+    table = TermTable()
+    terms, x, y = TermInterpreter(table), table.symbol("x"), table.symbol("y")
+    equal = exact(np.array([factor * x, factor * x, factor * x], dtype=object))
+    (softmax,) = apply_forward(terms, "softmax", [equal], {"dim": 0})
+    assert {entry.value for entry in softmax.data} == {Fraction(1, 3)}
+    assert terms.applied_to("exp", factor * (x - x)) is table.one
+    assert terms.applied_to("exp", factor * x - factor * x) is table.one
+    for entry in (x - y, x + x, 2 * x - x, factor * (y - x), x * y - x):
+        assert terms.applied_to("exp", entry).kind == "app"

@@ -140,6 +140,18 @@ def test_rows_that_were_cut_are_joined_again() -> None:
     assert out.ops[-1].outputs == (swapped,)
 
 
+def test_one_of_several_is_a_slice_and_nothing_else() -> None:
+    """An expert's weight [1, 3, 4] of [2, 3, 4]: of a parameter, a box."""
+    out = empty()
+    work = Memory(out)
+    work.write(
+        StridedTensor(0, 0, (2, 3, 4), (12, 4, 1), "float32"), work.value((2, 3, 4), "float32")
+    )
+    one = work.read(StridedTensor(0, 12, (1, 3, 4), (12, 4, 1), "float32"))
+    assert out.values[one].shape == (1, 3, 4)
+    assert [op.name for op in out.ops] == [SLICE]
+
+
 def test_elements_that_lie_apart_in_two_pieces() -> None:
     """A column of what two ranks sent, which lies in one piece for each of them."""
     out = empty()

@@ -68,6 +68,8 @@ SAMPLE = {
     sequence.CONTEXT.name: (sequence.CONTEXT, "gradients not divided"),
     # Norms that are squared, added up and rooted again.
     stacks.CLIPPED.name: (stacks.CLIPPED, "norm of a rank's shards"),
+    # A softmax of numbers that are all the same.
+    data.DISTILLED.name: (data.DISTILLED, "sum over the batch"),
     # Places inside places.
     experts.RECOMMENDER.name: (experts.RECOMMENDER, "tables not divided"),
 }
@@ -77,6 +79,7 @@ SAMPLE = {
 SLOW = {
     c.name
     for c in (
+        data.DISTILLED,
         sharded.ADVANTAGE,
         experts.BALANCED,
         sharded.PREFERENCES,
@@ -110,7 +113,7 @@ def test_right_ones_are_proved_and_wrong_ones_refuted(tmp_path: Path, name: str)
 def test_no_right_one_is_refuted_and_no_wrong_one_proved(tmp_path: Path, case: Case) -> None:
     result = verify(tmp_path / "right", case, case.right, validate=True)
     if case is stacks.FIRST:  # flat shards of FSDP1
-        assert (result.verdict, "full shape [128] by same name" in result.reason) == (
+        assert (result.verdict, "FullyShardedDataParallel (FSDP1)" in result.reason) == (
             "invalid input",
             True,
         )
