@@ -158,8 +158,8 @@ class Diagnosis:
         another owner of a gradient."""
         if self.otherwise is None or state is not self.result:
             return
-        kinds = {f.kind for f in (*state.findings, *state.plan.recorded)}
-        if kinds & {CHUNK_POSITION, GRADIENT_NAME}:
+        kinds = recorded_otherwise(state)
+        if kinds:
             plan = self.otherwise()
             if plan is not None:
                 order = CHUNK_POSITION in kinds
@@ -323,6 +323,13 @@ class Diagnosis:
 
 
 # -- findings --------------------------------------------------------------------------------------
+
+
+def recorded_otherwise(state: Partition) -> set[str]:
+    """The kinds of findings that tell of another order of groups, or of another owner of a
+    gradient: the plan as its records have it is the first repair that is tried."""
+    kinds = {f.kind for f in (*state.findings, *state.plan.recorded)}
+    return kinds & {CHUNK_POSITION, GRADIENT_NAME}
 
 
 def diagnosed(

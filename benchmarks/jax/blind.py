@@ -12,10 +12,7 @@ import optax
 from flax import nnx
 from jax import lax
 from jax.sharding import PartitionSpec as P
-
-S = jax.ShapeDtypeStruct
-F, IDS = jnp.float32, jnp.int32
-Case = dict[str, Any]
+from shapes import IDS, Case, F, S, mapped
 
 
 def rope(x: Any) -> Any:
@@ -154,10 +151,6 @@ def vit_case() -> Case:
         "in_shardings": (at, P("d"), P("d")),
         "out_shardings": (P(), at),
     }
-
-
-def mapped(f: Callable[..., Any], ins: Any, outs: Any) -> Callable[..., Any]:
-    return jax.shard_map(f, in_specs=ins, out_specs=outs, check_vma=False)
 
 
 def dense_loss(w: Any, x: Any) -> Any:

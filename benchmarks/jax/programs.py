@@ -14,13 +14,11 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 from jax.sharding import PartitionSpec as P
+from shapes import IDS, Case, F, S, mapped
 
-S = jax.ShapeDtypeStruct
-F, IDS = jnp.float32, jnp.int32
 MESH = {"dp": 2, "tp": 4}
 VOCABULARY, WIDTH, HEADS, SIZE, INNER, LAYERS = 64, 32, 4, 8, 64, 2
 BATCH, LENGTH = 4, 8
-Case = Mapping[str, Any]
 
 
 class Block(nn.Module):
@@ -173,10 +171,6 @@ def scan(layers: int = 4) -> Case:
 
 
 # -- shard_map ---------------------------------------------------------------------------------
-
-
-def mapped(f: Callable[..., Any], ins: Any, outs: Any, **more: Any) -> Callable[..., Any]:
-    return jax.shard_map(f, in_specs=ins, out_specs=outs, check_vma=False, **more)
 
 
 WEIGHTS = {"up": S((WIDTH, INNER), F), "down": S((INNER, WIDTH), F)}

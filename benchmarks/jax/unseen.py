@@ -13,15 +13,7 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 from jax.sharding import PartitionSpec as P
-
-S = jax.ShapeDtypeStruct
-F, IDS = jnp.float32, jnp.int32
-Case = dict[str, Any]
-
-
-def mapped(f: Callable[..., Any], ins: Any, outs: Any) -> Callable[..., Any]:
-    return jax.shard_map(f, in_specs=ins, out_specs=outs, check_vma=False)
-
+from shapes import IDS, Case, F, S, mapped
 
 # -- grouped queries, by jax.nn ------------------------------------------------------------------
 

@@ -274,8 +274,9 @@ def simulated(
     """Both programs run with the true functions, on as many inputs as it takes to see them differ
     (``until_defined``: or to see the single-device program defined), ``seeds`` at most.
 
-    Where the plan counts positions (a sum of ones over the vocabulary) a difference between plans
-    of a smaller vocabulary is none of this plan: it is one if this plan differs, too.
+    A difference between plans of a smaller vocabulary is one of this plan if this plan differs,
+    too.  Where this plan is too large to be run, it is one unless the plan counts positions (a sum
+    of ones over the vocabulary).
     """
     single, parallel = result.derived, result.parallel.unrolled
     first: Simulation | None = None
@@ -283,9 +284,10 @@ def simulated(
         tell(seed, seeds)
         more = result.more + max(0, seed - SHARP + 1)
         simulation = simulate(result.plan, single, parallel, seed, more=more)
-        if simulation.differs and simulation.counts(result.counted):
+        if simulation.differs and simulation.fewer:
             itself = confirmed(simulation, result.plan, single, parallel)
-            simulation = simulation if itself.differs else itself
+            large = itself.failure and not simulation.counts(result.counted)
+            simulation = simulation if itself.differs or large else itself
         if simulation.differs or simulation.failure or (until_defined and not simulation.undefined):
             return simulation
         if first is None or first.undefined:

@@ -8,7 +8,7 @@ the tensor as it is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from math import prod
 
 from shardproof.engine.algebra.affine import ZERO, Affine, affine
@@ -76,7 +76,7 @@ def merge(intervals: Sequence[StridedInterval]) -> Dim:
     if len(intervals) < 2:
         return tuple(intervals)
     result: list[StridedInterval] = []
-    for interval in intervals:
+    for interval in _by_stride(intervals):
         if result:
             joined = _join(result[-1], interval)
             if joined is not None:
@@ -84,6 +84,27 @@ def merge(intervals: Sequence[StridedInterval]) -> Dim:
                 continue
         result.append(interval)
     return tuple(result)
+
+
+def _by_stride(intervals: Sequence[StridedInterval]) -> Sequence[StridedInterval]:
+    """Intervals with digits of one axis that are one position each in the order of that axis,
+    outermost first: they are which block it is, in whatever order they come.
+
+    Example: ``a0/4[1 +1 of 2]``, ``a0/8[0 +1 of 2]``, ``a0[4]`` is the block that ``a0/8[0 +1 of
+    2]``, ``a0/4[1 +1 of 2]``, ``a0[4]`` is: ``a0[4 +4 of 16]``.
+    """
+    for one, other in pairwise(intervals):
+        if one.size == other.size == 1 and one.axis == other.axis and one.stride < other.stride:
+            break
+    else:
+        return intervals
+    result: list[StridedInterval] = []
+    for (axis, single), run in groupby(intervals, key=lambda a: (a.axis, a.size == 1)):
+        own = list(run)
+        if single and axis != BROADCAST:
+            own.sort(key=lambda a: -a.stride)
+        result += own
+    return result
 
 
 def _join(outer: StridedInterval, inner: StridedInterval) -> StridedInterval | None:
@@ -265,3 +286,87 @@ def _adjoin_heads(dims: Sequence[Dim]) -> Dim:
             raise Misaligned
         end = interval.start + interval.size
     return merge((head._replace(size=sum(d[0].size for d in dims)), *rest))
+
+
+def interleave(dims: Sequence[Dim]) -> Dim:
+    """Equal blocks one after the other, in an order that exchanges digits of their numbers; raises
+    `Misaligned` for another order, or where a block is missing.
+
+    Example: of ``a0[8]`` the blocks ``a0[0 +2 of 8]``, ``a0[4 +2 of 8]``, ``a0[2 +2 of 8]`` and
+    ``a0[6 +2 of 8]`` are ``a0/2[2] x a0/4[2] x a0[2]``.
+    """
+    moving = len({_runs(dim)[:1] for dim in dims}) > 1
+    blocks = [_numbered(dim, moving) for dim in dims]
+    first, rest = blocks[0]
+    numbers = []
+    for ones, runs in blocks:
+        if runs != rest or [a._replace(start=ZERO) for a in ones] != [
+            a._replace(start=ZERO) for a in first
+        ]:
+            raise Misaligned
+        offsets = [a.start - b.start for a, b in zip(ones, first, strict=True)]
+        if any(offset.terms for offset in offsets):
+            raise Misaligned
+        numbers.append(tuple(offset.const for offset in offsets))
+    digits = _digits(numbers)
+    kept: list[StridedInterval] = []
+    intervals: dict[tuple[int, int], StridedInterval] = {}
+    for column, one in enumerate(first):
+        own = sorted((step, count) for c, step, count in digits if c == column)
+        if not own:
+            kept.append(one)
+            continue
+        outer, covered = one._replace(size=prod(count for _, count in own)), 1
+        for step, count in own:
+            if step != covered:
+                raise Misaligned
+            covered *= count
+            intervals[column, step] = outer
+            if covered < prod(n for _, n in own):
+                outer, intervals[column, step] = split(outer, count)
+    return merge((*kept, *(intervals[column, step] for column, step, _ in digits), *rest))
+
+
+def _runs(dim: Dim) -> Dim:
+    """The intervals of more than one position."""
+    return tuple(interval for interval in dim if interval.size != 1)
+
+
+def _numbered(dim: Dim, moving: bool) -> tuple[list[StridedInterval], Dim]:
+    """Intervals of one position, in the order of their axes (``moving``: with the number of the
+    block that the first longer one is), and the longer ones."""
+    ones = [a for a in dim if a.size == 1 and a.axis != BROADCAST]
+    runs = _runs(dim)
+    if moving:
+        if not runs or runs[0].axis == BROADCAST:
+            raise Misaligned
+        number, block = split(runs[0], runs[0].size)
+        ones.append(number)
+        runs = (block, *runs[1:])
+    return sorted(ones, key=lambda a: (a.axis, -a.stride)), runs
+
+
+def _digits(numbers: Sequence[tuple[int, ...]]) -> list[tuple[int, int, int]]:
+    """Numbers in columns as sums of digits: for each digit, outermost first, its column, its weight
+    and how many values it takes.  Raises `Misaligned` where they are none.
+
+    Example: 0, 4, 1, 5 in one column are two digits of two values, of weight 1 and of weight 4.
+    """
+    if len(numbers) == 1:
+        return []
+    steps = [
+        (column, n - m) for column, (m, n) in enumerate(zip(*numbers[:2], strict=True)) if n != m
+    ]
+    if len(steps) != 1 or steps[0][1] < 0:
+        raise Misaligned
+    (column, step), count = steps[0], 2
+
+    def after(number: tuple[int, ...], times: int) -> tuple[int, ...]:
+        return (*number[:column], number[column] + times * step, *number[column + 1 :])
+
+    while count < len(numbers) and numbers[count] == after(numbers[0], count):
+        count += 1
+    heads = numbers[::count]
+    if [after(head, i) for head in heads for i in range(count)] != list(numbers):
+        raise Misaligned
+    return [*_digits(heads), (column, step, count)]

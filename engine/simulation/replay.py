@@ -8,7 +8,7 @@ a sum along the axis multiplies by its extent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
@@ -27,6 +27,7 @@ from shardproof.engine.plan.ir import MICROBATCH, Attr, Program, Shard
 from shardproof.engine.schedule.instances import Instance, Unrolled
 from shardproof.engine.simulation.axis_classes import Factors, extent
 from shardproof.engine.simulation.inputs import Inputs
+from shardproof.engine.simulation.lifetimes import MOST_SHARED, Evaluated, last_uses
 from shardproof.engine.simulation.small_shapes import Sizes
 from shardproof.engine.simulation.trace_axes import (
     Recording,
@@ -81,7 +82,7 @@ class Replay:
     inputs: Inputs
     values: list[dict[Coordinates, Weighted]] = field(default_factory=list)
     _interpreters: dict[Coordinates, FloatInterpreter] = field(default_factory=dict)
-    _known: dict[Hashable, list[Weighted]] = field(default_factory=dict)
+    _evaluated: Evaluated = field(default_factory=Evaluated)
     _given: dict[Hashable, Weighted] = field(default_factory=dict)
 
     @property
@@ -89,12 +90,21 @@ class Replay:
         """Whether this is the single-device side, which reads the whole batch."""
         return self.programs[0] is self.sizes.plan.single
 
-    def run(self) -> None:
-        """Evaluate every instance; raises `Unsupported` or `ShapeMismatch`."""
+    def run(self, kept: Collection[int] | None = None) -> None:
+        """Evaluate every instance; raises `Unsupported` or `ShapeMismatch`.  ``kept``: the tensors
+        whose values are looked at afterwards (None: all); others are forgotten after their last
+        use."""
         self.values = [{} for _ in self.unrolled.tensors]
-        for number, instance in enumerate(self.unrolled.instances):
+        instances = self.unrolled.instances
+        ends: list[tuple[int, ...]] = [()] * len(instances)
+        if kept is not None:
+            ends = last_uses(instances, kept)
+            self._evaluated.most = MOST_SHARED
+        for number, (instance, ended) in enumerate(zip(instances, ends, strict=True)):
             with located(instance, self.programs), np.errstate(all="ignore"):
                 self.instance(number, instance)
+            for tensor in ended:
+                self.values[tensor] = {}
 
     def instance(self, number: int, instance: Instance) -> None:
         """Evaluate one instance at all its coordinates."""
@@ -165,11 +175,12 @@ class Replay:
         batched = any(self.unrolled.tensors[v].batched for v in instance.outputs)
         for at in self.members(self.family(instance.programs[0], batched)):
             inputs = [self.get(v, at) if v >= 0 else None for v in instance.inputs]
-            # Ranks that hold equal values hold one object: `_known` looks no further.
+            # Ranks that hold equal values hold one object: nobody looks further than that.
             key = same(instance, (tuple(at.items()), tuple(map(id, inputs))))
-            if key not in self._known:
-                self._known[key] = self.evaluate(instance, inputs, at)
-            for value, output in zip(instance.outputs, self._known[key], strict=True):
+            outputs = self._evaluated.get(key)
+            if outputs is None:
+                outputs = self._evaluated.add(key, inputs, self.evaluate(instance, inputs, at))
+            for value, output in zip(instance.outputs, outputs, strict=True):
                 self.put(value, at, output)
 
     def evaluate(
@@ -422,3 +433,12 @@ def count_instances(
             microbatches if batched and unrolled.symbolic and MICROBATCH in expanded else 1
         )
     return total
+
+
+def count_members(
+    programs: Sequence[Program], unrolled: Unrolled, microbatches: int, expanded: frozenset[str]
+) -> list[int]:
+    """How many members of each tensor a replay holds."""
+    reach = [prod(n for axis, n, _ in program.axes if axis in expanded) for program in programs]
+    apart = microbatches if unrolled.symbolic and MICROBATCH in expanded else 1
+    return [reach[t.program] * (apart if t.batched else 1) for t in unrolled.tensors]

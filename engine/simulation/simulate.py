@@ -21,8 +21,15 @@ from shardproof.engine.plan.expectations import GRADIENT, LOSS
 from shardproof.engine.plan.ir import MICROBATCH, Plan
 from shardproof.engine.schedule.instances import Unrolled
 from shardproof.engine.simulation.inputs import Inputs, read_by
+from shardproof.engine.simulation.lifetimes import last_uses, most_at_once
 from shardproof.engine.simulation.outcomes import outcomes
-from shardproof.engine.simulation.replay import Coordinates, Replay, count_instances, needed_axes
+from shardproof.engine.simulation.replay import (
+    Coordinates,
+    Replay,
+    count_instances,
+    count_members,
+    needed_axes,
+)
 from shardproof.engine.simulation.small_shapes import Sizes, small_shapes
 from shardproof.engine.specification.demands import Demand, demands
 from shardproof.engine.specification.gradients import Derived
@@ -54,8 +61,16 @@ BUDGET = 6_000
 LARGE = 30_000
 #: Numbers in all tensors together, above which a plan cannot be simulated.
 MOST_ENTRIES = 200_000_000
-#: The same for a plan that is run at the true size of its indexed axes, to confirm a difference.
-MOST_CONFIRMED = 20_000_000
+#: The same for those that a plan has at one time that is run at the true size of its indexed axes,
+#: to confirm a difference.
+MOST_CONFIRMED = 40_000_000
+#: Numbers that such a plan computes in all.
+MOST_COMPUTED = 1_000_000_000
+#: Why a difference of another plan is not sought in the plan itself.
+TOO_LARGE = (
+    "a difference was seen at fewer classes, experts or positions only, and the plan counts these; "
+    "at their true number it is too large to be run"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,20 +235,19 @@ def confirmed(
     simulation: Simulation, plan: Plan, single: Derived, parallel: Unrolled
 ) -> Simulation:
     """A difference of another plan, sought in the plan itself: all indexed axes at their true
-    sizes.  It says so in ``failure`` if that is too large."""
-    required, one, many = _asked(plan, single, parallel, of_losses=simulation.of_losses)
+    sizes, the others first at one position of each part, then at two.  Only what differed is
+    computed (of losses and others: the losses), and nothing is kept but that.  It says so in
+    ``failure`` if that is too large."""
+    apart = [c.demand for c in simulation.comparisons if c.differs and c.demand.required]
+    apart = [demand for demand in apart if demand.kind == LOSS] or apart
+    one, many = _needed(apart, single, parallel)
+    result = Simulation(expanded=simulation.expanded, failure=TOO_LARGE, seed=simulation.seed)
     try:
-        sizes = small_shapes(plan, one, many, simulation.expanded, demands=required, whole=True)
-        if sizes.entries > MOST_CONFIRMED:
-            sizes = small_shapes(
-                plan, one, many, simulation.expanded, 1, demands=required, whole=True
-            )
-        if sizes.entries > MOST_CONFIRMED:
-            raise Unsupported(
-                "a difference was seen at fewer classes, experts or positions only, and the plan "
-                "counts these; at their true number it is too large to be run"
-            )
-        return _run(plan, one, many, sizes, simulation.seed, required)
+        sizes = small_shapes(plan, one, many, simulation.expanded, 1, demands=apart, whole=True)
+        for again in (sizes, sizes.again(per_shard=2)):
+            if not result.differs and _affordable(plan, one, many, again, apart):
+                result = _run(plan, one, many, again, simulation.seed, apart, forgetful=True)
+        return replace(result, sides={})
     except (Unsupported, ShapeMismatch, InvalidInput) as error:
         return Simulation(expanded=simulation.expanded, failure=str(error), seed=simulation.seed)
 
@@ -246,9 +260,22 @@ def _asked(
     if not of_losses:
         return required, single.unrolled, parallel
     required = [demand for demand in required if demand.kind == LOSS]
-    one = _reaching(single.unrolled, [demand.expected for demand in required])
-    many = _reaching(parallel, [v for d in required for term in d.held for v in term.tensors])
-    return required, one, many
+    return required, *_needed(required, single, parallel)
+
+
+def _needed(
+    demands: Iterable[Demand], single: Derived, parallel: Unrolled
+) -> tuple[Unrolled, Unrolled]:
+    """What demands take of both sides."""
+    expected, combined = _values(demands)
+    return _reaching(single.unrolled, expected), _reaching(parallel, combined)
+
+
+def _values(demands: Iterable[Demand]) -> tuple[set[int], set[int]]:
+    """The tensors of both sides that demands are about."""
+    demanded = list(demands)
+    combined = {v for demand in demanded for term in demand.held for v in term.tensors}
+    return {demand.expected for demand in demanded} - {-1}, combined
 
 
 def _reaching(unrolled: Unrolled, values: Iterable[int]) -> Unrolled:
@@ -260,6 +287,25 @@ def _reaching(unrolled: Unrolled, values: Iterable[int]) -> Unrolled:
             needed.update(instance.inputs)
             rows.append(instance)
     return replace(unrolled, instances=rows[::-1], gradients=[])
+
+
+def _affordable(
+    plan: Plan, single: Unrolled, parallel: Unrolled, sizes: Sizes, demands: Sequence[Demand]
+) -> bool:
+    """Whether both sides can be run where only what demands are about is kept."""
+    expected, combined = _values(demands)
+    one = count_members([plan.single], single, 1, sizes.expanded)
+    many = count_members(plan.programs, parallel, plan.microbatches, sizes.expanded)
+    computed = at_once = 0
+    for side, recording, members, kept in (
+        (single, sizes.single, one, expected),
+        (parallel, sizes.parallel, many, combined),
+    ):
+        numbers = [n * m for n, m in zip(sizes.numbers(recording), members, strict=True)]
+        computed += sum(numbers)
+        ends = last_uses(side.instances, kept)
+        at_once = max(at_once, most_at_once(side.instances, ends, numbers))
+    return computed <= MOST_COMPUTED and at_once <= MOST_CONFIRMED
 
 
 def simulate_along(
@@ -297,11 +343,20 @@ def _run(
     sizes: Sizes,
     seed: int,
     demands: Sequence[Demand],
+    *,
+    forgetful: bool = False,
 ) -> Simulation:
-    one, many, wanted = _evaluated(plan, single, parallel, sizes, seed, demands)
+    """``forgetful``: no values are kept but those that demands are about."""
+
+    def evaluated(*, nudged: bool) -> tuple[Replay, Replay, dict[int, Floats]]:
+        return _evaluated(
+            plan, single, parallel, sizes, seed, demands, nudged=nudged, forgetful=forgetful
+        )
+
+    one, many, wanted = evaluated(nudged=False)
     comparisons = tuple(_comparisons(demands, wanted, one, many))
     if any(comparison.differs for comparison in comparisons):
-        near = _evaluated(plan, single, parallel, sizes, seed, demands, nudged=True)
+        near = evaluated(nudged=True)
         moved = _comparisons(demands, near[2], near[0], near[1])
         comparisons = tuple(map(_settled, comparisons, moved))
     undefined = any(bool(np.isnan(data).any()) for data in wanted.values())
@@ -326,7 +381,8 @@ def _evaluated(
     seed: int,
     demands: Sequence[Demand],
     *,
-    nudged: bool = False,
+    nudged: bool,
+    forgetful: bool,
 ) -> tuple[Replay, Replay, dict[int, Floats]]:
     """Both sides on random inputs (``nudged``: on inputs next to these), and what is expected."""
     inputs = Inputs(
@@ -340,8 +396,9 @@ def _evaluated(
     )
     one = Replay([plan.single], single, sizes, sizes.single, inputs)
     many = Replay(plan.programs, parallel, sizes, sizes.parallel, inputs)
-    one.run()
-    many.run()
+    expected, combined = _values(demands)
+    one.run(expected if forgetful else None)
+    many.run(combined if forgetful else None)
     return one, many, {d.expected: one.get(d.expected, {}).data for d in demands if d.expected >= 0}
 
 

@@ -170,11 +170,25 @@ class Sizes:
     @property
     def entries(self) -> int:
         """How many numbers all tensors of one replica and microbatch hold."""
-        return sum(
-            prod(self.positions(dim) for dim in x.dims)
-            for side in (self.single, self.parallel)
-            for x in side.tensors
-            if x is not None
+        return sum(self.numbers(self.single)) + sum(self.numbers(self.parallel))
+
+    def numbers(self, side: Recording) -> list[int]:
+        """How many numbers each tensor of a side holds, of one replica and microbatch."""
+        return [
+            0 if x is None else prod(self.positions(dim) for dim in x.dims) for x in side.tensors
+        ]
+
+    def again(self, per_shard: int) -> Sizes:
+        """The same axes at other sizes."""
+        return Sizes(
+            self.plan,
+            self.recorder,
+            self.single,
+            self.parallel,
+            self.expanded,
+            per_shard,
+            self.indexed,
+            self.whole,
         )
 
 

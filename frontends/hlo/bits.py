@@ -18,10 +18,11 @@ import numpy as np
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.graphs.graph import Node, PerRank, Placement, Shape
 from shardproof.frontends.hlo import semantics
+from shardproof.frontends.hlo.expressions import Expressions
 from shardproof.frontends.hlo.items import Bits, Item
 from shardproof.frontends.hlo.known import Known, compact
 from shardproof.frontends.hlo.opcodes import ELEMENTWISE, MOVEMENT
-from shardproof.frontends.hlo.state import Expressions, Lowering, integral
+from shardproof.frontends.hlo.state import Lowering, integral
 
 #: Tensors of bits have at most so many different elements on all ranks.
 MOST_BITS: Final = 1 << 17

@@ -24,6 +24,7 @@ from shardproof.frontends.graphs.graph import PerRank, Shape
 from shardproof.frontends.graphs.recorder import Recorder
 from shardproof.frontends.hlo import exchange
 from shardproof.frontends.hlo.exchange import Exchanged
+from shardproof.frontends.hlo.expressions import Expressions
 from shardproof.frontends.hlo.known import Known, compact
 from shardproof.frontends.hlo.module import Array
 
@@ -111,6 +112,8 @@ RANDOM = (
     "bits of a random generator are any numbers, other ones for every other expression of its key; "
     "a number drawn of them lies strictly inside its interval"
 )
+#: Whole numbers that are drawn lie below this one.
+MOST_DRAWN = 1 << 30
 #: Places at which another function of an id begins, where it becomes a number.
 MOST_KINKS = 8
 
@@ -139,8 +142,8 @@ def table_of(numbers: Sequence[int]) -> int | PerRank:
 class Values:
     """Makes engine values of items, each once."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        self.recorder = recorder
+    def __init__(self, recorder: Recorder, expressions: Expressions) -> None:
+        self.recorder, self.expressions = recorder, expressions
 
     def tensor(self, item: Item) -> int:
         """The value that an item becomes once an operator computes with it; equal items become one
@@ -225,7 +228,19 @@ class Values:
             return self.recorder.op("add", inside, other=Fraction(1))
         if item.dtype != "bool" and not item.dtype.startswith(("int", "uint")):
             raise Unsupported(f"random bits as {item.dtype}")
-        return self.recorder.drawn(arrays, "int32", (0, 2 if item.dtype == "bool" else 1 << 30))
+        domain = self.drawn_from(item)
+        return self.recorder.drawn(arrays, "float32" if domain is None else "int32", domain)
+
+    def drawn_from(self, item: Bits) -> tuple[int, int] | None:
+        """Between which whole numbers bits lie, as their expressions say; None: they are taken for
+        any numbers."""
+        numbers = np.unique(np.concatenate([a.reshape(-1) for a in item.arrays]))
+        spans = [self.expressions.interval(int(number)) for number in numbers]
+        known = [span for span in spans if span is not None]
+        if not known or len(known) < len(spans):
+            return None
+        low, high = min(s[0] for s in known), max(s[1] for s in known)
+        return (low, high) if low >= 0 and high <= MOST_DRAWN else None
 
     # -- ids --------------------------------------------------------------------------------
 

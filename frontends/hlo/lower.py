@@ -25,10 +25,11 @@ from shardproof.frontends.hlo import (
     stacks,
     windows,
 )
+from shardproof.frontends.hlo.expressions import Expressions
 from shardproof.frontends.hlo.items import Bits, Ids, Item, Narrow, Tensor, Vectors
 from shardproof.frontends.hlo.known import Known
 from shardproof.frontends.hlo.opcodes import NO_RULE
-from shardproof.frontends.hlo.state import Expressions, Lowering, Rule, Several, integral
+from shardproof.frontends.hlo.state import Lowering, Rule, Several, integral
 
 #: Integers that nothing else is known of lie in this range.
 DOMAIN = (0, 1 << 30)

@@ -17,7 +17,7 @@ from shardproof.frontends.hlo.state import Lowering
 HIDDEN: Final = -(10**30)
 ASSUMED: Final = (
     "minus infinity that hides entries is taken for -1e30, of which every exponential is zero: "
-    "that no row is hidden altogether is not shown"
+    "that no row, and no rank's part of one, is hidden altogether is not shown"
 )
 
 

@@ -18,10 +18,10 @@ from shardproof.frontends.graphs.recorder import Array, mesh_of, programs
 from shardproof.frontends.graphs.replayed import NOT_REPLAYED
 from shardproof.frontends.graphs.sides import Side, placed_inputs, placed_outputs, plan
 from shardproof.frontends.hlo import inline, places, stablehlo, text
+from shardproof.frontends.hlo.expressions import Expressions
 from shardproof.frontends.hlo.frontend import STABLE
 from shardproof.frontends.hlo.lower import lower
 from shardproof.frontends.hlo.stacks import stacks
-from shardproof.frontends.hlo.state import Expressions
 from shardproof.frontends.untrusted.inert import printable
 
 

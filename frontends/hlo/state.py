@@ -5,42 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.graphs.graph import Graph, Node, Shape
 from shardproof.frontends.graphs.recorder import Recorder
+from shardproof.frontends.hlo.expressions import Expressions
 from shardproof.frontends.hlo.items import Item, Narrow, Tensor, Values
 from shardproof.frontends.hlo.module import Type
-
-
-class Expressions:
-    """Expressions of bits by their numbers: (operator, attributes, operands), each once.
-
-    ``many("add", (), [[1, 2], [3, 3]])`` gives the numbers of 1 + 3 and of 2 + 3.  Operands of
-    ``input`` and ``number`` are what they are, all others' are numbers of expressions.
-    """
-
-    def __init__(self) -> None:
-        self._numbers: dict[tuple[Any, ...], int] = {}
-        self._all: list[tuple[str, Any, tuple[int, ...]]] = []
-
-    def many(self, name: str, attrs: Any, operands: Sequence[Any]) -> Any:
-        """Numbers of one operator's expressions, element by element of its operands."""
-        rows = np.stack(operands, axis=1)
-        kinds, places = np.unique(rows, axis=0, return_inverse=True)
-        own = np.array([self._number((name, attrs, tuple(map(int, k)))) for k in kinds], dtype="i8")
-        return own[places.reshape(-1)]
-
-    def _number(self, key: tuple[str, Any, tuple[int, ...]]) -> int:
-        if key not in self._numbers:
-            self._numbers[key] = len(self._all)
-            self._all.append(key)
-        return self._numbers[key]
-
-    def at(self, number: int) -> tuple[str, Any, tuple[int, ...]]:
-        """An expression by its number: kind, key, and the numbers of its operands."""
-        return self._all[number]
 
 
 class Lowering:
@@ -62,7 +32,7 @@ class Lowering:
         self.domains = domains
         self.settled = settled
         self.recorder = Recorder(graph.ranks)
-        self.values = Values(self.recorder)
+        self.values = Values(self.recorder, self.expressions)
         self.items: dict[int, Item] = {}
         self.origins: dict[int, int] = {}
         #: Values of places, none of which is twice in a row along the axis.

@@ -28,7 +28,7 @@ from shardproof.frontends.nnscaler.records import Tensor
 HIDDEN: Final = -(10**30)
 _HIDES: Final = (
     "{name} with minus infinity hides entries: it is taken for -1e30, of which every exponential "
-    "is 0 too, and no row is hidden as a whole"
+    "is 0 too, and no row, nor a rank's part of one, is hidden as a whole"
 )
 IGNORED: Final = "no label is {value}, which {name} would leave out (ignore_index)"
 

@@ -36,8 +36,8 @@ def question(
     ``side``, ``step``: the single side's; ``gradients``: values of its program, by parameter.
     Raises `Unsupported` where the engine has no such derivative.
     """
-    held = {a.value for a in losses}
-    recorded = only(side.program, {*held, *gradients.values()})
+    terms = {a.value for a in losses}
+    recorded = only(side.program, {*terms, *gradients.values()})
     forward, own = side, tuple(losses)
     if _stops(step):
         forward = lower(step, Inference(), literal=side.literal, marks=True)

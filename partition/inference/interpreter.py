@@ -64,6 +64,7 @@ from shardproof.partition.inference.views import (
     adjoin_addends,
     causal_view,
     constant_view,
+    exchanged,
     local_view,
     result_view,
 )
@@ -73,7 +74,7 @@ MOST_EXPONENTS = 3
 
 
 class LineageInterpreter(Products):
-    """A `engine.ops.primitives.Reading` over lineages; all nodes go to ``table``."""
+    """A `engine.ops.primitives.Interpreter` over lineages; all nodes go to ``table``."""
 
     def unary(self, function: str, x: Lineage) -> Lineage:
         """A function of every entry, as a node of its own."""
@@ -242,6 +243,9 @@ class LineageInterpreter(Products):
         except Misaligned:
             pass
         try:
+            if exchanged(xs, dim):
+                # Nothing of the single device has its positions in such an order.
+                raise Misaligned
             return Lineage(tuple(shape), tuple(self._side_by_side(xs, dim, shape[dim])))
         except Misaligned:
             pieces = tuple(self.piece(x).addends[0] for x in xs)

@@ -12,9 +12,11 @@ has the mask already.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from shardproof.engine.lineage.expressions import (
+    AcrossRanks,
     Causal,
     Combine,
     Comparison,
@@ -22,6 +24,7 @@ from shardproof.engine.lineage.expressions import (
     Expression,
     Labelled,
     Onehot,
+    Opaque,
     Renaming,
     Restrict,
     Unary,
@@ -32,14 +35,15 @@ from shardproof.engine.plan.collectives import COPIES
 from shardproof.engine.schedule.instances import Instance
 from shardproof.partition.inference.forms import Forms, View
 from shardproof.partition.inference.interpreter import LineageInterpreter
+from shardproof.partition.inference.sums import in_order
 
 #: Rows that are read by what they are and where, not by their inputs.
 GIVEN = COPIES | {"shard", "load", "seed"}
 #: Definitions that read nodes.
 READING = Labelled | Unary | Onehot | Restrict
-#: Definitions that are made of nodes alone (others are of local tensors). To rename one raises
+#: Definitions that are made again (others are of several local tensors). To rename one raises
 #: ValueError or IndexError for a node that was not met.
-MADE = READING | Comparison | Constant
+MADE = READING | Comparison | Constant | Opaque | AcrossRanks
 
 
 class _Made(NamedTuple):
@@ -242,7 +246,8 @@ class Repeats:
                 node = self._table[n]
                 if self._has_alias(n) or not isinstance(node.definition, MADE):
                     raise ValueError(node.kind)
-                renamed = node._replace(definition=node.definition.rename(nodes.index))
+                definition = _definition(node.definition, nodes.index, tokens.index)
+                renamed = node._replace(definition=definition)
                 made.append(_Made(renamed, None, _below(n, nodes)))
                 nodes.append(n)
             elif kind == "token" and n not in tokens:
@@ -256,7 +261,9 @@ class Repeats:
         node_at, token_at = nodes.__getitem__, tokens.__getitem__
         for node, reduction, below in repeat.made:
             if node is not None:
-                renamed = node.definition.rename(node_at)
+                renamed = _definition(node.definition, node_at, token_at)
+                if isinstance(renamed, Opaque) and in_order(renamed.addends) != renamed.addends:
+                    return None
                 new, met = self._table.define(renamed, node.extents, node.coordinates), nodes
                 if self._has_alias(new):
                     return None
@@ -288,6 +295,14 @@ def _order(numbers: Sequence[int]) -> tuple[int, ...]:
     if len(numbers) < 2:
         return (0,) * len(numbers)
     return tuple(sorted(range(len(numbers)), key=numbers.__getitem__))
+
+
+def _definition(x: Expression, node: Renaming, token: Renaming) -> Expression:
+    if isinstance(x, Opaque):
+        return Opaque(tuple(_addend(t, node, token) for t in x.addends))
+    if isinstance(x, AcrossRanks):
+        return replace(x, node=node(x.node))
+    return x.rename(node)
 
 
 def _lineage(x: Lineage, node: Renaming, token: Renaming) -> Lineage:

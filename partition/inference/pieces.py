@@ -13,10 +13,11 @@ from math import prod
 from string import ascii_letters
 from typing import NamedTuple
 
+from shardproof.engine.algebra.affine import affine
+from shardproof.engine.lineage.cutting import cut_up
 from shardproof.engine.lineage.lineage import Addend, Lineage
 from shardproof.engine.lineage.places import (
     MOST_REGIONS,
-    clipped,
     cuts,
     joined,
     placed,
@@ -52,18 +53,20 @@ def _unsplit(addend: Addend, sizes: Sequence[Shape]) -> Addend:
     return addend
 
 
-def _clip(addend: Addend, region: Sequence[tuple[int, int]], shape: Shape) -> Addend | None:
-    """What an addend is in a region: (start, stop) along every dimension."""
+def _clip(addend: Addend, region: Sequence[tuple[int, int]], shape: Shape) -> list[Addend]:
+    """What an addend is in a region, (start, stop) along every dimension: one addend, or several
+    side by side where blocks in another order are cut elsewhere than between them."""
     for place in addend.places:
         start, stop = region[place.dim]
         apart = place.start >= stop or place.start + place.size <= start
         if apart and place.extent == shape[place.dim]:
-            return None
-    part: Addend | None = addend
+            return []
+    parts = [addend]
     for dim, (start, stop) in enumerate(region):
-        if part is not None and stop - start < shape[dim]:
-            part = clipped(part, dim, start, stop - start, shape[dim])
-    return part
+        if stop - start < shape[dim]:
+            size = stop - start
+            parts = [c for t in parts for c in cut_up(t, shape, dim, affine(start), size)]
+    return parts
 
 
 def _put(x: Lineage, region: Sequence[tuple[int, int]], shape: Shape) -> list[Addend]:
@@ -108,7 +111,7 @@ def each(
     for region in _regions(spread.bounds):
         size = tuple(stop - start for start, stop in region)
         lineages = [
-            Lineage(size, tuple(c for t in own if (c := _clip(t, region, virtual)) is not None))
+            Lineage(size, tuple(c for t in own for c in _clip(t, region, virtual)))
             for own in spread.addends
         ]
         made = make(lineages)
@@ -126,7 +129,7 @@ def multiplied(
     sizes: Mapping[str, int],
     make: Callable[[str, Sequence[Lineage], Mapping[str, int]], Lineage],
 ) -> Lineage:
-    """A sum of products (`engine.ops.primitives.Reading.einsum`), region by region of all its
+    """A sum of products (`engine.ops.primitives.Interpreter.einsum`), region by region of all its
     labels; the addends of the result may overlap.  Raises `Misaligned` where there are no
     regions."""
     parts: dict[str, Shape] = {}
@@ -165,8 +168,7 @@ def multiplied(
         """An operand in a box."""
         operands = known.get((number, box))
         if operands is None:
-            clips = (_clip(t, box, shapes[number]) for t in spread[number])
-            kept = tuple(c for c in clips if c is not None)
+            kept = tuple(c for t in spread[number] for c in _clip(t, box, shapes[number]))
             operands = Lineage(tuple(stop - start for start, stop in box), kept)
             known[number, box] = operands
         return operands

@@ -34,6 +34,18 @@ from shardproof.partition.inference.windows import Reads, Windows
 MOST_TERMS = 32
 
 
+def in_order(addends: Iterable[Addend]) -> tuple[Addend, ...]:
+    """Addends in an order that depends on the order of nodes and reductions, not on their numbers:
+    over others that lie alike it is the same."""
+
+    def place(addend: Addend) -> tuple[object, ...]:
+        partials = tuple(p._replace(reduction=0) for p in addend.partials)
+        reductions = tuple(p.reduction for p in addend.partials)
+        return addend.node, reductions, repr(addend._replace(node=0, partials=partials))
+
+    return tuple(sorted(addends, key=place))
+
+
 class Values:
     """Values over lineages, and the nodes that they become; all nodes go to ``table``."""
 
@@ -110,7 +122,7 @@ class Values:
             return Lineage(
                 x.shape, (Addend(Fraction(0), self.table.one, view_of_constant(x.shape)),)
             )
-        ranked = tuple(sorted(x.addends, key=repr))
+        ranked = in_order(x.addends)
         intervals = (a for t in ranked for dim in t.view.dims for a in dim)
         self.counted.update(a.size for a in intervals if a.axis == BROADCAST)
         node = self.local_node(Opaque(ranked), x.shape, ranked)

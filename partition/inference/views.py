@@ -18,7 +18,7 @@ from shardproof.engine.lineage.lineage import (
     box_view,
 )
 from shardproof.engine.lineage.nodes import NodeTable
-from shardproof.engine.lineage.views import Misaligned, adjoin, constant_interval, merge
+from shardproof.engine.lineage.views import Misaligned, adjoin, constant_interval, interleave, merge
 from shardproof.engine.ops.primitives import CONSTANTS
 
 
@@ -95,7 +95,8 @@ def join(position: Sequence[StridedInterval | None]) -> StridedInterval:
 
 
 def adjoin_addends(xs: Sequence[Lineage], dim: int) -> list[Addend]:
-    """The terms of a concatenation whose parts are consecutive in one view."""
+    """The terms of a concatenation whose parts are together one view: consecutive in it, or blocks
+    of it in another order."""
     first = xs[0]
     if any(len(x.addends) != len(first.addends) for x in xs):
         raise Misaligned
@@ -119,9 +120,35 @@ def adjoin_addends(xs: Sequence[Lineage], dim: int) -> list[Addend]:
             if not same or not all(others):
                 raise Misaligned
         dims = list(head.view.dims)
-        dims[dim] = adjoin([t.view.dims[dim] for t in column])
+        dims[dim] = _together([t.view.dims[dim] for t in column])
         result.append(head._replace(view=head.view._replace(dims=tuple(dims))))
     return result
+
+
+def exchanged(xs: Sequence[Lineage], dim: int) -> bool:
+    """Whether parts of a concatenation are blocks of absolute positions (of a mask) whose numbers
+    have digits exchanged: no view, since positions have no end.
+
+    Example: the columns [0, 2), [4, 6), [2, 4) and [6, 8) of a causal mask.
+    """
+    columns = [x.addends[0].view.dims[dim] for x in xs if len(x.addends) == 1]
+    if len(columns) != len(xs) or len({x.addends[0].node for x in xs}) > 1:
+        return False
+    if any(len(column) != 1 or column[0].extent != ABSOLUTE for column in columns):
+        return False
+    end = sum(column[0].size for column in columns)
+    try:
+        interleave([(column[0]._replace(extent=end),) for column in columns])
+    except Misaligned:
+        return False
+    return True
+
+
+def _together(dims: Sequence[Dim]) -> Dim:
+    try:
+        return adjoin(dims)
+    except Misaligned:
+        return interleave(dims)
 
 
 def result_view(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +16,7 @@ from shardproof.cluster.settings import Settings
 from shardproof.cluster.verdicts.cache import VerdictCache
 from shardproof.cluster.verdicts.ledger import Ledger
 from shardproof.diagnosis.explain.counterexample import simulated
-from shardproof.diagnosis.search import diagnosed
+from shardproof.diagnosis.search import diagnosed, recorded_otherwise
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.findings import Finding
 from shardproof.engine.ops.listing import foreign
@@ -220,6 +221,7 @@ def _decide(
     simulation: Simulation | None = None
     causes: tuple[Finding, ...] = ()
     if not is_proved(result, open_stages):
+        otherwise = _ahead(result, otherwise)
         if not result.faults:
             seeds = SEEDS if any(not c.holds for c in result.conclusions) else 1
             simulation = simulated(result, seeds, tell=tell)
@@ -238,6 +240,19 @@ def _decide(
     elif doubtful(result.nodes, result.reference_size):
         simulation = simulated(result, SEEDS, until_defined=True, tell=tell)
     return decide(result, open_stages, causes, simulation)
+
+
+def _ahead(
+    result: Partition, otherwise: Callable[[], Plan | None] | None
+) -> Callable[[], Plan | None] | None:
+    """The plan as its records have it, read while the simulation runs, where it will be asked
+    for."""
+    if otherwise is None or not recorded_otherwise(result):
+        return otherwise
+    reader = ThreadPoolExecutor(1, "as-recorded")
+    read = reader.submit(otherwise)
+    reader.shutdown(wait=False)
+    return read.result
 
 
 def _of_cache(cache: VerdictCache | None) -> tuple[Finding, ...]:

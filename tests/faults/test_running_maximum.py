@@ -114,6 +114,18 @@ def test_no_maximum_is_proved_beside_one(tmp_path: Path) -> None:
     assert [str(p) for p in check(tmp_path).problems] == []
 
 
+def test_the_exponential_of_nothing_is_one(tmp_path: Path) -> None:
+    """exp(s - s) on one side only; with blocks of one key there are such, too."""
+
+    def formula(b: BodyBuilder, q: int, k: int, v: int) -> int:
+        s = scores(b, q, k)
+        return b.op("matmul", b.mul(b.softmax(s), b.exp(b.op("sub", s, s))), v)
+
+    assert verify(plan(formula), out=tmp_path).verdict == "proved"
+    assert check(tmp_path).ok
+    assert verify(plan(in_blocks(KEYS))).verdict == "inconclusive"
+
+
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_refuted(mistake: str) -> None:
     assert verify(plan(in_blocks(2, mistake))).verdict == "refuted"

@@ -9,9 +9,9 @@ import pytest
 
 import shardproof
 from shardproof.frontends.hlo import evaluate, inline, text
+from shardproof.frontends.hlo.expressions import Expressions
 from shardproof.frontends.hlo.items import Bits
 from shardproof.frontends.hlo.lower import lower
-from shardproof.frontends.hlo.state import Expressions
 
 #: A round of a generator: the bits of a position, of a key's two halves.
 ROUND = """  key = u32[2] parameter(0)
@@ -125,3 +125,60 @@ def test_many_bits_are_refused() -> None:
     graph = inline.graph(text.parse(body))
     lowering, _, _ = lower(graph)
     assert any("random bits of 200000 numbers" in op.name for op in lowering.recorder.ops)
+
+
+@pytest.mark.parametrize(
+    ("operator", "number", "expected"),
+    [
+        ("remainder", 12, (0, 12)),
+        ("and", 255, (0, 256)),
+        ("shift-right-logical", 20, (0, 1 << 12)),
+        ("xor", 255, (0, 1 << 32)),
+        ("add", 1, (0, 1 << 32)),
+    ],
+)
+def test_whole_numbers_lie_where_their_expressions_say(
+    operator: str, number: int, expected: tuple[int, int]
+) -> None:
+    """For any key, by the judge; what may overflow is anything that its type has."""
+    body = (
+        "HloModule m\n\nENTRY e {\n  at = u32[6] iota(), iota_dimension=0\n"
+        + ROUND.replace("COUNT", "6")
+        + f"  k = u32[] constant({number})\n  l = u32[6] broadcast(k), dimensions={{}}\n"
+        f"  ROOT out = u32[6] {operator}(i, l)\n}}\n"
+    )
+    graph = inline.graph(text.parse(body))
+    known = Expressions()
+    lowering, _, _ = lower(graph, None, frozenset(), known)
+    item = lowering.items[graph.outputs[0].value]
+    assert isinstance(item, Bits)
+    assert {known.interval(int(n)) for n in item.arrays[0]} == {expected}
+    rng = np.random.default_rng(1)
+    for _ in range(5):
+        key = rng.integers(0, 1 << 32, 2, dtype="uint32")
+        bits = evaluate.run(graph, [[key]])[0][0]
+        assert expected[0] <= bits.min() <= bits.max() < expected[1]
+
+
+WHOLE = """  k = u32[] constant(SPAN)
+  l = u32[8] broadcast(k), dimensions={}
+  o = u32[8] remainder(i, l)
+  s = f32[8] convert(o)
+  x = f32[8] parameter(1)
+  ROOT y = f32[8] multiply(x, s)
+}
+"""
+
+
+@pytest.mark.parametrize("span", ["12", "4000000000"])
+def test_bits_are_whole_numbers_of_an_interval_only_where_they_are_bounded(
+    span: str, tmp_path: Path
+) -> None:
+    """Otherwise any numbers, of which a proof says more."""
+    head = "HloModule m\n\nENTRY e {\n  at = u32[8] iota(), iota_dimension=0\n"
+    path = tmp_path / "one.hlo"
+    path.write_text(head + ROUND.replace("COUNT", "8") + WHOLE.replace("SPAN", span))
+    result = shardproof.verify(path, path, out=tmp_path / "run", cache=False)
+    assert result.verdict == "proved", result.reason
+    told = [a for a in result.assumptions if "every entry of random 0" in a]
+    assert told == (["every entry of random 0 is an integer from 0 to 11"] if span == "12" else [])
