@@ -98,10 +98,6 @@ def test_the_page_of_floors_and_rooms_is_that_of_the_check() -> None:
     assert told_of == checked
 
 
-#: Twelve programs that were written in one go and are to be split by their subjects.
-TO_BE_SPLIT = {"benchmarks/jax/afresh.py"}
-
-
 @pytest.mark.parametrize("folder", ["tests", "benchmarks", "examples"])
 def test_no_file_beside_the_product_is_too_long_to_read(folder: str) -> None:
     long = {
@@ -109,4 +105,4 @@ def test_no_file_beside_the_product_is_too_long_to_read(folder: str) -> None:
         for path in (ROOT / folder).rglob("*.py")
         if (count := len(path.read_text(encoding="utf-8").splitlines())) > 500
     }
-    assert long.keys() <= TO_BE_SPLIT, long
+    assert long == {}
