@@ -47,7 +47,7 @@ from shardproof.engine.lineage.lineage import Lineage
 from shardproof.engine.plan.expectations import GRADIENT, LOSS
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.simulation.simulate import Simulation
-from shardproof.engine.specification.conclusions import Conclusion, told
+from shardproof.engine.specification.conclusions import Conclusion, row_name
 from shardproof.partition.evidence.recorded import metadata
 from shardproof.partition.stages.partition import Partition
 
@@ -351,12 +351,12 @@ def diagnosed(
     causes = [
         finding
         for number in range(len(search.causes))
-        for finding in _told(search, number, examples)
+        for finding in _findings_of(search, number, examples)
     ]
     return (*causes, *followers(search))
 
 
-def _told(search: Diagnosis, number: int, examples: Examples) -> Iterator[Finding]:
+def _findings_of(search: Diagnosis, number: int, examples: Examples) -> Iterator[Finding]:
     cause = search.causes[number]
     first, *rest = cause.findings
     message = first.message
@@ -418,7 +418,7 @@ def _of_conclusion(state: Partition, conclusion: Conclusion) -> Finding:
     return Finding(
         "conclusion",
         conclusion.message,
-        told(conclusion.kind, conclusion.name),
+        row_name(conclusion.kind, conclusion.name),
         conclusion.name,
         made_at(state.parallel.unrolled.instances, conclusion.value),
         conclusion.ranks,

@@ -35,7 +35,7 @@ def both_directions(plan: Plan, rng: Random) -> Mutation | None:
         [Fraction(old) * 2, Fraction(old) * (1 + Fraction(1, 1000)), Fraction(old) + 1]
     )
 
-    def moved(other: Op) -> Op:
+    def with_attr(other: Op) -> Op:
         if _same(other, op):
             return replace(other, attrs={**other.attrs, key: new})
         return other
@@ -43,7 +43,7 @@ def both_directions(plan: Plan, rng: Random) -> Mutation | None:
     bodies = list(program.bodies)
     for number, body in enumerate(bodies):
         if b in (number, body.forward_body):
-            bodies[number] = replace(body, ops=tuple(map(moved, body.ops)))
+            bodies[number] = replace(body, ops=tuple(map(with_attr, body.ops)))
     what = f"{op.name} in {op.source.module} (rank {program.base}) and its backward: {key} {old}"
     made = replace(program, bodies=tuple(bodies))
     return Mutation(with_program(plan, p, made), f"{what} becomes {new}")

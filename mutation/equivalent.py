@@ -321,14 +321,14 @@ def slots_renamed(plan: Plan, rng: Random) -> Mutation | None:
     """Every slot of every program by another number."""
     shift = rng.randrange(1, 1000)
 
-    def moved(slots: tuple[int, ...]) -> tuple[int, ...]:
+    def shifted(slots: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(slot + shift for slot in slots)
 
     programs = tuple(
         replace(
             program,
             calls=tuple(
-                replace(call, inputs=moved(call.inputs), outputs=moved(call.outputs))
+                replace(call, inputs=shifted(call.inputs), outputs=shifted(call.outputs))
                 for call in program.calls
             ),
             seeds=tuple((slot + shift, loss + shift) for slot, loss in program.seeds),

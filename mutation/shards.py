@@ -86,7 +86,7 @@ def shards_exchanged(plan: Plan, rng: Random) -> Mutation | None:
     field = rng.choice(["shards", "gradients", "both"])
     other = {i: j, j: i}
 
-    def moved(body: Body) -> Body:
+    def exchanged(body: Body) -> Body:
         shards, gradients = body.shards, body.gradients
         if field != "gradients":
             shards = tuple((v, other.get(s, s)) for v, s in shards)
@@ -94,7 +94,7 @@ def shards_exchanged(plan: Plan, rng: Random) -> Mutation | None:
             gradients = tuple((v, other.get(s, s)) for v, s in gradients)
         return replace(body, shards=shards, gradients=gradients)
 
-    made = replace(program, bodies=tuple(map(moved, program.bodies)))
+    made = replace(program, bodies=tuple(map(exchanged, program.bodies)))
     names = f"{program.shards[j].name} and {program.shards[i].name}"
     return Mutation(
         with_program(plan, p, made), f"rank {program.base}: {field} of {names} exchanged"

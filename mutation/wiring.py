@@ -189,13 +189,13 @@ def peers_exchanged(plan: Plan, rng: Random) -> Mutation | None:
     x, y = rng.choice(pairs)
     result = plan
     for place, other in ((x, y), (y, x)):
-        result = _moved(result, place[0], place[1], "send", place[3], other[3])
+        result = _with_peer(result, place[0], place[1], "send", place[3], other[3])
     for receiver, sender, new in ((x, x, y), (y, y, x)):
         receiving = next(p for base, p in bases.items() if base == receiver[3])
         old, now = plan.programs[sender[0]].base, plan.programs[new[0]].base
         for b, body in enumerate(plan.programs[receiving].bodies):
             if any(op.name == "recv" and op.attrs.get("peer") == old for op in body.ops):
-                result = _moved(result, receiving, b, "recv", old, now)
+                result = _with_peer(result, receiving, b, "recv", old, now)
                 break
     return Mutation(result, f"messages to ranks {x[3]} and {y[3]} exchanged")
 
@@ -205,7 +205,7 @@ def _sends(plan: Plan, place: tuple[int, int, int, Attr]) -> tuple[int, ...]:
     return body.values[body.ops[place[2]].inputs[0]].shape
 
 
-def _moved(plan: Plan, p: int, b: int, name: str, old: Attr, new: Attr) -> Plan:
+def _with_peer(plan: Plan, p: int, b: int, name: str, old: Attr, new: Attr) -> Plan:
     body = plan.programs[p].bodies[b]
     ops = tuple(
         replace(op, attrs={**op.attrs, "peer": new})

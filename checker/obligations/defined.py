@@ -53,7 +53,7 @@ class Defined:
         self.signs = Signs(table)
         self.table = table
         self._known: dict[tuple[int, int], list[Taken]] = {}
-        for read in _taken(side):
+        for read in _partial_functions(side):
             key = read.addend.node, _sign(read.addend.factor)
             self._known.setdefault(key, []).append(read)
         self._functions: dict[tuple[int, int], set[Domain]] = {}
@@ -116,7 +116,7 @@ def _finite(term: Term, symbols: Symbols, signs: Signs) -> bool:
     return all(_finite(part, symbols, signs) for part in term.args)
 
 
-def _taken(side: Side) -> Iterable[Taken]:
+def _partial_functions(side: Side) -> Iterable[Taken]:
     """What the operators of the single-device side take partial functions of, dead ones too: where
     they are undefined, so is the program."""
     for instance in side.unrolled.instances:

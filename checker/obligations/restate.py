@@ -69,9 +69,9 @@ class Rebuilder:
         self.needed: dict[int, str] = {}
         self.partial: dict[tuple[Texts, ...], str] = {}
         self.matched: set[int] = set()
-        self.stated: dict[int, list[Claim]] = {}
+        self.claims_of: dict[int, list[Claim]] = {}
         self.forms: dict[int, list[object]] = {}
-        self.moved: list[tuple[Claim, int, str]] = []
+        self.translated: list[tuple[Claim, int, str]] = []
         #: Whether it is due to its own nodes that the claim at hand is defined: then no other claim
         #: of its form is known to be.
         self.particular = False
@@ -129,27 +129,27 @@ class Rebuilder:
         self.particular = False
         widened = self._rebuild(claim, template, where, defined)
         if widened is None:
-            self._moved(claim, template, where, defined)
+            self._translated(claim, template, where, defined)
             self._remember(key, template)
             return
         self.matched.add(template)
         if widened == 0:
             self._remember(key, template)
-            self.stated.setdefault(template, []).append(claim)
+            self.claims_of.setdefault(template, []).append(claim)
         self._members(claim, widened, where, self.texts[template])
 
     def _remember(self, key: tuple[object, ...], template: int) -> None:
         if not self.particular:
             self.known[key] = template
 
-    def _moved(self, claim: Claim, template: int, where: str, defined: Defined | None) -> None:
+    def _translated(self, claim: Claim, template: int, where: str, defined: Defined | None) -> None:
         """A claim whose text is not its template's: it may be the template's claim, moved to where
         it is represented otherwise, and is solved by itself.  Where its text is another template's,
         it has to be the named one's claim, moved (`finish`)."""
         obligation = self._build(claim)
         texts = _texts(obligation.goals)
         if texts in self.texts:
-            self.moved.append((claim, template, where))
+            self.translated.append((claim, template, where))
         self.extra.setdefault(texts, where)
         if defined is not None:
             self._definedness(claim, obligation, where, defined)
@@ -171,7 +171,7 @@ class Rebuilder:
         inputs = [x for x in claim.inputs if x is not None]
         here = cone(self.nodes, inputs, claim.outputs, adds=claim.adds)
         unplaced = form(self.nodes, claim, placed=False)
-        claims = self.stated.get(template, [])
+        claims = self.claims_of.get(template, [])
         if template not in self.forms:
             self.forms[template] = [form(self.nodes, other, placed=False) for other in claims]
         return any(
@@ -182,7 +182,7 @@ class Rebuilder:
     def finish(self) -> None:
         """A claim whose text is another template's must be its own template's claim, moved; and
         every template that a verdict rests on must be the text of some claim."""
-        for claim, template, where in self.moved:
+        for claim, template, where in self.translated:
             if not self._is_moved(claim, template):
                 self.problems.add(
                     "obligation",

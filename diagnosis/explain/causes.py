@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from shardproof.diagnosis.locate.divergences import Divergence, ranks_of, said
+from shardproof.diagnosis.locate.divergences import Divergence, fault_sentence, ranks_of
 from shardproof.diagnosis.repair.elsewhere import numbered, pattern, places_of, spoken_layers
 from shardproof.diagnosis.repair.origins import Candidate
 from shardproof.engine.findings import Finding
@@ -41,10 +41,10 @@ def in_layers(
         return finding
     touched = {x for edit in done.edits for x in ranks_of(state, edit.site.program)}
     ranks = tuple(sorted({*finding.ranks, *touched}))
-    return _moved(state, finding, divergence, layers, ranks)
+    return _located(state, finding, divergence, layers, ranks)
 
 
-def _moved(
+def _located(
     state: Partition,
     finding: Finding,
     divergence: Divergence,
@@ -52,7 +52,7 @@ def _moved(
     ranks: tuple[int, ...],
 ) -> Finding:
     words = spoken_layers(layers)
-    message = said(state, finding.operator, words, ranks, divergence.cause)
+    message = fault_sentence(state, finding.operator, words, ranks, divergence.cause)
     agreeing = tuple(rank for rank in finding.agreeing_ranks if rank not in ranks)
     return finding._replace(
         message=message, layer=words, layers=tuple(layers), ranks=ranks, agreeing_ranks=agreeing
@@ -91,7 +91,7 @@ def joined(
     assert cause.divergence is not None
     layers = [*first.layers, *finding.layers]
     ranks = tuple(sorted({*first.ranks, *finding.ranks}))
-    moved = _moved(state, first, cause.divergence, layers, ranks)
+    moved = _located(state, first, cause.divergence, layers, ranks)
     return cause._replace(
         findings=(moved, *cause.findings[1:]),
         repairs=(*cause.repairs, best[0].sentence) if best else (),

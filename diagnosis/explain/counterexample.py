@@ -31,7 +31,7 @@ from shardproof.engine.simulation.simulate import (
     simulate,
     simulate_again,
 )
-from shardproof.engine.specification.conclusions import told
+from shardproof.engine.specification.conclusions import row_name
 from shardproof.engine.specification.demands import Demand
 from shardproof.partition.stages.partition import Partition
 
@@ -349,7 +349,9 @@ def _near(
 
 def _named(comparison: Comparison) -> str:
     return (
-        "loss" if comparison.demand.kind == LOSS else told(comparison.demand.kind, comparison.name)
+        "loss"
+        if comparison.demand.kind == LOSS
+        else row_name(comparison.demand.kind, comparison.name)
     )
 
 

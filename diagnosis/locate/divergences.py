@@ -340,7 +340,7 @@ def explain(result: Partition, divergence: Divergence) -> Finding:
     right, right_microbatches = _who(result, alike(result, divergence))
     return Finding(
         "mismatch",
-        said(result, name, layer, ranks, divergence.cause),
+        fault_sentence(result, name, layer, ranks, divergence.cause),
         name,
         layer,
         instance.source.location or instance.source.cell,
@@ -354,7 +354,9 @@ def explain(result: Partition, divergence: Divergence) -> Finding:
     )
 
 
-def said(result: Partition, name: str, layer: str, ranks: Sequence[int], cause: str) -> str:
+def fault_sentence(
+    result: Partition, name: str, layer: str, ranks: Sequence[int], cause: str
+) -> str:
     """What is wrong with an operator, in a sentence; ``layer``: modules, or as `between` has it."""
     where = f" {layer}" if layer.startswith("between") else f" in {layer}" if layer else ""
     return f"{name}{where} on ranks {_span(ranks)}{of_replicas(result)}: {cause}"

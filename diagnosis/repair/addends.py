@@ -31,7 +31,7 @@ def late_addends(fault: FaultContext) -> Iterator[Candidate]:
                 continue
             plan = fault.plan
             for here in fault.alike(site):
-                moved = _moved(plan, here, reduction, place)
+                moved = _addend_after(plan, here, reduction, place)
                 if moved is None:
                     break
                 plan = moved
@@ -74,7 +74,7 @@ def _reduced_by(body: Body, site: Site) -> int:
     return -1
 
 
-def _moved(plan: Plan, site: Site, reduction: int, place: int) -> Plan | None:
+def _addend_after(plan: Plan, site: Site, reduction: int, place: int) -> Plan | None:
     """The plan with one addend of an operator added after a collective of its body."""
     body = plan.programs[site.program].bodies[site.body]
     op, collective = body.ops[site.op], body.ops[reduction]

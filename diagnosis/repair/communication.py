@@ -152,10 +152,10 @@ def _kinds(
 
 
 def _is_same(mine: Mapping[str, Attr], other: Mapping[str, Attr]) -> bool:
-    def held(attrs: Mapping[str, Attr]) -> dict[str, Attr]:
+    def group_attrs(attrs: Mapping[str, Attr]) -> dict[str, Attr]:
         return {k: v for k, v in attrs.items() if k in ("group", "dim")}
 
-    return held(mine) == held(other)
+    return group_attrs(mine) == group_attrs(other)
 
 
 # -- peers and reducers ----------------------------------------------------------------------------

@@ -60,7 +60,7 @@ def elsewhere(plan: Plan, edits: Sequence[Edit]) -> list[Edit]:
             for site, op in sites(program, number):
                 if not _same(op, old) or _called(plan, site) != where:
                     continue
-                new = _moved(plan, edit, site)
+                new = _edit_at(plan, edit, site)
                 if new is None:
                     return []
                 edits_there[site] = new
@@ -94,7 +94,7 @@ def _constants(attrs: Mapping[str, Attr]) -> dict[str, Attr]:
     return {key: value for key, value in attrs.items() if key not in _OF_RANKS}
 
 
-def _moved(plan: Plan, edit: Edit, site: Site) -> Edit | None:
+def _edit_at(plan: Plan, edit: Edit, site: Site) -> Edit | None:
     """An edit as it would be at ``site``; None if the ranks there have no such group."""
     op, old, here = edit.op, op_at(plan, edit.site), op_at(plan, site)
     attrs = dict(op.attrs)

@@ -15,9 +15,9 @@ from shardproof.engine.lineage.places import (
     Shape,
     collapsed,
     cut,
-    moved,
     normal,
     of_dim,
+    reshaped_addend,
 )
 from shardproof.engine.lineage.views import Misaligned, narrow, regroup
 
@@ -67,10 +67,10 @@ def _runs(dim: Dim, start: int, size: int) -> list[tuple[int, int]]:
 
 
 def moved_apart(addend: Addend, shape: Shape, target: Shape) -> list[Addend]:
-    """`moved`, as several addends side by side where what lies in one interval of a flat tensor
-    lies in several of its rows; raises `Misaligned` where it is none."""
+    """`reshaped_addend`, as several addends side by side where what lies in one interval of a flat
+    tensor lies in several of its rows; raises `Misaligned` where it is none."""
     try:
-        return [moved(addend, shape, target)]
+        return [reshaped_addend(addend, shape, target)]
     except Misaligned:
         if len(addend.places) != 1:
             raise
@@ -97,7 +97,7 @@ def _rows_apart(flat: Addend, total: int, interval: tuple[int, int], target: Sha
     for at, own, part in parts:
         placed = part._replace(places=normal([Place(0, at, own, total)]))
         try:
-            result.append(moved(placed, (total,), target))
+            result.append(reshaped_addend(placed, (total,), target))
         except Misaligned:
             finer = [(at, own)]
             if finer == [interval]:

@@ -64,7 +64,7 @@ def left(shape: Sequence[int], places: Sequence[Place]) -> Shape:
     return tuple(sizes)
 
 
-def moved(addend: Addend, shape: Shape, target: Shape) -> Addend:
+def reshaped_addend(addend: Addend, shape: Shape, target: Shape) -> Addend:
     """Row-major reshape of an addend of a tensor; raises `Misaligned` where its places are none of
     the new dimensions.
 
@@ -135,14 +135,14 @@ def _blocks(shape: Shape, target: Shape) -> list[tuple[int, int]]:
 
 def split(addend: Addend, dim: int, sizes: Shape) -> Addend:
     """An addend of a tensor of which one dimension is split into several; raises `Misaligned` as
-    `moved` does."""
+    `reshaped_addend` does."""
     if len(sizes) == 1:
         return addend
     flat = (prod(sizes),)
     own = [p._replace(dim=0) for p in of_dim(addend, dim)]
     view = addend.view
     line = addend._replace(view=view._replace(dims=(view.dims[dim],)), places=normal(own))
-    reshaped = moved(line, flat, sizes)
+    reshaped = reshaped_addend(line, flat, sizes)
     grown = len(sizes) - 1
     others = [p._replace(dim=p.dim + grown * (p.dim > dim)) for p in addend.places if p.dim != dim]
     places = [*others, *(p._replace(dim=p.dim + dim) for p in reshaped.places)]

@@ -51,12 +51,12 @@ def _inputs(plan: Plan) -> None:
             first = shards.setdefault(shard.name, shard)
             if (shard.kind, shard.domain) != (first.kind, first.domain):
                 raise InvalidInput(
-                    f"input {shard.name} is {_said(shard)} here, {_said(first)} elsewhere",
+                    f"input {shard.name} is {_kind_of(shard)} here, {_kind_of(first)} elsewhere",
                     program.name,
                 )
 
 
-def _said(shard: Shard) -> str:
+def _kind_of(shard: Shard) -> str:
     kind = shard.kind or "a parameter or buffer"
     return kind if shard.domain is None else f"{kind} with values in {list(shard.domain)}"
 

@@ -109,13 +109,15 @@ class _Emitter:
                 values[value] = self.seed(p, c, d, i, body.values[value].shape)
             else:
                 other = program.bodies[program.calls[d].body]
-                values[value] = self.held(p, other, other.outputs[i], self.values[p, d], None)
+                values[value] = self.value_in_body(
+                    p, other, other.outputs[i], self.values[p, d], None
+                )
         for value, shard in body.shards:
             values[value] = self.shard(p, shard)
         paired = self.flows[p].paired[c]
         for value, there in body.saved:
             other = program.bodies[body.forward_body]
-            values[value] = self.held(p, other, there, self.values[p, paired], None)
+            values[value] = self.value_in_body(p, other, there, self.values[p, paired], None)
         for value, _, shard in body.reduced:
             values[value] = self.settle(p, shard)
 
@@ -171,7 +173,7 @@ class _Emitter:
         declared = TABLE.get(op.name)
         wire = Wire.LOCAL if declared is None else declared.wire
         if wire is Wire.SEND:
-            self.sent[p, c, o] = self.held(p, body, op.inputs[0], values, op)
+            self.sent[p, c, o] = self.value_in_body(p, body, op.inputs[0], values, op)
         if wire in (Wire.SEND, Wire.POST):
             return True
         if wire is Wire.RECEIVE:
@@ -186,7 +188,7 @@ class _Emitter:
         program = self.programs[p]
         body = program.bodies[program.calls[c].body]
         values = self.values[p, c]
-        inputs = [self.held(p, body, v, values, op) if v >= 0 else -1 for v in op.inputs]
+        inputs = [self.value_in_body(p, body, v, values, op) if v >= 0 else -1 for v in op.inputs]
         batched = self.labels[p][c] >= 0
         outputs = [self.fresh(p, body, v, values, batched) for v in op.outputs]
         kind, name, attrs = "op", op.name, op.attrs
@@ -240,7 +242,9 @@ class _Emitter:
             )
         return -1 if self.symbolic else number
 
-    def held(self, p: int, body: Body, value: int, values: Mapping[int, int], op: Op | None) -> int:
+    def value_in_body(
+        self, p: int, body: Body, value: int, values: Mapping[int, int], op: Op | None
+    ) -> int:
         """What a value of the body holds; raises `Structure` if nothing has written it."""
         if value in values:
             return values[value]
@@ -312,7 +316,7 @@ class _Emitter:
         reads = op.inputs
         if TABLE[op.name].root == "gives" and op.attrs.get("root") != self.programs[p].base:
             reads = ()  # Where a value goes to, what was there is overwritten.
-        arrived[p] = tuple(self.held(p, body, v, self.values[p, c], op) for v in reads)
+        arrived[p] = tuple(self.value_in_body(p, body, v, self.values[p, c], op) for v in reads)
         members = self.matching.members[number]
         if len(arrived) < len(members):
             return False
@@ -362,15 +366,15 @@ class _Emitter:
         values = self.values[p, c]
         for value in body.losses:
             which = f"{body.name}: {body.values[value].name}"
-            self.out.losses.append((p, which, self.held(p, body, value, values, None)))
+            self.out.losses.append((p, which, self.value_in_body(p, body, value, values, None)))
         for value in dict.fromkeys((*body.losses, *body.results)):
-            tensor = self.held(p, body, value, values, None)
+            tensor = self.value_in_body(p, body, value, values, None)
             self.out.results.append(Result(p, number, value, tensor, self.label(p, c)))
         for value, shard in body.gradients:
-            tensor = self.held(p, body, value, values, None)
+            tensor = self.value_in_body(p, body, value, values, None)
             self.pending.setdefault((p, shard), []).append(tensor)
         for _, value, shard in body.reduced:
-            self.settled[p, shard] = self.held(p, body, value, values, None)
+            self.settled[p, shard] = self.value_in_body(p, body, value, values, None)
 
     def run(self) -> Unrolled:
         """Replay every call (or those of one microbatch, if it stands for all)."""

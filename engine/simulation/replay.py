@@ -215,7 +215,7 @@ class Replay:
                 )
             ]
         if instance.kind == "shard":
-            return [self.held(instance, at)]
+            return [self.shard_value(instance, at)]
         known = dict(at) if instance.microbatch < 0 else {**at, MICROBATCH: instance.microbatch}
         here = None if self.whole else known
         return [
@@ -223,7 +223,7 @@ class Replay:
             for i in range(len(instance.outputs))
         ]
 
-    def held(self, instance: Instance, at: Mapping[str, int]) -> Weighted:
+    def shard_value(self, instance: Instance, at: Mapping[str, int]) -> Weighted:
         """The shard that an instance names."""
         number = instance.attrs["shard"]
         assert isinstance(number, int)
@@ -277,7 +277,7 @@ class Replay:
             parts: list[Weighted] = []
             factors: list[Fraction] = []
             if not instance.inputs:
-                parts, factors = [self.held(instance, at)], [Fraction(0)]
+                parts, factors = [self.shard_value(instance, at)], [Fraction(0)]
             for value in instance.inputs:
                 axes = self.axes_of(value)
                 distinct = [a for a in axes if a[0] == MICROBATCH]

@@ -252,7 +252,7 @@ def confirmed(
         return Simulation(expanded=simulation.expanded, failure=str(error), seed=simulation.seed)
 
 
-def _asked(
+def _required(
     plan: Plan, single: Derived, parallel: Unrolled, *, of_losses: bool
 ) -> tuple[list[Demand], Unrolled, Unrolled]:
     """The required demands (``of_losses``: of losses alone), and what of both sides they take."""
@@ -321,7 +321,7 @@ def simulate_along(
 ) -> Simulation:
     """See `simulate`; members along ``expanded`` are evaluated one by one, and no others.
     ``of_losses``: only what the losses depend on."""
-    required, one, many = _asked(plan, single, parallel, of_losses=of_losses)
+    required, one, many = _required(plan, single, parallel, of_losses=of_losses)
     try:
         sizes = small_shapes(plan, one, many, expanded, 2 + more, indexed, required)
         if sizes.entries > MOST_ENTRIES:

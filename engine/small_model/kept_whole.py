@@ -16,10 +16,10 @@ from shardproof.engine.lineage.nodes import Node, NodeTable
 
 def kept_whole(nodes: NodeTable) -> tuple[str, ...]:
     """What is not reduced in the values of a plan, each with its reason, sorted."""
-    return tuple(sorted(set(_found(nodes))))
+    return tuple(sorted(set(_reasons(nodes))))
 
 
-def _found(nodes: NodeTable) -> Iterator[str]:
+def _reasons(nodes: NodeTable) -> Iterator[str]:
     for node in nodes.nodes:
         match node.definition:
             case Select(operand=operand, row=row, selection=how):

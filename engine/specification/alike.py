@@ -79,7 +79,7 @@ def _operands(node: Node, addend: Addend) -> list[Addend]:
             return []
         layout = addend.view
 
-        def moved(
+        def relabelled(
             intervals: Iterable[StridedInterval], axes: Mapping[int, int] = axes
         ) -> tuple[StridedInterval, ...]:
             return tuple(
@@ -87,7 +87,7 @@ def _operands(node: Node, addend: Addend) -> list[Addend]:
                 for a in intervals
             )
 
-        view = View(tuple(moved(dim) for dim in layout.dims), moved(layout.fixed))
+        view = View(tuple(relabelled(dim) for dim in layout.dims), relabelled(layout.fixed))
         views.append(Addend(addend.factor * factor, operand.node, view, places=addend.places))
     return views
 

@@ -228,7 +228,7 @@ class Wants:
     def fault(self, demand: Demand) -> str:
         """Why what a demand says of a program does not hold ("" if it does)."""
         article = "the " if demand.kind == GRADIENT else ""
-        what = f"{article}{told(demand.kind, demand.name)}"
+        what = f"{article}{row_name(demand.kind, demand.name)}"
         if demand.problem:
             return f"{what} {demand.problem}"
         if not demand.held and demand.expected >= 0:
@@ -338,7 +338,7 @@ class Wants:
         return None
 
 
-def told(kind: str, name: str) -> str:
+def row_name(kind: str, name: str) -> str:
     """A row of the table in words.
 
     Example: ``gradient of w``, ``output y``.

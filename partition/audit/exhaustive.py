@@ -165,7 +165,7 @@ class _Lookup:
         templates = np.full(len(coordinates), NONE, np.int64)
         open_: Mask = np.ones(len(coordinates), np.bool_)
         for starts, attrs, template in known:
-            same = family.moved(mine, (starts, attrs)) & open_
+            same = family.translates(mine, (starts, attrs)) & open_
             templates[same] = template
             open_ &= ~same
         while open_.any():
@@ -176,7 +176,7 @@ class _Lookup:
             same[one] = True
             if family.regular:
                 example = mine[0][one], mine[1][one]
-                same |= family.moved(mine, example) & open_
+                same |= family.translates(mine, example) & open_
                 known.append((*example, template))
             templates[same] = template
             open_ &= ~same

@@ -82,7 +82,7 @@ class Family:
             numbers.append(constants + coordinates @ coefficients)
         return numbers[0], numbers[1]
 
-    def moved(self, mine: tuple[Numbers, Numbers], example: tuple[Numbers, Numbers]) -> Mask:
+    def translates(self, mine: tuple[Numbers, Numbers], example: tuple[Numbers, Numbers]) -> Mask:
         """Which members (rows of ``mine``) are the example (one row of each), moved."""
         steps = mine[0] - example[0]
         equal = _Equal(np.asarray((mine[1] == example[1]).all(axis=1)))

@@ -27,7 +27,7 @@ def agree(a: RecordedSlice, x: Lineage, b: RecordedSlice, y: Lineage) -> bool:
     if set(one.partials) != set(other.partials):
         return False
     shift = tuple(q - p for p, q in zip(a.low, b.low, strict=True))
-    if _moved(one, other, shift):
+    if _translates(one, other, shift):
         return True
     back = tuple(-n for n in shift)
     return any(
@@ -48,7 +48,7 @@ def difference(x: Lineage, y: Lineage) -> str:
     return "another part"
 
 
-def _moved(x: Addend, y: Addend, shift: tuple[int, ...]) -> bool:
+def _translates(x: Addend, y: Addend, shift: tuple[int, ...]) -> bool:
     """Whether two views differ by nothing but where the outermost digits of their dimensions begin,
     and that is as far as the boxes are apart (the usual case, seen without looking at positions).
     """

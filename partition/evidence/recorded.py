@@ -344,7 +344,7 @@ class _Group:
         tensor = self.result.parallel.unrolled.tensors[expected]
         rank = self.result.parallel.programs[tensor.program].base
         instance = self.made[expected]
-        recorded = self.held(value, expected)
+        recorded = self.matching_record(value, expected)
         other = f"{tensor.name} on rank {rank} ({instance.source.cell or instance.name})"
         if recorded is not None:
             return Contradiction(
@@ -365,7 +365,7 @@ class _Group:
             what,
         )
 
-    def held(self, value: int, expected: int) -> RecordedSlice | None:
+    def matching_record(self, value: int, expected: int) -> RecordedSlice | None:
         """The box that a value would be recorded as by another one's record, if it is one of the
         boxes that are recorded."""
         claim = self.claim(value)

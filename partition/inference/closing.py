@@ -87,7 +87,7 @@ def composed(view: Addend, of: Addend) -> Addend:
     if of.partials:
         raise Misaligned
 
-    def moved(interval: StridedInterval) -> StridedInterval:
+    def base_interval(interval: StridedInterval) -> StridedInterval:
         if interval.axis == BROADCAST:
             return interval
         dim = of.view.dims[interval.axis]
@@ -95,6 +95,6 @@ def composed(view: Addend, of: Addend) -> Addend:
             raise Misaligned
         return interval._replace(axis=dim[0].axis, stride=interval.stride * dim[0].stride)
 
-    dims = tuple(merge([moved(a) for a in dim]) for dim in view.view.dims)
-    fixed = tuple(moved(a) for a in view.view.fixed) + of.view.fixed
+    dims = tuple(merge([base_interval(a) for a in dim]) for dim in view.view.dims)
+    fixed = tuple(base_interval(a) for a in view.view.fixed) + of.view.fixed
     return Addend(view.factor * of.factor, of.node, View(dims, fixed))

@@ -115,13 +115,13 @@ def _whole_axes(table: NodeTable, operand: Operand) -> dict[int, int] | None:
 def _along(addend: Addend, axes: dict[int, int], node: int) -> Addend:
     """The view of another node at the positions of a view, whose axes are ``axes`` there."""
 
-    def moved(intervals: Sequence[StridedInterval]) -> Iterator[StridedInterval]:
+    def reindexed(intervals: Sequence[StridedInterval]) -> Iterator[StridedInterval]:
         for a in intervals:
             there = axes.get(a.axis) if a.axis != BROADCAST else None
             yield constant_interval(a.size) if there is None else a._replace(axis=there)
 
-    dims = tuple(merge(tuple(moved(dim))) for dim in addend.view.dims)
-    fixed = tuple(a for a in moved(addend.view.fixed) if a.axis != BROADCAST)
+    dims = tuple(merge(tuple(reindexed(dim))) for dim in addend.view.dims)
+    fixed = tuple(a for a in reindexed(addend.view.fixed) if a.axis != BROADCAST)
     return Addend(Fraction(1), node, View(dims, fixed))
 
 

@@ -366,7 +366,7 @@ class Reductions:
             return None
         place = {(a, s): (outputs.index(x), e) for a, s, e, x in read.intervals if x in outputs}
 
-        def moved(interval: StridedInterval) -> StridedInterval:
+        def reindexed(interval: StridedInterval) -> StridedInterval:
             if interval.axis == BROADCAST:
                 return interval
             for (a, s), (there, e) in place.items():
@@ -377,8 +377,8 @@ class Reductions:
 
         try:
             view = View(
-                tuple(tuple(moved(a) for a in dim) for dim in dims),
-                tuple(moved(a) for a in single if a != own[0]),
+                tuple(tuple(reindexed(a) for a in dim) for dim in dims),
+                tuple(reindexed(a) for a in single if a != own[0]),
             )
         except Misaligned:
             return None

@@ -218,18 +218,18 @@ class LineageInterpreter(Products):
         if size > x.shape[dim] or (not start.terms and not 0 <= start.const <= x.shape[dim] - size):
             raise ShapeMismatch(f"slice [{start}, +{size}) of a dimension of {x.shape[dim]}")
 
-        def taken(given: Lineage, start: Affine) -> Lineage:
+        def sliced(given: Lineage, start: Affine) -> Lineage:
             apart = [cut_up(t, x.shape, dim, start, size) for t in given.addends]
             return Lineage(shape, tuple(joined([t for own in apart for t in own])))
 
         try:
-            return taken(x, start)
+            return sliced(x, start)
         except Misaligned:
             pass
         try:
-            return along_axes(lambda at: taken(x, at), start, self.mesh)
+            return along_axes(lambda at: sliced(x, at), start, self.mesh)
         except Misaligned:
-            return taken(self.piece(x), start)
+            return sliced(self.piece(x), start)
 
     def concat(self, xs: Sequence[Lineage], dim: int) -> Lineage:
         """Tensors one after the other: one view of a node, where they are consecutive in it."""
@@ -324,7 +324,7 @@ class LineageInterpreter(Products):
             yield from (tried(another, way) for way in readings)
 
         first = tried(lambda t: self._amax(shape, t, dim).addends[0], addend)
-        maximum = self._taken([addend], first, others)
+        maximum = self._first_reading([addend], first, others)
         return Lineage(shape[:dim] + shape[dim + 1 :], (maximum,))
 
     def _amax(self, shape: tuple[int, ...], addend: Addend, dim: int) -> Lineage:

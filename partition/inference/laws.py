@@ -181,7 +181,7 @@ def _folded(
     be: a product of which all is kept is one factor, as it was."""
     rest = Counter(kept)
 
-    def taken(one: Factor, depth: int) -> list[Factor]:
+    def matching(one: Factor, depth: int) -> list[Factor]:
         own = Counter(_flat(table, one, depth))
         if own <= rest:
             rest.subtract(own)
@@ -189,9 +189,9 @@ def _folded(
         inside = _flat(table, one, 1) if depth else [one]
         if inside == [one]:
             return []
-        return [x for part in inside for x in taken(part, depth - 1)]
+        return [x for part in inside for x in matching(part, depth - 1)]
 
-    whole = [x for one in factors for x in taken(one, depth)]
+    whole = [x for one in factors for x in matching(one, depth)]
     return [*whole, *(+rest).elements()]
 
 

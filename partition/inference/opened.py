@@ -39,14 +39,14 @@ def opened(nodes: NodeTable, addend: Addend) -> list[Addend]:
         }
         if operand.fixed or len(axes) < len(operand.intervals):
             return []
-        dims = tuple(merge(_moved(dim, axes)) for dim in addend.view.dims)
-        fixed = tuple(a for a in _moved(addend.view.fixed, axes) if a.axis != BROADCAST)
+        dims = tuple(merge(_operand_intervals(dim, axes)) for dim in addend.view.dims)
+        fixed = tuple(a for a in _operand_intervals(addend.view.fixed, axes) if a.axis != BROADCAST)
         own = Addend(addend.factor * factor, operand.node, View(dims, fixed), places=addend.places)
         views.append(own)
     return views
 
 
-def _moved(
+def _operand_intervals(
     intervals: Iterable[StridedInterval], axes: Mapping[int, int]
 ) -> tuple[StridedInterval, ...]:
     """Intervals of a sum's axes as those of an operand, which may not vary along some."""

@@ -148,7 +148,7 @@ class Products(Sums):
             return dropped(made, len(output))
 
         first = tried(lambda t: self._product(names, output, t, sizes), addends)
-        return self._taken(addends, first, others)
+        return self._first_reading(addends, first, others)
 
     def _product(
         self,

@@ -98,7 +98,7 @@ class Values:
             self._reductions = Reductions(self.table, self.reference_size or 0)
         return self._reductions.part(addend)
 
-    def _taken(
+    def _first_reading(
         self,
         addends: Sequence[Addend],
         first: Addend | None,
@@ -244,7 +244,7 @@ class Sums(Values):
             yield from (tried(another, way) for way in readings)
 
         first = tried(lambda t: self._sum_node(shape, t).addends[0], addends)
-        return Lineage(shape, (self._taken(addends, first, others),))
+        return Lineage(shape, (self._first_reading(addends, first, others),))
 
     def _sum_node(
         self,

@@ -144,9 +144,11 @@ class Tracer:
     ) -> list[Lineage]:
         """As `read`, which is asked for the first instance of those that repeat."""
         read = partial(self.read, instance, inputs, unrolled)
-        return self.repeats.read(number, instance, inputs, self.told(instance, unrolled), read)
+        return self.repeats.read(
+            number, instance, inputs, self.claim_context(instance, unrolled), read
+        )
 
-    def told(self, instance: Instance, unrolled: Unrolled) -> Hashable:
+    def claim_context(self, instance: Instance, unrolled: Unrolled) -> Hashable:
         """What a claim about an instance says beside its operator, its attributes and lineages."""
         batched = (
             tuple(unrolled.tensors[v].batched for v in instance.inputs if v >= 0)

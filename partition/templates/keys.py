@@ -87,13 +87,15 @@ def key(nodes: NodeTable, claim: Claim) -> tuple[object, ...]:
     origins = _origins((*inputs, *claim.outputs), summed)
     axes: set[str] = set(summed)
 
-    def moved(start: Affine, extent: int) -> Affine:
+    def from_origin(start: Affine, extent: int) -> Affine:
         start = start - origins[extent] if extent in origins else start
         axes.update(start.axes)
         return start
 
     def atoms(items: Iterable[StridedInterval]) -> tuple[object, ...]:
-        return tuple((a.axis, a.stride, a.extent, moved(a.start, a.extent), a.size) for a in items)
+        return tuple(
+            (a.axis, a.stride, a.extent, from_origin(a.start, a.extent), a.size) for a in items
+        )
 
     def form(lineage: Lineage | None) -> object:
         if lineage is None:
@@ -107,7 +109,12 @@ def key(nodes: NodeTable, claim: Claim) -> tuple[object, ...]:
                     tuple(atoms(d) for d in t.view.dims),
                     atoms(t.view.fixed),
                     tuple(
-                        (number.reduction(p.reduction), moved(p.start, p.extent), p.size, p.extent)
+                        (
+                            number.reduction(p.reduction),
+                            from_origin(p.start, p.extent),
+                            p.size,
+                            p.extent,
+                        )
                         for p in t.partials
                     ),
                     t.places,

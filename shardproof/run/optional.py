@@ -12,7 +12,7 @@ from shardproof.diagnosis.locate.made import made_at
 from shardproof.engine.findings import Finding
 from shardproof.engine.plan.expectations import PARTIAL
 from shardproof.engine.schedule.instances import Unrolled
-from shardproof.engine.specification.conclusions import Conclusion, beside, told
+from shardproof.engine.specification.conclusions import Conclusion, beside, row_name
 from shardproof.partition.stages.partition import PARALLEL, SINGLE, Partition
 from shardproof.run.solve import Answers
 
@@ -27,7 +27,7 @@ def optional(result: Partition, answers: Answers) -> list[Finding]:
     for demand, conclusion in beside(result.plan, result.nodes, result.derived, *sides):
         if demand.kind == PARTIAL:
             continue
-        what = told(demand.kind, demand.name)
+        what = row_name(demand.kind, demand.name)
         values = [v for term in demand.held for v in term.tensors]
         if not conclusion.holds:
             message = f"{what} is not what is expected: {conclusion.message}"

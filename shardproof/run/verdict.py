@@ -11,7 +11,7 @@ from shardproof.engine.findings import Finding
 from shardproof.engine.plan.assumption import Assumption, beyond_strict, left_out
 from shardproof.engine.plan.expectations import LOSS
 from shardproof.engine.simulation.simulate import Comparison, Simulation
-from shardproof.engine.specification.conclusions import told
+from shardproof.engine.specification.conclusions import row_name
 from shardproof.partition.stages.partition import Partition, Stage
 from shardproof.run.excuse import stand_in
 from shardproof.run.result import Verdict
@@ -214,7 +214,9 @@ def confirmed(result: Partition, simulation: Simulation) -> tuple[Finding, ...]:
 
 def _conclusion(result: Partition, comparison: Comparison) -> Finding:
     name = (
-        "loss" if comparison.demand.kind == LOSS else told(comparison.demand.kind, comparison.name)
+        "loss"
+        if comparison.demand.kind == LOSS
+        else row_name(comparison.demand.kind, comparison.name)
     )
     ranks: tuple[int, ...] = ()
     if comparison.program >= 0:

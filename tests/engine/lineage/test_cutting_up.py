@@ -16,9 +16,9 @@ from shardproof.engine.lineage.lineage import Addend, Place, StridedInterval, Vi
 from shardproof.engine.lineage.places import (
     collapsed,
     joined,
-    moved,
     normal,
     placed,
+    reshaped_addend,
 )
 from shardproof.engine.lineage.views import Misaligned
 
@@ -102,7 +102,7 @@ def test_an_interval_of_a_flat_tensor_as_rows_of_another_length(
 
 
 def test_what_is_one_view_stays_one() -> None:
-    assert moved_apart(FLAT, (30,), (6, 5)) == [moved(FLAT, (30,), (6, 5))]
+    assert moved_apart(FLAT, (30,), (6, 5)) == [reshaped_addend(FLAT, (30,), (6, 5))]
     with pytest.raises(Misaligned):
         cut_up(FLAT, (30,), 0, affine(0, {"tp": 3}), 3)
 

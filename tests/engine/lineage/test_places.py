@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from shardproof.checker.values.views import ViewChecker
 from shardproof.engine.algebra.affine import ZERO, affine
 from shardproof.engine.lineage.lineage import Addend, Place, StridedInterval, View
-from shardproof.engine.lineage.places import cut, left, moved
+from shardproof.engine.lineage.places import cut, left, reshaped_addend
 from shardproof.engine.lineage.views import Misaligned
 
 #: Places of a dimension of 2,048, innermost first, and what they leave: the first halves of heads
@@ -106,7 +106,7 @@ def test_a_reshape_moves_entries_and_keeps_one_position_beside_its_dimension(
     middle = (StridedInterval(2, 1, 9, ZERO, size),)
     view = View((dims[0], middle, dims[1]))
     addend = Addend(Fraction(1), 0, view, (), (Place(1, start, size, shape[1]),))
-    made = moved(addend, shape, target)
+    made = reshaped_addend(addend, shape, target)
     node = np.arange(1, 1 + own[0] * own[2] * 9).reshape(own[0], own[2], 9)
 
     def whole(addend: Addend, shape: tuple[int, ...]) -> NDArray[np.int64]:

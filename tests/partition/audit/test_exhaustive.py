@@ -72,7 +72,7 @@ def test_rows_of_numbers_say_what_claims_say(result: Partition) -> None:
         ]
         starts, attrs = family.numbers(coordinates)
         for example in {0, len(family) - 1}:
-            same = family.moved((starts, attrs), (starts[example], attrs[example]))
+            same = family.translates((starts, attrs), (starts[example], attrs[example]))
             expected = [
                 one.attrs == claims[example].attrs and is_same(result.nodes, one, claims[example])
                 for one in claims
