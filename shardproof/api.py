@@ -224,7 +224,7 @@ def prove(
     from shardproof.run.pipeline import run as pipeline
 
     progress.run_dir = out
-    with status.told(out, progress):
+    with status.kept_status(out, progress):
         result = pipeline(
             plan,
             options=question.chosen,

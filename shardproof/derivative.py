@@ -23,7 +23,7 @@ from shardproof.engine.plan_files import store
 from shardproof.engine.plan_files.wellformed import check
 from shardproof.engine.records.run import PLAN
 from shardproof.frontends.torch.derivative import own_places, question
-from shardproof.frontends.torch.plan import Sides, moved
+from shardproof.frontends.torch.plan import Sides, derived_stand_ins
 from shardproof.inputs import rundir
 from shardproof.inputs.assume import Assumptions
 from shardproof.run import request
@@ -73,7 +73,7 @@ def answered(made: Plan, sides: Sides, out: Path, options: Options) -> Answer:
     try:
         plan = question(sides.single, sides.single_step, losses, gradients)
         check(plan)
-        plan = replace(plan, assumed=moved(sides))
+        plan = replace(plan, assumed=derived_stand_ins(sides))
         plan = guarded(plan, sides.single.contents)
         result = _run(plan, out / FOLDER, options)
     except (Unsupported, InvalidInput) as error:

@@ -189,7 +189,7 @@ def combination(sides: Sides, combine: Combine) -> Combination:
         return Combination("sum", ())
     if len(ways) == 1:
         return ways[0]
-    allowed = [(n, way) for n, way in enumerate(ways) if combine is None or way.said == combine]
+    allowed = [(n, way) for n, way in enumerate(ways) if combine is None or way.demand == combine]
     if not allowed:
         return ways[0]
     asking = probe(sides)

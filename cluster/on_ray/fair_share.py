@@ -87,7 +87,7 @@ class FairShare:
             self._turn.rotate(-1)
             return Round(options, chosen)
 
-    def found(self, run: str, known: Iterable[tuple[str, Solved]]) -> None:
+    def add_known(self, run: str, known: Iterable[tuple[str, Solved]]) -> None:
         """Verdicts for one run that were there before it asked."""
         with self._changed:
             if run in self._runs:

@@ -84,7 +84,7 @@ class PoolActor:
             else:
                 known.append((query.key, solved))
         self._fair_share.submit(run, options, fresh)
-        self._fair_share.found(run, known)
+        self._fair_share.add_known(run, known)
 
     def collect(self, run: str) -> Collected:
         """What a run's texts came to since it last asked; waits a moment for the first."""

@@ -102,13 +102,13 @@ def table(lo: Lowering, array: Array, dtype: str) -> Any:
     digest = hashlib.sha256(made.tobytes() + repr((made.shape, dtype)).encode()).hexdigest()[:32]
     name = f"constant {digest}"
     if lo.shared is None or name in lo.shared:
-        part = _held(lo, name, made, dtype)
+        part = _named_input(lo, name, made, dtype)
     else:
         part = _part(lo, made, dtype)
     return lo.expand(lo.reshape(part, least.shape), array.shape)
 
 
-def _held(lo: Lowering, name: str, table: Array, dtype: str) -> Any:
+def _named_input(lo: Lowering, name: str, table: Array, dtype: str) -> Any:
     """The table as a named input."""
     shape = table.shape
     if name not in lo.tables:
@@ -130,7 +130,7 @@ def _part(lo: Lowering, table: Array, dtype: str) -> Any:
             part = np.expand_dims(table, one)
             start = _place(whole, part)
             if start is not None:
-                value = _held(lo, name, whole, dtype)
+                value = _named_input(lo, name, whole, dtype)
                 for dim, (at, size) in enumerate(zip(start, part.shape, strict=True)):
                     value = lo.slice(value, dim, at, size)
                 return value

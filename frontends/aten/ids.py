@@ -57,7 +57,7 @@ class Ids:
     shape: Shape
     dtype: str
 
-    def moved(self, name: str, given: Sequence[int], shape: Shape) -> Ids:
+    def after_move(self, name: str, given: Sequence[int], shape: Shape) -> Ids:
         """The ids after one more move; two reshapes in a row are one."""
         moves = self.moves
         if name == "reshape" and moves and moves[-1][0] == "reshape":
@@ -68,22 +68,22 @@ class Ids:
 
     def reshape(self, shape: Shape) -> Ids:
         """The same ids, in their order, in another shape."""
-        return self if shape == self.shape else self.moved("reshape", shape, shape)
+        return self if shape == self.shape else self.after_move("reshape", shape, shape)
 
     def expand(self, shape: Shape) -> Ids:
         """The ids repeated along dimensions of size 1 and new leading ones."""
-        return self if shape == self.shape else self.moved("expand", shape, shape)
+        return self if shape == self.shape else self.after_move("expand", shape, shape)
 
     def permute(self, order: Sequence[int]) -> Ids:
         """The ids with their dimensions in another order."""
-        return self.moved("permute", order, tuple(self.shape[i] for i in order))
+        return self.after_move("permute", order, tuple(self.shape[i] for i in order))
 
     def slice(self, dim: int, start: int, size: int) -> Ids:
         """``size`` positions of a dimension of ids, from ``start`` on."""
         shape = (*self.shape[:dim], size, *self.shape[dim + 1 :])
-        return self.moved("slice", (dim, start, size), shape)
+        return self.after_move("slice", (dim, start, size), shape)
 
-    def held(self, lo: Lowering) -> Real:
+    def moved_input(self, lo: Lowering) -> Real:
         """The ids themselves, moved."""
         x: Any = self.origin
         for name, given in self.moves:
@@ -101,7 +101,7 @@ class Ids:
             return flags(self.indicated(lo))
         if len(self.function) == 1:
             (piece,) = self.function
-            x = lo.scale(self.held(lo), Fraction(piece.slope))
+            x = lo.scale(self.moved_input(lo), Fraction(piece.slope))
             return replace(lo.real(lo.shift(x, Fraction(piece.offset))), dtype=self.dtype)
         values = sorted({piece.offset for piece in self.function})
         if len(values) != 2 or any(piece.slope for piece in self.function):
@@ -114,7 +114,7 @@ class Ids:
     def indicated(self, lo: Lowering) -> Real:
         """A predicate as 0 and 1: whether the id is one of those of which it holds, or is none of
         those of which it does not."""
-        real = self.held(lo)
+        real = self.moved_input(lo)
         sizes = [
             sum(p.high - p.low for p in self.function if p.offset == value) for value in (0, 1)
         ]

@@ -89,7 +89,7 @@ class Lookup:
             table = lo.reshape(table, (*self.ids.shape, self.rows()))
         dim = len(table.shape) - 1 if self.picked else 0
         table = lo.real(lo.slice(table, dim, part.row, part.size))
-        real = self.ids.held(lo)
+        real = self.ids.moved_input(lo)
         if self.picked:
             return lo.emits("pick", [table, real], {"start": part.id}, self.dtype)[0]
         return lo.emits("embedding", [real, table], {"start": part.id}, self.dtype)[0]
@@ -211,7 +211,9 @@ def written_back(lo: Lowering, table: Lowered, chosen: Lowered, less: Less) -> A
         raise Unsupported("entries of some of the columns that are written over")
     zero = lo.real(Const(Fraction(0), real.shape, real.dtype))
     ones = lo.real(Const(Fraction(1), index.shape, real.dtype))
-    return lo.sub(real, lo.derivative("pick", [zero, index.held(lo)], ones, 0, start=part.id))
+    return lo.sub(
+        real, lo.derivative("pick", [zero, index.moved_input(lo)], ones, 0, start=part.id)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +258,9 @@ def added_rows(lo: Lowering, gradient: Lowered, chosen: Lowered, rows: int) -> A
     if (part.row, part.size) != (0, rows):
         raise Unsupported("a gradient of some of the rows")
     table = lo.real(Const(Fraction(0), (rows, given.shape[-1]), given.dtype))
-    return lo.derivative("embedding", [index.held(lo), table], lo.real(given), 1, start=part.id)
+    return lo.derivative(
+        "embedding", [index.moved_input(lo), table], lo.real(given), 1, start=part.id
+    )
 
 
 def rows_of(lo: Lowering, table: Lowered, chosen: Lowered) -> Any:
@@ -353,4 +357,4 @@ def entries_written(lo: Lowering, table: Const, chosen: Lowered, values: Ids) ->
     if (part.row, part.size) != (0, table.shape[1]):
         raise Unsupported("entries of some of the columns that are written over")
     ones = lo.real(Const(Fraction(numbers[0]), index.shape, table.dtype))
-    return lo.derivative("pick", [zero, index.held(lo)], ones, 0, start=part.id)
+    return lo.derivative("pick", [zero, index.moved_input(lo)], ones, 0, start=part.id)

@@ -305,7 +305,7 @@ class Lowering:
 
     # -- movement ---------------------------------------------------------------------------
 
-    def _moved(self, name: str, x: Lowered, **attrs: Attr) -> Real:
+    def _movement(self, name: str, x: Lowered, **attrs: Attr) -> Real:
         """Append an operator whose entries are those of ``x``, elsewhere."""
         real = self.real(x)
         return self.holding(self.emit(name, real, **attrs), real)
@@ -330,7 +330,7 @@ class Lowering:
             if symbolic is not None:
                 return symbolic
             x = x.real(self)
-        return self._moved("view", x, size=shape)
+        return self._movement("view", x, size=shape)
 
     def expand(self, x: Lowered, shape: Shape) -> Any:
         """The tensor broadcast to a shape; a constant stays one."""
@@ -345,7 +345,7 @@ class Lowering:
                 return symbolic
             x = x.real(self)
         lead = (1,) * (len(shape) - len(x.shape))
-        return self._moved("expand", self.reshape(x, (*lead, *x.shape)), size=shape)
+        return self._movement("expand", self.reshape(x, (*lead, *x.shape)), size=shape)
 
     def permute(self, x: Lowered, order: Sequence[int]) -> Any:
         """The tensor with its dimensions in another order; a constant stays one."""
@@ -358,7 +358,7 @@ class Lowering:
             if symbolic is not None:
                 return symbolic
             x = x.real(self)
-        return self._moved("permute", x, dims=tuple(order))
+        return self._movement("permute", x, dims=tuple(order))
 
     def transpose(self, x: Lowered, i: int, j: int) -> Any:
         """The tensor with two dimensions exchanged."""
@@ -378,7 +378,7 @@ class Lowering:
             if symbolic is not None:
                 return symbolic
             x = x.real(self)
-        return self._moved("slice", x, dim=dim, start=start, size=size)
+        return self._movement("slice", x, dim=dim, start=start, size=size)
 
     def concat(self, xs: Sequence[Lowered], dim: int) -> Any:
         """Tensors one after the other; empty ones are left out, as ATen does."""

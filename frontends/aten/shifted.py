@@ -53,7 +53,7 @@ def shifted(lo: Lowering, target: Joined, ignored: int) -> Labels | None:
     if first.terms or len(box.shape) != len(target.base):
         return None
     by = first.const - before
-    real = _moved(lo, box, dim, by, target.base)
+    real = _shifted_input(lo, box, dim, by, target.base)
     mask = np.zeros(sum(sizes), dtype=np.float32)
     mask[before : before + sizes[own[0]]] = 1
     wide = tuple(n if d == dim else 1 for d, n in enumerate(target.base))
@@ -62,7 +62,7 @@ def shifted(lo: Lowering, target: Joined, ignored: int) -> Labels | None:
     return Labels(lo.real(lo.reshape(real, flat)), lo.reshape(live, flat), prod(part.shape))
 
 
-def _moved(lo: Lowering, box: Shard, dim: int, by: int, shape: tuple[int, ...]) -> Real:
+def _shifted_input(lo: Lowering, box: Shard, dim: int, by: int, shape: tuple[int, ...]) -> Real:
     """The input whose entry i is entry i + ``by`` of a batch tensor; there is one for each box."""
     name = f"{box.name} moved by {by} along dimension {dim}"
     known = next(

@@ -29,11 +29,11 @@ def chosen(make: Callable[[bool], tuple[Plan, Inputs]]) -> Plan:
     if not inputs.open:
         return fused
     if agrees(fused):
-        return _told(fused, inputs, "inferred", 0, 1)
+        return _with_assumptions(fused, inputs, "inferred", 0, 1)
     plain, _ = make(False)
     if agrees(plain):
-        return _told(plain, inputs, "inferred", 1, 0)
-    return _told(fused, inputs, "stand-in", 0, 1)
+        return _with_assumptions(plain, inputs, "inferred", 1, 0)
+    return _with_assumptions(fused, inputs, "stand-in", 0, 1)
 
 
 def agrees(plan: Plan) -> bool:
@@ -44,7 +44,7 @@ def agrees(plan: Plan) -> bool:
     return not simulation.failure and not simulation.undefined and not simulation.differs
 
 
-def _told(plan: Plan, inputs: Inputs, kind: str, chosen: int, other: int) -> Plan:
+def _with_assumptions(plan: Plan, inputs: Inputs, kind: str, chosen: int, other: int) -> Plan:
     """The plan with what is assumed of its open inputs."""
     why = "numbers agree so" if kind == "inferred" else "numbers agree with neither"
     assumptions = tuple(

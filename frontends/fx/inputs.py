@@ -60,9 +60,9 @@ def placed(
                 f"{node.dtype} on the parallel side, {own.dtype} on the single", own.name
             )
         relation = relations.inputs.get(node.name)
-        cut = _stated(node, relation, assumed)
+        cut = _cut_by_relation(node, relation, assumed)
         if cut is None:
-            cut = _found(single, ranks, own, node, inputs, assumed, fused)
+            cut = _cut_by_graphs(single, ranks, own, node, inputs, assumed, fused)
         if pieces.setdefault(own.name, cut) != cut:
             raise InvalidInput(
                 f"{own.name} is in pieces, and otherwise in another input", node.name
@@ -83,22 +83,22 @@ def _box(
     own: Node, node: Node, relation: InputRelation | None, ranks: int, assumed: list[Assumption]
 ) -> place.Box:
     full, part = shape_of(own), shape_of(node)
-    if relation is None or not relation.said():
+    if relation is None or not relation.count_ways():
         box, inferred = place.inferred("input", own.name, full, part, ranks)
         assumed += inferred
         return box
-    box = place.stated(relation, own.name, full, part, ranks)
+    box = place.stated_box(relation, own.name, full, part, ranks)
     text = f"input {node.name} {place.words(box, part)}"
     assumed.append(Assumption("stated", node.name, "--relations", text))
     return box
 
 
-def _stated(
+def _cut_by_relation(
     node: Node, relation: InputRelation | None, assumed: list[Assumption]
 ) -> tuple[int, list[Piece]] | None:
     """The dimension and the pieces that the relations say (none: another placement); None: they say
     nothing."""
-    if relation is None or not relation.said():
+    if relation is None or not relation.count_ways():
         return None
     if relation.pieces is None:
         return 0, []
@@ -111,7 +111,7 @@ def _stated(
     return relation.dim, pieces
 
 
-def _found(
+def _cut_by_graphs(
     single: Graph,
     ranks: Sequence[Graph],
     own: Node,

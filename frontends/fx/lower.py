@@ -71,7 +71,7 @@ class RankBody:
 class Setting:
     """What a rank's graph is lowered with.
 
-    ``held``: the named inputs that an input node is, side by side; ``mask``: that of random
+    ``shards_of``: the named inputs that an input node is, side by side; ``mask``: that of random
     operator number k, of a shape; ``groups``: ranks by name of group;
     ``constants``: stated values of constants that the file names without one ("any": any numbers,
     the same on both sides); ``zeros``: inputs that are zero; ``rank``: of the parallel side, which
@@ -80,7 +80,7 @@ class Setting:
     findings, where they are others; ``narrows``: whether `Wide` is raised for ids that are not
     known to choose rows that exist, or the operator is not understood."""
 
-    held: Callable[[Node], Sequence[Shard]]
+    shards_of: Callable[[Node], Sequence[Shard]]
     mask: Callable[[int, Shape], Shard]
     groups: Mapping[str, tuple[int, ...]]
     constants: Mapping[str, int | float | str]
@@ -146,7 +146,7 @@ class _Rank:
             self.lo.source = Source(cell=cell, module=module, location=node.src or "")
             self.lo.standins = self.standins.setdefault(node.name, {})
             if node.op == PLACEHOLDER:
-                self.known[node.name] = self.held(node)
+                self.known[node.name] = self.input_value(node)
             elif node.op == CONSTANT:
                 self.known[node.name] = self.constant(node)
             elif node.op != OUTPUT:
@@ -159,10 +159,10 @@ class _Rank:
                 except (Unsupported, ShapeMismatch, *_MALFORMED) as error:
                     self.known[node.name] = self.gap(node, str(error) or type(error).__name__)
 
-    def held(self, node: Node) -> Lowered:
+    def input_value(self, node: Node) -> Lowered:
         if node.name in self.setting.zeros:
             return Const(Fraction(0), tuple(node.shape or ()), node.dtype or "float32")
-        parts = [self.lo.hold(shard) for shard in self.setting.held(node)]
+        parts = [self.lo.hold(shard) for shard in self.setting.shards_of(node)]
         if len(parts) == 1:
             return parts[0]
         whole = tuple(node.shape or ())

@@ -69,7 +69,7 @@ class _Result(NamedTuple):
 
 class _Pairing:
     def __init__(self, single: Trace, ranks: Sequence[Trace], relations: Relations) -> None:
-        self.single, self.ranks, self.stated = single, ranks, relations
+        self.single, self.ranks, self.relations = single, ranks, relations
         self.assumed: list[Assumption] = []
         #: Of the step: full shapes of parameters, marks of batch tensors, what it compares.
         self.parameters: dict[str, tuple[int, ...]] = {}
@@ -89,7 +89,7 @@ class _Pairing:
         elif event.name == BATCH:
             self.batch.setdefault(name, (_given(rank, event), event))
         elif event.name in (LOSS, OUTPUT) and event.args:
-            self.results.setdefault(_Result(event.name, name), _taken(rank, event))
+            self.results.setdefault(_Result(event.name, name), _tensor_of(rank, event))
 
     def assume(self, about: str, text: str) -> None:
         self.assumed.append(Assumption("inferred", about, "", text))
@@ -99,7 +99,7 @@ class _Pairing:
     def inputs(self) -> dict[str, str]:
         """The step's name of each input of the program."""
         by_relation = {}
-        for name, relation in self.stated.inputs.items():
+        for name, relation in self.relations.inputs.items():
             if not relation.replicated:
                 raise InvalidInput(
                     "which part a rank holds its trace says: only of, with replicated = true",
@@ -189,8 +189,8 @@ class _Pairing:
                 name = str(event.kwargs["name"])
                 name = inputs.get(name, name)
                 kwargs = {**event.kwargs, "name": name}
-                if name in self.stated.domains:
-                    kwargs["low"], kwargs["high"] = self.stated.domains[name]
+                if name in self.relations.domains:
+                    kwargs["low"], kwargs["high"] = self.relations.domains[name]
                 elif name in self.batch:
                     own = self.batch[name][1].kwargs
                     kwargs |= {key: own.get(key) for key in ("low", "high")}
@@ -203,7 +203,7 @@ class _Pairing:
     def outputs(self) -> list[Event]:
         """The program's outputs as the results of the step that they are."""
         own = {str(e.kwargs["name"]): e for e in self.single.events if e.name == OUTPUT}
-        by_relation = self._stated(own)
+        by_relation = self._by_relation(own)
         pairs = by_relation or self._by_name(own) or self._by_position(own)
         if not pairs:
             raise InvalidInput(
@@ -237,9 +237,9 @@ class _Pairing:
     def _result(self, name: str) -> _Result | None:
         return next((r for r in self.results if r.name == name), None)
 
-    def _stated(self, own: dict[str, Event]) -> dict[str, _Result]:
+    def _by_relation(self, own: dict[str, Event]) -> dict[str, _Result]:
         results = {}
-        for number, relation in enumerate(self.stated.outputs):
+        for number, relation in enumerate(self.relations.outputs):
             result = self._result(relation.parallel)
             if relation.single not in own or result is None:
                 raise InvalidInput(
@@ -258,7 +258,7 @@ class _Pairing:
         """As many outputs as the step has, or as it has beside its loss; one number is its loss."""
         losses = [r for r in self.results if r.mark == LOSS]
         others = [r for r in self.results if r.mark == OUTPUT]
-        numbers = [n for n, event in own.items() if not _taken(self.single, event).shape]
+        numbers = [n for n, event in own.items() if not _tensor_of(self.single, event).shape]
         if len(own) == len(others):
             results = dict(zip(own, others, strict=True))
         elif len(own) == len(self.results):
@@ -278,7 +278,7 @@ class _Pairing:
     def placed(self, rank: Trace, compared: Set[_Result]) -> Trace:
         """A rank's trace without the results that are not compared, and with the boxes of outputs
         that a relations file states."""
-        relations = {r.parallel: r for r in self.stated.outputs if r.said() or r.sum}
+        relations = {r.parallel: r for r in self.relations.outputs if r.count_ways() or r.sum}
         full = {r.parallel: self._full(r) for r in relations.values()}
         events = []
         for event in rank.events:
@@ -294,7 +294,7 @@ class _Pairing:
 
     def _full(self, relation: OutputRelation) -> tuple[int, ...]:
         return next(
-            _taken(self.single, e).shape
+            _tensor_of(self.single, e).shape
             for e in self.single.events
             if e.name == OUTPUT and e.kwargs["name"] == relation.single
         )
@@ -302,13 +302,13 @@ class _Pairing:
 
 def _box(relation: OutputRelation, full: tuple[int, ...], rank: Trace, event: Event) -> Box:
     """What a rank's output is of the program's, as the relations file says."""
-    name, part = relation.parallel, _taken(rank, event).shape
+    name, part = relation.parallel, _tensor_of(rank, event).shape
     if relation.sum:
         if part != full:
             raise InvalidInput(f"is a sum of {list(full)}, found {list(part)}", name)
         everyone = tuple(range(rank.world_size))
         return Box(name, full, (0,) * len(full), full, "stated", (("sum", everyone),))
-    boxes = place.stated(relation, name, full, part, rank.world_size)
+    boxes = place.stated_box(relation, name, full, part, rank.world_size)
     return Box(name, full, boxes.starts[rank.rank], part, "stated")
 
 
@@ -317,7 +317,7 @@ def _given(trace: Trace, event: Event) -> StridedTensor:
     return trace.tensors[number]
 
 
-def _taken(trace: Trace, event: Event) -> StridedTensor:
+def _tensor_of(trace: Trace, event: Event) -> StridedTensor:
     (number,) = tensors_of(*event.args)
     return trace.tensors[number]
 

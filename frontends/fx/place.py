@@ -122,7 +122,7 @@ def along(name: str, full: Shape, part: Shape, dim: int, ranks: int) -> Box:
     return Box(name, full, tuple(starts))
 
 
-def stated(place: Place, name: str, full: Shape, part: Shape, ranks: int) -> Box:
+def stated_box(place: Place, name: str, full: Shape, part: Shape, ranks: int) -> Box:
     """The box that the relations file says; raises `InvalidInput` where the shapes are others."""
     if place.shard is not None:
         return along(name, full, part, place.shard, ranks)
@@ -148,13 +148,13 @@ def stated(place: Place, name: str, full: Shape, part: Shape, ranks: int) -> Box
 def inferred(what: str, name: str, full: Shape, part: Shape, ranks: int) -> Placed:
     """The one placement that the shapes allow; raises `InvalidInput` where there is none."""
 
-    def said(text: str) -> tuple[Assumption, ...]:
+    def inference(text: str) -> tuple[Assumption, ...]:
         return (Assumption("inferred", name, "", f"{what} {name} is {text} (inferred by shape)"),)
 
     if part == full:
         if ranks == 1:
             return Placed(everywhere(name, full, 1), ())
-        return Placed(everywhere(name, full, ranks), said("the same on every rank"))
+        return Placed(everywhere(name, full, ranks), inference("the same on every rank"))
     other = [d for d in range(len(full)) if len(part) == len(full) and part[d] != full[d]]
     if len(other) != 1 or part[other[0]] * ranks != full[other[0]]:
         raise InvalidInput(
@@ -163,7 +163,7 @@ def inferred(what: str, name: str, full: Shape, part: Shape, ranks: int) -> Plac
             name,
         )
     box = along(name, full, part, other[0], ranks)
-    return Placed(box, said(f"divided along dimension {other[0]} in the order of ranks"))
+    return Placed(box, inference(f"divided along dimension {other[0]} in the order of ranks"))
 
 
 def _beyond(full: Shape, part: Shape, other: Sequence[int], ranks: int) -> str:

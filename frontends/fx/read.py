@@ -79,7 +79,7 @@ class Output(NamedTuple):
     name: str
     single: str
     parallel: str
-    said: OutputRelation | None
+    relation: OutputRelation | None
 
 
 # -- the plan ----------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ class Pairing:
 
     single: Graph
     ranks: Sequence[Graph]
-    said: Relations
+    relations: Relations
     inputs: Inputs
     outputs: Sequence[Output]
     modules: dict[str, str] = field(default_factory=dict)
@@ -208,7 +208,7 @@ def _not_compared(own: Sequence[object], others: Sequence[object], count: int) -
     """That the outputs beyond the first ``count`` of each side, ``own`` and ``others``, are left
     out: nothing says which one belongs to which."""
 
-    def told(outputs: Sequence[object]) -> str:
+    def listing(outputs: Sequence[object]) -> str:
         names = [operand(x) or "None" for x in outputs]
         more = f" and {len(names) - MOST_TOLD} more" if len(names) > MOST_TOLD else ""
         return (", ".join(names[:MOST_TOLD]) or "none") + more
@@ -218,8 +218,8 @@ def _not_compared(own: Sequence[object], others: Sequence[object], count: int) -
         "outputs",
         "",
         f"{len(own)} outputs of the single side and {len(others)} of the parallel one are not "
-        f"compared, since nothing says which belong together (single: {told(own)}; parallel: "
-        f"{told(others)}); the first {count} are: name those that count in a relations file "
+        f"compared, since nothing says which belong together (single: {listing(own)}; parallel: "
+        f"{listing(others)}); the first {count} are: name those that count in a relations file "
         "([[outputs]])",
     )
 
@@ -257,10 +257,10 @@ def _single(
     both: Pairing, assumed: list[Assumption]
 ) -> tuple[RankBody, dict[str, tuple[int, int]]]:
     """The single side as a body, with domains of ids as its lookups need them."""
-    domains: dict[str, tuple[int, int]] = dict(both.said.domains)
+    domains: dict[str, tuple[int, int]] = dict(both.relations.domains)
     own = groups.groups([both.single], {})
 
-    def held(node: Node) -> list[Shard]:
+    def input_shards(node: Node) -> list[Shard]:
         alone = Part(place.everywhere(node.name, shape_of(node), 1), shape_of(node))
         return [
             _shard(node, part.shape, part.box, 0, _domain(node, domains.get(node.name)))
@@ -272,11 +272,11 @@ def _single(
             body = lower(
                 both.single,
                 Setting(
-                    held,
+                    input_shards,
                     lambda number, shape: mask(number, place.everywhere("", shape, 1), shape, 0),
                     own,
-                    both.said.constants,
-                    frozenset(both.said.zeros),
+                    both.relations.constants,
+                    frozenset(both.relations.zeros),
                     narrows=True,
                 ),
                 [{"n": output.single} for output in both.outputs],
@@ -310,7 +310,7 @@ def _rank(
 ) -> RankBody:
     graph = both.ranks[rank]
 
-    def held(node: Node) -> list[Shard]:
+    def input_shards(node: Node) -> list[Shard]:
         return [
             _shard(node, part.shape, part.box, rank, _domain(node, domains.get(part.box.name)))
             for part in both.inputs.ranks[node.name]
@@ -321,15 +321,15 @@ def _rank(
         both.masks[number] = Part(box, shape)
         return mask(number, box, shape, rank)
 
-    own = groups.groups(both.ranks, both.said.groups, rank)
-    zeros = frozenset(both.said.zeros)
+    own = groups.groups(both.ranks, both.relations.groups, rank)
+    zeros = frozenset(both.relations.zeros)
     names = both.modules if rank else align.modules(both.single, graph)
     both.modules.update(names)
-    setting = Setting(held, drawn, own, both.said.constants, zeros, rank, names)
-    return lower(graph, setting, asked(both, rank))
+    setting = Setting(input_shards, drawn, own, both.relations.constants, zeros, rank, names)
+    return lower(graph, setting, compared_outputs(both, rank))
 
 
-def asked(both: Pairing, rank: int) -> list[object]:
+def compared_outputs(both: Pairing, rank: int) -> list[object]:
     """The outputs of a rank that are compared: of the same name as rank 0's, or at its place."""
     first = [operand(x) for x in both.ranks[0].outputs]
     own = both.ranks[rank].outputs
@@ -419,8 +419,8 @@ def _results(
             boxes.append(None)
             continue
         full, part = alone.values[own].shape, first.values[other].shape
-        if output.said is not None and (output.said.said() or output.said.sum):
-            boxes.append(place.stated(output.said, output.name, full, part, both.count))
+        if output.relation is not None and (output.relation.count_ways() or output.relation.sum):
+            boxes.append(place.stated_box(output.relation, output.name, full, part, both.count))
             continue
         box, text = place.inferred("output", output.name, full, part, both.count)
         assumed += text
@@ -446,7 +446,7 @@ def _rows(
             output.name if output.parallel == output.name else f"{output.name} = {output.parallel}"
         )
         total = _total(bodies, number, mesh)
-        summed = output.said is not None and output.said.sum
+        summed = output.relation is not None and output.relation.sum
         for index, base in enumerate(bases(mesh)):
             addends = total if summed else (Addend(index, 0, bodies[base].outputs[number]),)
             offset = tuple(

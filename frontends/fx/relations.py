@@ -46,7 +46,7 @@ class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shard: Count | None = None
     starts: list[list[Count]] | None = None
 
-    def said(self) -> int:
+    def count_ways(self) -> int:
         """How many ways of placing it are given; at most one may be."""
         return int(self.replicated) + (self.shard is not None) + (self.starts is not None)
 
@@ -60,9 +60,9 @@ class InputRelation(Place, frozen=True, forbid_unknown_fields=True):
     pieces: list[Annotated[list[Count], msgspec.Meta(min_length=2, max_length=3)]] | None = None
     dim: Count = 0
 
-    def said(self) -> int:
-        """As `Place.said`, with pieces as one more way."""
-        return super().said() + (self.pieces is not None)
+    def count_ways(self) -> int:
+        """As `Place.count_ways`, with pieces as one more way."""
+        return super().count_ways() + (self.pieces is not None)
 
 
 class OutputRelation(Place, frozen=True, forbid_unknown_fields=True):
@@ -108,17 +108,17 @@ def read(path: Path) -> Relations:
 
 def _check(relations: Relations) -> None:
     for name, place in relations.inputs.items():
-        if place.said() != 1:
+        if place.count_ways() != 1:
             raise InvalidInput(
                 "expected one placement (replicated = true, shard = DIMENSION, starts or pieces), "
-                f"found {place.said()}",
+                f"found {place.count_ways()}",
                 f"inputs.{name}",
             )
     for number, output in enumerate(relations.outputs):
         where = f"outputs {number}"
         if not output.single or not output.parallel:
             raise InvalidInput("expected names of a single and a parallel output", where)
-        if output.said() > 1 or (output.sum and output.said()):
+        if output.count_ways() > 1 or (output.sum and output.count_ways()):
             raise InvalidInput("expected at most one placement", where)
     for name, (low, high) in relations.domains.items():
         if low >= high:

@@ -76,11 +76,11 @@ def _evaluated(
         node.name: [Part(everywhere(node.name, shape_of(node), 1), shape_of(node))]
         for node in both.single.inputs
     } | dict(both.inputs.single)
-    one = _World(eager, [both.single], [groups.groups([both.single], {})], both.said, {})
+    one = _World(eager, [both.single], [groups.groups([both.single], {})], both.relations, {})
     one.run([_inputs(both.single.inputs, wholes, values, 0)], values)
     count = range(len(both.ranks))
-    named = [groups.groups(both.ranks, both.said.groups, rank) for rank in count]
-    many = _World(eager, both.ranks, named, both.said, both.masks)
+    named = [groups.groups(both.ranks, both.relations.groups, rank) for rank in count]
+    many = _World(eager, both.ranks, named, both.relations, both.masks)
     inputs = both.inputs.ranks
     given = [_inputs(graph.inputs, inputs, values, rank) for rank, graph in enumerate(both.ranks)]
     many.run(given, values)
@@ -122,7 +122,7 @@ class _World:
         relations: Relations,
         masks: Mapping[int, Part],
     ) -> None:
-        self.eager, self.graphs, self.groups, self.said = eager, graphs, named, relations
+        self.eager, self.graphs, self.groups, self.relations = eager, graphs, named, relations
         self.masks = masks
         self.known: list[dict[str, Any]] = [{} for _ in graphs]
         self.drawn = [0] * len(graphs)
@@ -136,15 +136,15 @@ class _World:
                 continue
             for rank, node in enumerate(nodes):
                 if node.op == PLACEHOLDER:
-                    self.known[rank][node.name] = self.held(node, inputs[rank])
+                    self.known[rank][node.name] = self.input_tensor(node, inputs[rank])
                 elif node.op == CONSTANT:
-                    number = self.said.constants.get(node.target, 0)
+                    number = self.relations.constants.get(node.target, 0)
                     self.known[rank][node.name] = self.eager.tensor(np.asarray(number))
                 elif node.op == CALL:
                     self.known[rank][node.name] = self.called(rank, node, values)
 
-    def held(self, node: Node, own: Mapping[str, Array]) -> Any:
-        if node.name in self.said.zeros or node.name not in own:
+    def input_tensor(self, node: Node, own: Mapping[str, Array]) -> Any:
+        if node.name in self.relations.zeros or node.name not in own:
             return self.eager.tensor(np.zeros(tuple(node.shape or ())))
         return self.eager.tensor(own[node.name])
 
@@ -212,7 +212,11 @@ def _pairs(
     """What is compared, of both sides: what the plan gives, and what PyTorch gives."""
     pairs = []
     for rank in (-1, *range(len(both.ranks))):
-        outputs = read.asked(both, rank) if rank >= 0 else [{"n": o.single} for o in both.outputs]
+        outputs = (
+            read.compared_outputs(both, rank)
+            if rank >= 0
+            else [{"n": o.single} for o in both.outputs]
+        )
         for place, output in enumerate(both.outputs):
             name, value = operand(outputs[place]), both.values[rank][place]
             if name is None or value < 0 or value not in actual[rank]:

@@ -267,14 +267,14 @@ def _ops(recorder: Recorder, mesh: Mesh, base: int) -> list[Op]:
     joined: dict[int, Op] = {}
     ops = []
     for op in _written(recorder, mesh, base):
-        own = _taken(recorder, joined, op)
+        own = _joined_part(recorder, joined, op)
         if own.name == "concat":
             joined[own.outputs[0]] = own
         ops.append(own)
     return ops
 
 
-def _taken(recorder: Recorder, joined: Mapping[int, Op], op: Op) -> Op:
+def _joined_part(recorder: Recorder, joined: Mapping[int, Op], op: Op) -> Op:
     """A slice of tensors side by side, which is just one of them, as that one."""
     source = joined.get(op.inputs[0]) if op.name == "slice" else None
     dim, start = op.attrs.get("dim"), op.attrs.get("start")
@@ -293,7 +293,7 @@ def _written(recorder: Recorder, mesh: Mesh, base: int) -> list[Op]:
     ops = []
     for op in recorder.ops:
         if PAIRS in op.attrs:
-            ops += _moved(recorder, op, mesh, base)
+            ops += _permutation(recorder, op, mesh, base)
             continue
         attrs: dict[str, Attr] = {}
         for key, value in op.attrs.items():
@@ -313,7 +313,7 @@ def _written(recorder: Recorder, mesh: Mesh, base: int) -> list[Op]:
     return ops
 
 
-def _moved(recorder: Recorder, op: Recorded, mesh: Mesh, base: int) -> list[Op]:
+def _permutation(recorder: Recorder, op: Recorded, mesh: Mesh, base: int) -> list[Op]:
     """A permutation of ranks: what is sent, and what is received; zeros where nobody sends."""
     peers = mesh.peers(op.attrs[PAIRS])
     if peers is None:

@@ -178,9 +178,9 @@ def _constants(single: Recorder, parallel: Recorder) -> None:
         name = f"{'random' if constant.drawn else 'constant'} {number}"
         known.append((name, constant))
         (array,) = constant.arrays
-        single.placed.append(_held(single, constant, name, everywhere(array.shape, 1)))
+        single.placed.append(_constant_input(single, constant, name, everywhere(array.shape, 1)))
     for constant in parallel.constants:
-        cut = _found(constant, known, parallel.ranks)
+        cut = _matching_box(constant, known, parallel.ranks)
         if cut is None:
             what = "random numbers" if constant.drawn else "constant of numbers"
             parallel.refuse(constant.value, f"{what} that the single side does not hold")
@@ -190,15 +190,17 @@ def _constants(single: Recorder, parallel: Recorder) -> None:
         value = parallel.values[constant.value]
         parallel.values[constant.value] = replace(value, dtype=single.values[full.value].dtype)
         constant.domain = full.domain
-        parallel.placed.append(_held(parallel, constant, name, placement))
+        parallel.placed.append(_constant_input(parallel, constant, name, placement))
 
 
-def _held(recorder: Recorder, constant: Constant, name: str, placement: Placement) -> PlacedInput:
+def _constant_input(
+    recorder: Recorder, constant: Constant, name: str, placement: Placement
+) -> PlacedInput:
     dtype = recorder.values[constant.value].dtype
     return PlacedInput(constant.value, name, dtype, placement, "constant", constant.domain)
 
 
-def _found(
+def _matching_box(
     constant: Constant, known: Sequence[tuple[str, Constant]], ranks: int
 ) -> tuple[str, Constant, Placement] | None:
     """Which box of which known tensor has these numbers, on every rank; None: none has."""

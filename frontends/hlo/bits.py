@@ -78,7 +78,7 @@ def apply(low: Lowering, node: Node, xs: Sequence[Item]) -> Bits | None:
         return None
     floats = [x for x in xs if not integral(x.dtype) and x.dtype != "bool"]  # type: ignore[union-attr]
     if node.target in MOVEMENT and all(isinstance(x, Bits) or not floats for x in xs):
-        compute = _moved
+        compute = _movement
     elif (node.target in ELEMENTWISE or node.target == "compare") and not floats:
         if node.target == "convert" and not integral(dtype) and dtype != "bool":
             return None
@@ -93,7 +93,7 @@ def apply(low: Lowering, node: Node, xs: Sequence[Item]) -> Bits | None:
     return _made(low, arrays, shape, dtype)
 
 
-def _moved(low: Lowering, node: Node, xs: Sequence[Any], rank: int) -> Any:
+def _movement(low: Lowering, node: Node, xs: Sequence[Any], rank: int) -> Any:
     at = [
         np.array(s.values[rank] if isinstance(s, PerRank) else s)
         for s in node.attrs.get("starts", ())

@@ -63,11 +63,11 @@ def sort(low: Lowering, node: Node, xs: Sequence[Item]) -> Sequence[Item]:
         elif integral(low.graph.values[result].dtype) or low.graph.values[result].dtype == "bool":
             raise Unsupported("integers that are sorted by other numbers")
         else:
-            results.append(_taken(low, low.tensor(x), moved, dim))
+            results.append(_gathered(low, low.tensor(x), moved, dim))
     return results
 
 
-def _taken(low: Lowering, x: int, places: Ids, dim: int) -> Tensor:
+def _gathered(low: Lowering, x: int, places: Ids, dim: int) -> Tensor:
     """Entries of ``x`` along a dimension, by where they are."""
     count = places.shape[dim]
     onehot = low.values.onehot(places.origin, [0] * low.graph.ranks, count)

@@ -201,10 +201,12 @@ def reshape(low: Lowering, x: Ids, shape: Shape) -> Item:
         return Ids(x.origin, tuple(next(axes) if n != 1 else -1 for n in shape), shape, x.functions)
     if any(len(f) > 1 or f[0][2:] != (1, 0) for f in x.functions):
         raise Unsupported("a reshape of computed ids")
-    return moved(low, x, ("view", shape), lambda v: low.values.view(v, shape))
+    return ids_after_move(low, x, ("view", shape), lambda v: low.values.view(v, shape))
 
 
-def moved(low: Lowering, x: Ids, key: tuple[object, ...], move: Callable[[int], int]) -> Ids:
+def ids_after_move(
+    low: Lowering, x: Ids, key: tuple[object, ...], move: Callable[[int], int]
+) -> Ids:
     """Ids as a tensor of the body, moved: an origin of its own, the same one for the same move."""
     value = low.tensor(x)
     known = low.recorder.known((*key, value))

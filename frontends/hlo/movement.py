@@ -85,7 +85,7 @@ def _cut(low: Lowering, item: Item, starts: Sequence[int | PerRank], sizes: Shap
         return Tensor(cut(low.tensor(item)))
     if any(len(f) > 1 or f[0][2:] != (1, 0) for f in item.functions):
         raise Unsupported("a slice of computed ids")
-    return indices.moved(low, item, ("slice", tuple(starts), sizes), cut)
+    return indices.ids_after_move(low, item, ("slice", tuple(starts), sizes), cut)
 
 
 def slice(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
@@ -165,14 +165,14 @@ def _by_rank(low: Lowering, around: Item, part: int, dim: int, start: PerRank, s
     own = PerRank(tuple(count - size - s for s in start.values))
     zero = Known((np.broadcast_to(np.array(0, dtype="float32"), wide),), "float32")
 
-    def moved(value: int) -> int:
+    def window(value: int) -> int:
         padded = framed(low, zero, value, dim, count - size, wide).value
         return low.recorder.op("slice", padded, dim=dim, start=own, size=count)
 
-    written = moved(part)
+    written = window(part)
     if finite(around) == 0:
         return written
-    ones = moved(low.values.full(low.recorder.shape(part), Fraction(1)))
+    ones = window(low.values.full(low.recorder.shape(part), Fraction(1)))
     left = low.op("add", low.op("mul", ones, other=Fraction(-1)).value, other=Fraction(1)).value
     return low.op("add", low.op("mul", low.tensor(around), left).value, written).value
 

@@ -23,7 +23,7 @@ from shardproof.frontends.hlo.module import Array
 MOST_NUMBERS = 1 << 25
 
 
-def stated(
+def with_output_places(
     single: Graph, parallel: Graph, domains: Mapping[int, tuple[int, int]]
 ) -> tuple[Graph, tuple[Assumption, ...]]:
     """``parallel``, whose inputs are all placed, with places for outputs that lacked them."""

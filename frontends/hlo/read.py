@@ -125,7 +125,7 @@ def paired(
         expressions = Expressions()
         alone, results, domains = lower(single, None, stacked, expressions)
         parallel, inferred = placed_inputs(single, parallel)
-        parallel, assumptions = places.stated(single, parallel, domains)
+        parallel, assumptions = places.with_output_places(single, parallel, domains)
         parallel, others_inferred = placed_outputs(single, parallel)
         notes = (*inferred, *assumptions, *others_inferred)
         other, others, _ = lower(parallel, domains, stacked, expressions)

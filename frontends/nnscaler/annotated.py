@@ -228,14 +228,14 @@ class _Function:
         for r in range(len(self.results)):
             for i in range(len(self.tensors)):
                 shape = (*self._whole(self.dims[i]), *self._whole(self.anno.outputs[r]))
-                shared[r, i] = self._held(f"result {r} of operand {i}", shape)
+                shared[r, i] = self._shared_input(f"result {r} of operand {i}", shape)
         operands: tuple[Tensor | Drawn | Held, ...] = (*self.tensors, *shared.values())
         places = {key: len(self.tensors) + n for n, key in enumerate(shared)}
         chain = Chain(*operands)
         made = tuple(self._result(chain, r, places) for r in range(len(self.results)))
         return Composed(operands, tuple(chain.steps), self._assumed(), made)
 
-    def _held(self, of: str, shape: tuple[int, ...]) -> Held:
+    def _shared_input(self, of: str, shape: tuple[int, ...]) -> Held:
         return Held(f"{of} of {self.key}", shape or (1,))
 
     def _axes(self, dims: Dims) -> list[str]:

@@ -25,7 +25,12 @@ from shardproof.frontends.nnscaler.forward import (
     source_of,
     tensors_of,
 )
-from shardproof.frontends.nnscaler.operators import Declared, declared, differentiable, taken
+from shardproof.frontends.nnscaler.operators import (
+    Declared,
+    declared,
+    differentiable,
+    known_by_name,
+)
 from shardproof.frontends.nnscaler.primitives import (
     Step,
     Steps,
@@ -117,7 +122,7 @@ class BodyWriter:
         operator = declared(op)
         self.called[op.id] = (op, operator)
         if operator.word:
-            self.device.assumed.add(taken(operator.word, operator))
+            self.device.assumed.add(known_by_name(operator.word, operator))
         for text in operator.assumed:
             self.device.assumed.add(Assumption("user's word", op.signature, "", text))
         inputs = (

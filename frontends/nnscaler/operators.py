@@ -207,7 +207,7 @@ def differentiable(operands: Sequence[Constant]) -> list[int]:
     return [i for i, x in enumerate(tensors) if x.grad() is not None]
 
 
-def taken(signature: str, operator: Declared) -> Assumption:
+def known_by_name(signature: str, operator: Declared) -> Assumption:
     """What a verdict assumes of a function that is known by its name."""
     name, kind = operator.name, "declared operator"
     if operator.steps:

@@ -87,7 +87,7 @@ def pulled(
     """The derivatives of a function's steps, last to first, from the ``gradients`` of its results
     (-1: none arrives)."""
     source, name = source_of(op.forward, op.id), f"gradient in {operator.name}"
-    values, shared = of.within[op.forward.id], _held(writer, operator)
+    values, shared = of.within[op.forward.id], _shared_values(writer, operator)
     count = len(operator.tensors) + len(operator.drawn) + len(shared)
     graded = differentiable(operator.tensors)
     wanted = _depending(operator, count, graded)
@@ -111,7 +111,7 @@ def pulled(
         writer.contribute(kind, arrived, [tensor], [values[i]], {}, source)
 
 
-def _held(writer: Writer, operator: Declared) -> dict[int, int]:
+def _shared_values(writer: Writer, operator: Declared) -> dict[int, int]:
     """By operand, the values of what both sides hold."""
     first = len(operator.tensors) + len(operator.drawn)
     return {first + n: writer.hold(x) for n, x in enumerate(operator.held)}

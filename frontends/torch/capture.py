@@ -139,7 +139,7 @@ def _child(
     except InvalidInput as error:
         message = str(error)
     except Exception as error:  # noqa: BLE001 - the user's code: any error of it is the answer
-        message = _told(error)
+        message = _exception_text(error)
     else:
         return
     (folder / f"{rank}.error").write_text(message, encoding="utf-8")
@@ -149,7 +149,7 @@ def _bound(limits: Limits) -> None:
     portable.widen_address_space(limits.memory_bytes)
 
 
-def _told(error: BaseException) -> str:
+def _exception_text(error: BaseException) -> str:
     """An exception of the user's step, with the innermost frame that is hers."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if not _machinery(f.filename) and "site-packages" not in f.filename]

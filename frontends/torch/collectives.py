@@ -123,7 +123,7 @@ def _divided(replay: State, value: int, part: Sequence[int], count: int) -> int:
 def _allreduce(replay: State, event: Event) -> None:
     group, op = group_of(event), reduction(event)
     for tensor in listed(event.args[0]):
-        for part in replay.memory.parts(replay.held(tensor)):
+        for part in replay.memory.parts(replay.location(tensor)):
             replay.memory.write(part, _reduced(replay, replay.memory.read(part), group, op))
     replay.issued(event, [*tensors_of(event.args[0])], [])
 
@@ -136,7 +136,7 @@ def _allgather_base(replay: State, event: Event) -> None:
 
 def _gather_into(replay: State, target: Arg, source: Arg, group: Ranks) -> None:
     """What was copied into one flat message is gathered piece by piece."""
-    into, own = replay.held(target), replay.held(source)
+    into, own = replay.location(target), replay.location(source)
     count = len(group.ranks)
     parts = replay.memory.parts(own)
     if prod(into.shape) != prod(own.shape) * count:
@@ -176,7 +176,7 @@ def _allgather(replay: State, event: Event) -> None:
         joined = gathered(replay, value, group)
         for i, target in enumerate(listed(targets)):
             part = replay.memory.slice(joined, 0, i * rows[0], rows[0])
-            replay.write(target, replay.memory.reshape(part, replay.held(target).shape))
+            replay.write(target, replay.memory.reshape(part, replay.location(target).shape))
     replay.issued(event, [*tensors_of(event.args[0])], [*tensors_of(event.args[1])])
 
 
@@ -195,7 +195,7 @@ def _reduce_scatter_coalesced(replay: State, event: Event) -> None:
 
 def _scatter_into(replay: State, event: Event, target: Arg, source: Arg) -> None:
     """What was copied into one flat message is reduced piece by piece."""
-    group, into, own = group_of(event), replay.held(target), replay.held(source)
+    group, into, own = group_of(event), replay.location(target), replay.location(source)
     count = len(group.ranks)
     pieces = replay.memory.blocks(own, count)
     if len(pieces) < 2 or geometry.contiguous(into.shape) != into.strides:
@@ -241,7 +241,7 @@ def _scatter(replay: State, event: Event) -> None:
         raise InvalidInput(f"a scatter from member {root} of {len(group.ranks)}")
     own = group.ranks[root] == replay.trace.rank
     (target,) = listed(event.args[0])
-    tensor = replay.held(target)
+    tensor = replay.location(target)
     rows = _rows(tensor.shape)
     full = (rows[0] * len(group.ranks), *rows[1:])
     whole: Arg = None
@@ -262,7 +262,7 @@ def _scatter(replay: State, event: Event) -> None:
 def _reduce_scatter(replay: State, event: Event) -> None:
     group = group_of(event)
     for target, sources in zip(listed(event.args[0]), listed(event.args[1]), strict=True):
-        shape = replay.held(target).shape
+        shape = replay.location(target).shape
         rows = _rows(shape)
         parts = [replay.memory.reshape(replay.read(s), rows) for s in listed(sources)]
         reduced = scattered(replay, replay.memory.concat(parts, 0), group, reduction(event))
@@ -276,7 +276,7 @@ def _alltoall_base(replay: State, event: Event) -> None:
     splits = [a for a in event.args[2:] if isinstance(a, Items)]
     if any(len(set(s.items)) > 1 for s in splits):
         raise InvalidInput("an all-to-all of parts of different sizes is not supported")
-    target = replay.held(event.args[0])
+    target = replay.location(event.args[0])
     received = exchanged(replay, replay.read(event.args[1]), group)
     replay.write(event.args[0], replay.memory.reshape(received, target.shape))
     replay.issued(event, [*tensors_of(event.args[0])], [*tensors_of(event.args[1])])
@@ -287,7 +287,7 @@ def _alltoall(replay: State, event: Event) -> None:
     """Lists of tensors: one to every rank, and one from it."""
     group = group_of(event)
     targets, sources = (listed(a) for a in event.args[:2])
-    shapes = {replay.held(t).shape for t in (*targets, *sources)}
+    shapes = {replay.location(t).shape for t in (*targets, *sources)}
     if len(shapes) != 1 or {len(targets), len(sources)} != {len(group.ranks)}:
         raise InvalidInput("an all-to-all of parts of different sizes is not supported")
     rows = _rows(shapes.pop())
@@ -295,7 +295,7 @@ def _alltoall(replay: State, event: Event) -> None:
     received = exchanged(replay, replay.memory.concat(parts, 0), group)
     for i, target in enumerate(targets):
         part = replay.memory.slice(received, 0, i * rows[0], rows[0])
-        replay.write(target, replay.memory.reshape(part, replay.held(target).shape))
+        replay.write(target, replay.memory.reshape(part, replay.location(target).shape))
     replay.issued(event, [*tensors_of(event.args[0])], [*tensors_of(event.args[1])])
 
 
@@ -316,7 +316,7 @@ def _broadcast(replay: State, event: Event) -> None:
         raise InvalidInput(f"a broadcast from member {root} of {len(group.ranks)}")
     own = group.ranks[root] == replay.trace.rank
     for tensor in listed(event.args[0]):
-        spec = replay.held(tensor)
+        spec = replay.location(tensor)
         args: tuple[Arg, ...] = (
             Tensor(replay.read(tensor)) if own else None,
             group,
@@ -348,7 +348,7 @@ def _recv(replay: State, event: Event) -> None:
     """A receive is posted here; what arrives is there from its wait on."""
     peer = _peer(event, group_of(event))
     replay.memory.emits("comm.post_recv", (peer,), ())
-    tensors = [replay.held(tensor) for tensor in listed(event.args[0])]
+    tensors = [replay.location(tensor) for tensor in listed(event.args[0])]
     replay.issued(event, [*tensors_of(event.args[0])], [])
     replay.posted[event.work] = [(peer, target) for target in tensors]
     if not event.work:
@@ -369,7 +369,7 @@ def _results(replay: State, event: Event, values: Sequence[int]) -> None:
     if len(targets) != len(values):
         raise InvalidInput(f"{len(targets)} results, expected {len(values)}")
     for target, value in zip(targets, values, strict=True):
-        tensor: StridedTensor = replay.held(target)
+        tensor: StridedTensor = replay.location(target)
         if geometry.extent(tensor.shape, tensor.strides) < prod(tensor.shape):
             raise InvalidInput("a result that overlaps itself")
         replay.memory.write(tensor, replay.memory.reshape(value, tensor.shape))

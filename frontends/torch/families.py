@@ -94,7 +94,7 @@ def form(side: Side) -> Form:
     groups: list[Ranks] = []
     peers: list[int] = []
 
-    def taken(kind: str, value: Attr) -> object:
+    def number_kind(kind: str, value: Attr) -> object:
         if kind == "group" and isinstance(value, Group):
             groups.append(value.ranks)
         elif kind == "rank" and isinstance(value, int):
@@ -109,7 +109,7 @@ def form(side: Side) -> Form:
     ops = []
     for op in body.ops:
         kinds = _places(op.name)
-        attrs = tuple((k, taken(kinds.get(k, ""), op.attrs[k])) for k in sorted(op.attrs))
+        attrs = tuple((k, number_kind(kinds.get(k, ""), op.attrs[k])) for k in sorted(op.attrs))
         ops.append((op.name, op.inputs, op.outputs, op.backward, attrs))
     shards = []
     for shard in side.program.shards:
@@ -270,7 +270,7 @@ def _family(
     (body,) = side.program.bodies
     ops = tuple(writer.op(op) for op in body.ops)
     shards = tuple(writer.shard(shard) for shard in side.program.shards)
-    results = tuple(writer.held(result) for result in side.results)
+    results = tuple(writer.compared(result) for result in side.results)
     program = replace(
         side.program,
         name=f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {shown(ranks)}",
@@ -415,7 +415,7 @@ class _Writer:
     def shard(self, shard: Shard) -> Shard:
         return replace(shard, offset=tuple(next(self.starts) for _ in shard.offset))
 
-    def held(self, result: Result) -> Compared:
+    def compared(self, result: Result) -> Compared:
         box = result.compared.box
         if box is None:
             return Compared(result, None)

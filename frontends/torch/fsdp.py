@@ -22,7 +22,7 @@ def _flat(like: StridedTensor, offset: int, count: int) -> StridedTensor:
 @handles("fsdp.all_gather_copy_in.default")
 def _copy_in(replay: State, event: Event) -> None:
     """Inputs, flat, one after the other, at this rank's place in the output."""
-    output = replay.held(event.args[1])
+    output = replay.location(event.args[1])
     count, rank = number(event.args[3]), number(event.args[4])
     if len(output.shape) != 1 or output.strides != (1,):
         raise InvalidInput(f"an all-gather into {list(output.shape)}")
@@ -46,7 +46,7 @@ def _put(replay: State, flat: StridedTensor, shape: tuple[int, ...], value: int)
 @handles("fsdp.split_with_sizes_copy.default")
 def _split_copy(replay: State, event: Event) -> None:
     """Parts of a dimension of the first operand, each copied into an output."""
-    source = replay.held(event.args[0])
+    source = replay.location(event.args[0])
     dim = number(event.args[2] if len(event.args) > 2 else event.kwargs.get("dim", 0))
     sizes = [number(n) for n in listed(event.args[1])]
     start = 0
@@ -59,7 +59,7 @@ def _split_copy(replay: State, event: Event) -> None:
             source.strides,
             source.dtype,
         )
-        tensor = replay.held(target)
+        tensor = replay.location(target)
         value = replay.memory.cast(replay.memory.read(part), tensor.dtype)
         replay.memory.write(tensor, replay.memory.reshape(value, tensor.shape))
         start += size
@@ -71,7 +71,7 @@ def _chunk_cat(replay: State, event: Event) -> None:
     of the first dimension in each, and zeros where there are no more."""
     dim, count = number(event.args[1]), number(event.args[2])
     (target,) = tensors_of(event.kwargs["out"])
-    output = replay.held(Tensor(target))
+    output = replay.location(Tensor(target))
     if dim != 0 or len(output.shape) != 2 or output.shape[0] != count:
         raise InvalidInput(f"a chunk_cat of dimension {dim} into {list(output.shape)}")
     if output.strides != contiguous(output.shape):

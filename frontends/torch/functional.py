@@ -105,14 +105,14 @@ class Replay(State):
         results = [Tensor(n) for n in trace.tensors_of(*event.outputs)]
         if not written and event.name.startswith(ALLOCATES):
             for result in results:
-                self.memory.storages[self.held(result).storage] = Storage()
+                self.memory.storages[self.location(result).storage] = Storage()
             return
         if event.name == "aten.copy_.default":
             self.copy(event)
             return
         if not written and event.name in COPIES:
-            source, target = self.read(event.args[0]), self.held(results[0])
-            if self.held(event.args[0]).storage != target.storage:
+            source, target = self.read(event.args[0]), self.location(results[0])
+            if self.location(event.args[0]).storage != target.storage:
                 self.memory.write(target, self.memory.cast(source, target.dtype))
             return
         if event.name in SCALED and self.scaled(event):
@@ -120,10 +120,10 @@ class Replay(State):
         if event.name == BATCH_NORM and self.normed(event):
             return
         read = {
-            self.held(Tensor(n)).storage
+            self.location(Tensor(n)).storage
             for n in trace.tensors_of(*event.args, *event.kwargs.values())
         }
-        new = [r for r in results if self.held(r).storage not in read]
+        new = [r for r in results if self.location(r).storage not in read]
         if not written and not new:
             return
         self.still = frozenset(event.still)
@@ -131,7 +131,7 @@ class Replay(State):
         kwargs = {k: self.values(v) for k, v in event.kwargs.items() if k != "out"}
         self.still = frozenset()
         targets = written or new
-        outputs = tuple(self.fresh(self.held(t)) for t in targets)
+        outputs = tuple(self.fresh(self.location(t)) for t in targets)
         named = outputs
         if not written:
             # An output that there is not (None) keeps its place.
@@ -150,7 +150,7 @@ class Replay(State):
         if event.args[5] is not True or not all(isinstance(a, Tensor) for a in running):
             return False
         targets = [*(a for a in event.outputs if isinstance(a, Tensor)), *running]
-        outputs = tuple(self.fresh(self.held(t)) for t in targets)
+        outputs = tuple(self.fresh(self.location(t)) for t in targets)
         args = tuple(self.values(a) for a in event.args)
         self.out.ops.append(Op(BATCH_NORM_WRITTEN, args, {}, outputs, self.memory.event))
         for target, value in zip(targets, outputs, strict=True):
@@ -159,7 +159,7 @@ class Replay(State):
 
     def scaled(self, event: Event) -> bool:
         """An operator with a number, in place on a flat buffer: piece by piece."""
-        parts = self.memory.parts(self.held(event.args[0]))
+        parts = self.memory.parts(self.location(event.args[0]))
         numbers = event.args[1:]
         if len(parts) < 2 or any(isinstance(a, (Tensor, Items)) for a in numbers):
             return False
@@ -173,7 +173,7 @@ class Replay(State):
 
     def copy(self, event: Event) -> None:
         """A copy between tensors: cast to the target's element type, broadcast to its shape."""
-        target = self.held(event.args[0])
+        target = self.location(event.args[0])
         value = self.memory.cast(self.read(event.args[1]), target.dtype)
         self.memory.write(target, self.memory.expand(value, target.shape))
 
@@ -183,7 +183,7 @@ class Replay(State):
         """What the job notes: an input, a parameter, a loss, or a tensor that is compared."""
         name = str(event.kwargs.get("name", ""))
         if event.name in (trace.BATCH, trace.FULL):
-            tensor = self.held(event.outputs[0])
+            tensor = self.location(event.outputs[0])
             low, high = event.kwargs.get("low"), event.kwargs.get("high")
             kind = "batch" if event.name == trace.BATCH else "full"
             value = self.input(kind, name, tensor)
@@ -197,7 +197,7 @@ class Replay(State):
                 )
             )
         elif event.name == trace.CONSTANT:
-            tensor = self.held(event.outputs[0])
+            tensor = self.location(event.outputs[0])
             data = self.trace.constants[number(event.kwargs["data"])]
             value = self.memory.emit(CONSTANT, (), tensor.shape, tensor.dtype)
             self.out.constants[value] = data
@@ -221,7 +221,7 @@ class Replay(State):
 
     def parameter(self, event: Event, name: str) -> None:
         """A parameter becomes an input, unless the program made it from full ones."""
-        tensor = self.held(event.outputs[0])
+        tensor = self.location(event.outputs[0])
         box = event.boxes[0]
         trainable = event.kwargs.get("trainable") is True
         before = self.memory.storages.get(tensor.storage)

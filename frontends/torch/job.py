@@ -203,7 +203,7 @@ class Job:
         elif isinstance(statement, Same):
             yield Part(name, parameter, whole(statement.name, shape, statement.said))
         elif isinstance(statement, Piece):
-            yield Part(name, parameter, self._stated(name, shape, statement))
+            yield Part(name, parameter, self._piece_box(name, shape, statement))
         else:
             yield from self._several(name, parameter, statement)
 
@@ -220,11 +220,11 @@ class Job:
         at = 0
         for number, piece in enumerate(pieces):
             own = (*shape[:dim], piece.size, *shape[dim + 1 :])
-            box = self._stated(name, own, piece)
+            box = self._piece_box(name, own, piece)
             yield Part(f"{name}[{number}]", parameter, box, (dim, at, piece.size))
             at += piece.size
 
-    def _stated(self, name: str, shape: tuple[int, ...], piece: Piece) -> Box:
+    def _piece_box(self, name: str, shape: tuple[int, ...], piece: Piece) -> Box:
         full = self._known.get(piece.name)
         if full is None:
             raise InvalidInput(f"{name} is stated as a piece of {piece.name!r}, which there is not")

@@ -40,7 +40,7 @@ class Combination(NamedTuple):
     own: str = "sum"
 
     @property
-    def said(self) -> str:
+    def demand(self) -> str:
         """What a user demands of it: of ranks, or of a rank's terms where ranks are alone."""
         return self.own if all(len(g) == 1 for g in self.groups) else self.how
 
@@ -168,13 +168,13 @@ def plan(sides: Sides, name: str = "torch", combination: Combination | None = No
         sides.single.program,
         tuple(family.program for family in sides.families.families),
         microbatches=1,
-        assumed=(*assumed(sides), *moved(sides)),
+        assumed=(*assumed(sides), *derived_stand_ins(sides)),
         notes=(*notes(sides), *(() if combination is None else (combination.text(),))),
         expectations=rows,
     )
 
 
-def moved(sides: Sides) -> tuple[Assumption, ...]:
+def derived_stand_ins(sides: Sides) -> tuple[Assumption, ...]:
     """Inputs that are others, moved, where these are read too: a proof holds whatever they are, a
     difference may need that they have nothing to do with each other."""
     return tuple(

@@ -46,7 +46,7 @@ class State:
         #: What has arrived and is not waited for yet, by the handle.
         self.arrived: dict[int, list[int]] = {}
 
-    def held(self, arg: Arg) -> StridedTensor:
+    def location(self, arg: Arg) -> StridedTensor:
         """Where a tensor argument lies: storage, offset, shape and strides."""
         if not isinstance(arg, Tensor):
             raise InvalidInput(f"expected a tensor, found {arg!r}"[:200])
@@ -54,7 +54,7 @@ class State:
 
     def read(self, arg: Arg) -> int:
         """The value that the memory of a tensor holds now."""
-        return self.memory.read(self.held(arg))
+        return self.memory.read(self.location(arg))
 
     # -- time -------------------------------------------------------------------------------
 
@@ -130,7 +130,7 @@ class State:
 
     def write(self, arg: Arg, value: int) -> None:
         """Write a value to the memory of a tensor."""
-        self.memory.write(self.held(arg), value)
+        self.memory.write(self.location(arg), value)
 
     def values(self, arg: Arg) -> Arg:
         """An argument with the numbers of values in place of those of tensors."""

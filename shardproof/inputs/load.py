@@ -107,7 +107,7 @@ def _whole(path: Path, assumptions: Assumptions) -> Plan:
     if assumptions.relations:
         raise InvalidInput("relations are about graphs, this is a stored plan", str(path))
     _refuse_orders(assumptions, str(path))
-    return _combined(_held(frontend, frontend.read_side(path), str(path)), assumptions)
+    return _combined(_checked_plan(frontend, frontend.read_side(path), str(path)), assumptions)
 
 
 def _paired(single: Path, parallel: Path, assumptions: Assumptions) -> Plan:
@@ -127,12 +127,12 @@ def _paired(single: Path, parallel: Path, assumptions: Assumptions) -> Plan:
     options = assumptions.of_frontends()
     for key in sorted(options.keys() - frontend.options.keys()):
         raise InvalidInput(f"{key} {options[key]!r} says nothing of {frontend.name}", str(parallel))
-    plan = _held(frontend, frontend.read_pair(single, parallel, options), str(parallel))
+    plan = _checked_plan(frontend, frontend.read_pair(single, parallel, options), str(parallel))
     assumed = (*frontend.assumed(options), *plan.assumed)
     return _combined(replace(plan, name=plan_name(parallel), assumed=assumed), assumptions)
 
 
-def _held(frontend: Frontend, plan: Plan, where: str) -> Plan:
+def _checked_plan(frontend: Frontend, plan: Plan, where: str) -> Plan:
     """What a frontend of an installed package makes is held to what a stored plan is held to, and
     that its reading is believed is said."""
     if not (believed := foreign(frontend)):

@@ -138,11 +138,11 @@ class Result:
         return f"<Result: {self.verdict}, {self.counts.ranks} ranks{where}>"
 
     def __str__(self) -> str:
-        return "\n".join(f"{name}: {text}" for name, text in self.told())
+        return "\n".join(f"{name}: {text}" for name, text in self.summary_rows())
 
     def _repr_html_(self) -> str:
         """The same as a table, for a notebook."""
-        (verdict, reason), *rest = self.told()
+        (verdict, reason), *rest = self.summary_rows()
         cells = "".join(
             f"<tr><th style='text-align:left;vertical-align:top'>{escape(name)}</th>"
             f"<td style='text-align:left'>{escape(text)}</td></tr>"
@@ -152,7 +152,7 @@ class Result:
         head = f"<b style='color:{colour}'>{escape(verdict)}</b>: {escape(reason)}"
         return f"<div>{head}<table>{cells}</table></div>"
 
-    def told(self) -> list[tuple[str, str]]:
+    def summary_rows(self) -> list[tuple[str, str]]:
         """The result in a few lines, each with a name; the first is the verdict."""
         holding = sum(c.holds for c in self.conclusions)
         rows: list[tuple[str, str]] = [(self.verdict, self.reason or SAYS[self.verdict])]

@@ -169,9 +169,9 @@ class Solving:
         return all(answer.verdict == "unsat" for answer in solved.values())
 
     def _execute(self, queries: list[Query]) -> dict[str, Solved]:
-        def told(counts: Counts) -> None:
+        def report_counts(counts: Counts) -> None:
             self.progress(counts.done, counts.total)
 
-        done = execute(queries, self.settings, self.ledger, self.cache, told)
+        done = execute(queries, self.settings, self.ledger, self.cache, report_counts)
         self._count(done)
         return done.solved

@@ -35,7 +35,7 @@ STALE_SECONDS: Final = 60.0
 
 
 @contextmanager
-def told(out: Path, progress: Progress) -> Iterator[None]:
+def kept_status(out: Path, progress: Progress) -> Iterator[None]:
     """Keep the file of a run directory while the context is open."""
     stop = threading.Event()
 

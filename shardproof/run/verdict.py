@@ -184,12 +184,12 @@ def _where_it_left(result: Partition) -> str:
     beside = f"; on the single device: {first.reference}" if first.reference else ""
     return (
         f". The first operator that leaves the single device's values: {first.message}{beside}."
-        f"{_held(result, begun[0])} "
+        f"{_value_text(result, begun[0])} "
         "If both sides compute the same there, write it alike on both; if not, this is the fault"
     )
 
 
-def _held(result: Partition, divergence: Divergence) -> str:
+def _value_text(result: Partition, divergence: Divergence) -> str:
     """What an operator gives, in the values of the single device, and what it gives there."""
     instance = result.parallel.unrolled.instances[divergence.instances[0]]
     given = next(

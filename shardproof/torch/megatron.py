@@ -98,7 +98,7 @@ def steps(
     def parallel(job: Job) -> None:
         install(job.note)
         models = wrapped(made(config, layout, shape), ddp or {})
-        job.start(models, parameters=stated(models, job.full))
+        job.start(models, parameters=sharded_statements(models, job.full))
         first = _state("get_data_parallel_rank")() * own * microbatches
         slices = [(first + n * own, own) for n in range(microbatches)]
         job.end(loss=trained(job, models, slices, length))
@@ -226,7 +226,7 @@ def _state(name: str) -> Any:
 # -- which part of which parameter -----------------------------------------------------------------
 
 
-def stated(models: list[Any], full: Container[str]) -> dict[str, Statement]:
+def sharded_statements(models: list[Any], full: Container[str]) -> dict[str, Statement]:
     """Which part of a full parameter each of this rank's is, as Megatron's metadata for
     checkpoints says (`sharded_state_dict`): where it begins, how layers are counted over the whole
     model, the pieces of a gated linear layer, what an output that shares weights shares.

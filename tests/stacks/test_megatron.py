@@ -87,7 +87,7 @@ def test_norms_that_are_not_marked_are_refuted(tmp_path: Path) -> None:
         for parameter in models[0].parameters():
             parameter.sequence_parallel = False
         models = adapter.wrapped(models, {})
-        job.start(models, parameters=adapter.stated(models, job.full))
+        job.start(models, parameters=adapter.sharded_statements(models, job.full))
         job.end(loss=adapter.trained(job, models, [(0, 4)], 8))
 
     result = sp.verify(

@@ -107,7 +107,7 @@ def run(
             runs.append(measured)
             table.write_runs(folder, runs)
             sweep, point, _ = wanted[number]
-            tell(f"{sweep.name}: {point}: {said(measured)}", done, len(wanted))
+            tell(f"{sweep.name}: {point}: {summary(measured)}", done, len(wanted))
         rows = [
             table.point_rows(sweep, mine, runs) for sweep, mine in zip(sweeps, keys, strict=True)
         ]
@@ -157,7 +157,7 @@ def missing(
                     yield _Wanted(sweep, point, key)
 
 
-def said(measured: Run) -> str:
+def summary(measured: Run) -> str:
     """A run in a few words."""
     if not measured.total:
         return f"{measured.verdict}: {measured.reason}"

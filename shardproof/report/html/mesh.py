@@ -24,7 +24,7 @@ def mesh(plan: Plan, failing: Collection[int]) -> dict[str, Any]:
     """``failing``: ranks that a finding names."""
     stages: dict[tuple[str, ...], list[Program]] = {}
     for program in plan.programs:
-        stages.setdefault(_held(program), []).append(program)
+        stages.setdefault(_layers_of(program), []).append(program)
     extents = {axis: n for program in plan.programs for axis, n, _ in program.axes}
     rows = [_stage(plan, programs, failing, layers) for layers, programs in stages.items()]
     return {
@@ -48,7 +48,7 @@ def _replicas(plan: Plan, extents: dict[str, int]) -> int:
     return count
 
 
-def _held(program: Program) -> tuple[str, ...]:
+def _layers_of(program: Program) -> tuple[str, ...]:
     """The layers that a program has operators of, in its order; without any, of parameters."""
     layers: dict[str, None] = {}
     for body in program.bodies:

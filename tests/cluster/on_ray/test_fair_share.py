@@ -112,5 +112,5 @@ def test_who_waits_hears_at_once() -> None:
     start = time.monotonic()
     assert [key for key, _ in fair_share.collect("a", 60.0)] == ["x"]
     assert time.monotonic() - start < 30
-    fair_share.found("a", [("y", said("unsat"))])
+    fair_share.add_known("a", [("y", said("unsat"))])
     assert collected(fair_share, "a") == {"y": "unsat"}

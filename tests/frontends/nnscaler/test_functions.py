@@ -12,7 +12,7 @@ from shardproof.engine.plan.ir import Plan
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.nnscaler import cells
 from shardproof.frontends.nnscaler.convert import REPLICA, convert
-from shardproof.frontends.nnscaler.operators import declared, taken
+from shardproof.frontends.nnscaler.operators import declared, known_by_name
 from shardproof.frontends.nnscaler.records import FullTensor, Part, Tensor
 from shardproof.frontends.untrusted.inert import DType
 from tests.faults.plans import verify
@@ -169,7 +169,7 @@ def test_minus_infinity_hides_entries_and_that_is_assumed(call: cells.ForwardOp)
 def test_a_function_of_the_model_is_known_by_its_name_and_that_is_assumed() -> None:
     found = declared(op("my.model.apply_mask", X, Y))
     assert (found.name, found.word) == ("apply_mask", "my.model.apply_mask")
-    assumed = taken(found.word, found)
+    assumed = known_by_name(found.word, found)
     assert (assumed.kind, assumed.about) == ("user's word", "my.model.apply_mask")
     assert assumed.text.startswith("my.model.apply_mask computes the declared operator apply_mask")
 
