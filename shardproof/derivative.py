@@ -35,6 +35,8 @@ from shardproof.run.tables import guarded
 
 #: The run that decides it, in the directory of the run that it is asked for.
 FOLDER = "derivative"
+#: Operators of the single side beyond which only ``--strict`` asks.
+MOST_OPERATORS = 2000
 #: What the assumption is about.
 ABOUT = "backward"
 WHAT = "the single side's recorded backward"
@@ -64,12 +66,16 @@ def answered(made: Plan, sides: Sides, out: Path, options: Options) -> Answer:
     places = own_places(sides.single_step)
     if not places and not options.strict:
         return Answer(replace(made, notes=(*made.notes, OWN)))
+    (body,) = sides.single.program.bodies
+    if len(body.ops) > MOST_OPERATORS and not options.strict:
+        size = f"{len(body.ops)} operators: --strict asks"
+        return _believed(made, f"is not asked to be the derivative of its forward ({size})")
     try:
-        asked = question(sides.single, sides.single_step, losses, gradients)
-        check(asked)
-        asked = replace(asked, assumed=moved(sides))
-        asked = guarded(asked, sides.single.contents)
-        result = _run(asked, out / FOLDER, options)
+        plan = question(sides.single, sides.single_step, losses, gradients)
+        check(plan)
+        plan = replace(plan, assumed=moved(sides))
+        plan = guarded(plan, sides.single.contents)
+        result = _run(plan, out / FOLDER, options)
     except (Unsupported, InvalidInput) as error:
         return _believed(made, f"is not decided to be the derivative of its forward ({error})")
     if result.verdict == "proved":
@@ -92,8 +98,8 @@ def _differs(made: Plan, result: Result, places: Sequence[str]) -> Answer:
     own = [f.source for f in result.findings if f.source in places]
     any_of = [f.source for f in result.findings if f.source]
     source = next(iter([*own, *(places if len(places) == 1 else any_of), *places]), "")
-    found = Finding(KIND, f"{WHAT} {message}", operator="backward", source=source)
-    return _believed(made, message, source)._replace(findings=(found,))
+    finding = Finding(KIND, f"{WHAT} {message}", operator="backward", source=source)
+    return _believed(made, message, source)._replace(findings=(finding,))
 
 
 def _believed(made: Plan, message: str, source: str = "") -> Answer:
@@ -103,13 +109,13 @@ def _believed(made: Plan, message: str, source: str = "") -> Answer:
     return Answer(replace(made, assumed=(*made.assumed, assumed)))
 
 
-def _run(asked: Plan, out: Path, options: Options) -> Result:
+def _run(plan: Plan, out: Path, options: Options) -> Result:
     """Decide the question in a run directory of its own, which can be checked like any other."""
     own = replace(options, strict=False, exhaustive=False, proofs=False, assume=None, out=out)
-    rundir.create(out, asked.name, datetime.now())
+    rundir.create(out, plan.name, datetime.now())
     settings = own.settings()
     kept = request.Request(
-        plan=store.save(asked, out / PLAN),
+        plan=store.save(plan, out / PLAN),
         settings=replace(settings, pool="", address=own.address),
         assumptions=Assumptions(),
         inputs={},
@@ -117,4 +123,4 @@ def _run(asked: Plan, out: Path, options: Options) -> Result:
         options=own.given(),
     )
     request.write(out, kept)
-    return api.prove(asked, out, kept, settings, Progress(), 0.0)
+    return api.prove(plan, out, kept, settings, Progress(), 0.0)

@@ -74,8 +74,8 @@ def run(
                 message = "a relations file is about graphs and exported programs"
                 raise InvalidInput(message, str(options.relations))
             return answered(one, ranks, combine, validated, options, progress, start)
-        stated = path(options.relations)
-        both = paired(one, ranks, relations.read(stated) if stated else Relations())
+        relations_file = path(options.relations)
+        both = paired(one, ranks, relations.read(relations_file) if relations_file else Relations())
         return answered(
             both.single,
             both.ranks,

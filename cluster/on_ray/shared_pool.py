@@ -176,7 +176,7 @@ class PoolActor:
 
 
 def _key(name: str) -> str:
-    """The key of a text by the name that it had at the desk."""
+    """The key of a text by the name that it had in the queue."""
     return name.rpartition("\0")[2]
 
 

@@ -63,8 +63,8 @@ def _with_ranks(state: Partition, fault: Finding) -> Finding:
 
 
 def misfits(state: Partition, divergences: Sequence[Divergence]) -> tuple[Finding, ...]:
-    """Operators whose operands do not fit, those of a culprit: one for the same operator on several
-    ranks, with where in the model it is."""
+    """Operators whose operands do not fit, those of a divergence: one for the same operator on
+    several ranks, with where in the model it is."""
     alike: dict[tuple[str, str, str], Finding] = {}
     for fault in state.faults:
         key = (fault.kind, fault.operator, fault.source)

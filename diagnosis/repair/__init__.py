@@ -1,4 +1,4 @@
 """Candidate edits of a plan, and whether its conclusions hold with one.
 
-In: a culprit. Out: edits that were tried and hold. Open `candidates.py` first.
+In: a divergence. Out: edits that were tried and hold. Open `candidates.py` first.
 """

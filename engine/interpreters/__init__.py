@@ -1,4 +1,4 @@
-"""Concrete readings: operator declarations evaluated over NumPy arrays.
+"""Concrete interpreters: operator declarations evaluated over NumPy arrays.
 
 Three element types, one array algebra.  `FloatInterpreter` computes with the true functions in
 float64; `FieldInterpreter` computes in a finite field with random functions, a fast test of

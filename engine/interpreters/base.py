@@ -1,4 +1,4 @@
-"""What all concrete readings share: dimensions are worked out here, entries by each reading."""
+"""What all interpreters of arrays share: dimensions are worked out here, entries by each one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class ArrayInterpreter(ABC):
-    """A `Reading` of `Weighted` arrays; subclasses know what an entry is.
+    """An `Interpreter` of `Weighted` arrays; subclasses know what an entry is.
 
     ``extents``: how a plain true size is represented (default: exactly); sizes taken from
     `shape` represent themselves.  ``positions``: (start, true size) -> the absolute positions of

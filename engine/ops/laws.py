@@ -180,11 +180,11 @@ def common_exponentials(table: TermTable, addends: Sequence[Term]) -> tuple[Term
     common = reduce(and_, counts)
     rest = []
     for own in factors:
-        taken = Counter(common)
+        shared = Counter(common)
         kept = []
         for factor in own:
-            if taken[factor]:
-                taken[factor] -= 1
+            if shared[factor]:
+                shared[factor] -= 1
             else:
                 kept.append(factor)
         rest.append(table.mul(*kept))

@@ -98,7 +98,8 @@ def _same(left: tuple[Dim, ...], right: tuple[Dim, ...], what: str) -> None:
 
 @dataclass(frozen=True)
 class LotInterpreter:
-    """Implements `engine.ops.primitives.Reading` over float64; ``coordinates``: of every rank."""
+    """Implements `engine.ops.primitives.Interpreter` over float64; ``coordinates``: of every
+    rank."""
 
     coordinates: Sequence[Mapping[str, int]]
 

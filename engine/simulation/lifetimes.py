@@ -31,11 +31,11 @@ def most_at_once(
     instances: Sequence[Instance], ends: Sequence[Sequence[int]], numbers: Sequence[int]
 ) -> int:
     """How many numbers are held at one time; ``numbers``: how many each tensor has."""
-    held = most = 0
+    alive = most = 0
     for instance, ended in zip(instances, ends, strict=True):
-        held += sum(numbers[v] for v in instance.outputs)
-        most = max(most, held)
-        held -= sum(numbers[v] for v in ended)
+        alive += sum(numbers[v] for v in instance.outputs)
+        most = max(most, alive)
+        alive -= sum(numbers[v] for v in ended)
     return most
 
 

@@ -54,9 +54,9 @@ def step_of(offset: Affine) -> int:
 
 @dataclass(slots=True)
 class RecordingInterpreter:
-    """Implements `engine.ops.primitives.Reading`.  ``indexed``: the dimensions that index data was
-    compared with since the list was last emptied.  ``stretches``: sizes that attributes give are
-    those of dimensions of the result, which are chosen as what reads them needs
+    """Implements `engine.ops.primitives.Interpreter`.  ``indexed``: the dimensions that index data
+    was compared with since the list was last emptied.  ``stretches``: sizes that attributes give
+    are those of dimensions of the result, which are chosen as what reads them needs
     (`engine.simulation.small_shapes.Sizes.attrs` gives them then); else they are kept."""
 
     axes: Axes

@@ -264,18 +264,18 @@ def _asked(
 
 
 def _needed(
-    found: Iterable[Demand], single: Derived, parallel: Unrolled
+    demands: Iterable[Demand], single: Derived, parallel: Unrolled
 ) -> tuple[Unrolled, Unrolled]:
     """What demands take of both sides."""
-    expected, held = _values(found)
-    return _reaching(single.unrolled, expected), _reaching(parallel, held)
+    expected, combined = _values(demands)
+    return _reaching(single.unrolled, expected), _reaching(parallel, combined)
 
 
-def _values(found: Iterable[Demand]) -> tuple[set[int], set[int]]:
+def _values(demands: Iterable[Demand]) -> tuple[set[int], set[int]]:
     """The tensors of both sides that demands are about."""
-    demanded = list(found)
-    held = {v for demand in demanded for term in demand.held for v in term.tensors}
-    return {demand.expected for demand in demanded} - {-1}, held
+    demanded = list(demands)
+    combined = {v for demand in demanded for term in demand.held for v in term.tensors}
+    return {demand.expected for demand in demanded} - {-1}, combined
 
 
 def _reaching(unrolled: Unrolled, values: Iterable[int]) -> Unrolled:
@@ -290,16 +290,16 @@ def _reaching(unrolled: Unrolled, values: Iterable[int]) -> Unrolled:
 
 
 def _affordable(
-    plan: Plan, single: Unrolled, parallel: Unrolled, sizes: Sizes, found: Sequence[Demand]
+    plan: Plan, single: Unrolled, parallel: Unrolled, sizes: Sizes, demands: Sequence[Demand]
 ) -> bool:
     """Whether both sides can be run where only what demands are about is kept."""
-    expected, held = _values(found)
+    expected, combined = _values(demands)
     one = count_members([plan.single], single, 1, sizes.expanded)
     many = count_members(plan.programs, parallel, plan.microbatches, sizes.expanded)
     computed = at_once = 0
     for side, recording, members, kept in (
         (single, sizes.single, one, expected),
-        (parallel, sizes.parallel, many, held),
+        (parallel, sizes.parallel, many, combined),
     ):
         numbers = [n * m for n, m in zip(sizes.numbers(recording), members, strict=True)]
         computed += sum(numbers)
@@ -396,9 +396,9 @@ def _evaluated(
     )
     one = Replay([plan.single], single, sizes, sizes.single, inputs)
     many = Replay(plan.programs, parallel, sizes, sizes.parallel, inputs)
-    expected, held = _values(demands)
+    expected, combined = _values(demands)
     one.run(expected if forgetful else None)
-    many.run(held if forgetful else None)
+    many.run(combined if forgetful else None)
     return one, many, {d.expected: one.get(d.expected, {}).data for d in demands if d.expected >= 0}
 
 

@@ -258,7 +258,7 @@ class Counted(NamedTuple):
 
 
 class Counting:
-    """A `engine.ops.primitives.Reading` that counts labels; dimensions are those of `Relating`,
+    """A `engine.ops.primitives.Interpreter` that counts labels; dimensions are those of `Relating`,
     whose numbers are the same whenever an operator is read.  ``along``: the classes of a digit."""
 
     def __init__(

@@ -42,7 +42,7 @@ class Relation(NamedTuple):
 
 
 class Relating:
-    """A `engine.ops.primitives.Reading` of dimensions; raises `Unsupported` where digits do not
+    """A `engine.ops.primitives.Interpreter` of dimensions; raises `Unsupported` where digits do not
     fit.
 
     ``coarse``: parts of a dimension are related as wholes, not digit by digit.

@@ -176,17 +176,17 @@ def _scale(q: Lowered, scale: float | None) -> Fraction:
     return factor
 
 
-def _grouped(lo: Lowering, q: Lowered, *held: Lowered) -> list[Real]:
+def _grouped(lo: Lowering, q: Lowered, *shared: Lowered) -> list[Real]:
     """Tensors [b, h, s, e] of query heads, and keys or values of fewer heads, as [b, k, g, s, e]:
     every key head serves g query heads, one after the other."""
-    heads, keys = q.shape[-3], held[0].shape[-3]
+    heads, keys = q.shape[-3], shared[0].shape[-3]
     if keys == heads:
-        return [lo.real(q), *(lo.real(x) for x in held)]
+        return [lo.real(q), *(lo.real(x) for x in shared)]
     if not keys or heads % keys:
         raise Unsupported(f"{heads} query heads over {keys} key heads")
     group = heads // keys
     tensors = [lo.real(lo.reshape(lo.real(q), (*q.shape[:-3], keys, group, *q.shape[-2:])))]
-    for x in held:
+    for x in shared:
         lead, rest = x.shape[:-2], x.shape[-2:]
         one = lo.reshape(lo.real(x), (*lead, 1, *rest))
         tensors.append(lo.real(lo.expand(one, (*lead, group, *rest))))

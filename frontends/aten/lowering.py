@@ -121,7 +121,10 @@ def is_symbolic(x: object) -> TypeGuard[Symbolic]:
 
 def fraction(number: float | int | Fraction) -> Fraction:
     """A number of Python's as an exact one, by its shortest decimal; raises `Unsupported` for what
-    is none."""
+    is none.
+
+    Example: ``fraction(0.1)`` is ``Fraction(1, 10)``.
+    """
     if isinstance(number, (int, Fraction)):
         return Fraction(number)
     if not isfinite(number):
@@ -135,7 +138,10 @@ def floating(dtype: str) -> bool:
 
 
 def broadcast(*shapes: Shape) -> Shape:
-    """The common shape, by NumPy's rules; raises `ShapeMismatch`."""
+    """The common shape, by NumPy's rules; raises `ShapeMismatch`.
+
+    Example: ``broadcast((2, 1), (3,))`` is ``(2, 3)``.
+    """
     rank = max(len(s) for s in shapes)
     padded = [(1,) * (rank - len(s)) + s for s in shapes]
     common = []
@@ -475,7 +481,10 @@ def reduced(shape: Shape, dims: Sequence[int], keepdim: bool) -> Shape:
 
 
 def dimensions(shape: Shape, dim: object) -> tuple[int, ...]:
-    """Dimensions as ATen names them (None or an empty list: all), counted from the front."""
+    """Dimensions as ATen names them (None or an empty list: all), counted from the front.
+
+    Example: of ``(2, 3, 4)``, -1 is ``(2,)`` and None ``(0, 1, 2)``.
+    """
     if dim is None or dim == () or dim == []:
         return tuple(range(len(shape)))
     given = dim if isinstance(dim, (list, tuple)) else (dim,)

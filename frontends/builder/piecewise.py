@@ -34,7 +34,10 @@ _LARGEST = 1 << 31
 
 
 def identity(low: int, high: int) -> Function:
-    """The function that every id in [low, high) is itself."""
+    """The function that every id in [low, high) is itself.
+
+    Example: ``identity(0, 8)`` is one piece with slope 1 and offset 0 on [0, 8).
+    """
     return (Piece(low, high, 1, 0),)
 
 
@@ -87,7 +90,10 @@ def _pairs(f: Function, g: Function) -> list[tuple[int, int, Piece, Piece]]:
 
 
 def combine(opcode: str, f: Function, g: Function) -> Function:
-    """``f`` and ``g``, of the same id, combined pointwise; raises `Unsupported`."""
+    """``f`` and ``g``, of the same id, combined pointwise; raises `Unsupported`.
+
+    Example: "add" of ``identity(0, 8)`` and the constant 2 is one piece with slope 1 and offset 2.
+    """
     if opcode in ("maximum", "minimum"):
         chosen = compare("GE" if opcode == "maximum" else "LE", f, g)
         return select(chosen, f, g)
@@ -125,7 +131,10 @@ def negated(f: Function) -> Function:
 
 
 def compare(direction: str, f: Function, g: Function) -> Function:
-    """1 where the comparison holds, else 0."""
+    """1 where the comparison holds, else 0.
+
+    Example: "LT" of ``identity(0, 8)`` and the constant 3 is 1 on [0, 3) and 0 on [3, 8).
+    """
     pieces = []
     for low, high, p, q in _pairs(f, g):
         slope, offset = p.slope - q.slope, p.offset - q.offset

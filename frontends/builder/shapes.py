@@ -1,8 +1,7 @@
 """Operators read over shapes alone: what a builder needs to know of a result.
 
-`ShapeInterpreter` is the `engine.ops.primitives.Reading` in which a tensor is its shape, so that
-the shapes of a plan follow from the same declarations as its meaning.
-"""
+`ShapeInterpreter` is the `engine.ops.primitives.Interpreter` in which a tensor is its shape, so
+that the shapes of a plan follow from the same declarations as its meaning."""
 
 from __future__ import annotations
 

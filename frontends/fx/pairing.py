@@ -45,13 +45,13 @@ class Paired(NamedTuple):
     assumed: tuple[Assumption, ...]
 
 
-def paired(single: Trace, ranks: Sequence[Trace], stated: Relations) -> Paired:
+def paired(single: Trace, ranks: Sequence[Trace], relations: Relations) -> Paired:
     """Both sides under the names of the step; raises `InvalidInput` where something has no
     counterpart."""
     for key in ("groups", "constants", "partial", "zeros", "accepted"):
-        if getattr(stated, key):
+        if getattr(relations, key):
             raise InvalidInput("is about graphs; what ranks do, their traces say", key)
-    work = _Pairing(single, ranks, stated)
+    work = _Pairing(single, ranks, relations)
     inputs = work.inputs()
     outputs = work.outputs()
     events = [*work.named(inputs), *outputs, single.events[-1]]
@@ -68,8 +68,8 @@ class _Result(NamedTuple):
 
 
 class _Pairing:
-    def __init__(self, single: Trace, ranks: Sequence[Trace], stated: Relations) -> None:
-        self.single, self.ranks, self.stated = single, ranks, stated
+    def __init__(self, single: Trace, ranks: Sequence[Trace], relations: Relations) -> None:
+        self.single, self.ranks, self.stated = single, ranks, relations
         self.assumed: list[Assumption] = []
         #: Of the step: full shapes of parameters, marks of batch tensors, what it compares.
         self.parameters: dict[str, tuple[int, ...]] = {}
@@ -98,7 +98,7 @@ class _Pairing:
 
     def inputs(self) -> dict[str, str]:
         """The step's name of each input of the program."""
-        stated = {}
+        by_relation = {}
         for name, relation in self.stated.inputs.items():
             if not relation.replicated:
                 raise InvalidInput(
@@ -107,50 +107,50 @@ class _Pairing:
                 )
             if name not in self.batch and name not in self.parameters:
                 raise InvalidInput("the step has no such input", f"inputs.{name}")
-            stated[relation.of or name] = name
+            by_relation[relation.of or name] = name
         own = [e for e in self.single.events if e.name in (PARAMETER, BATCH)]
         names = {str(e.kwargs["name"]) for e in own}
-        for name in sorted(stated.keys() - names):
+        for name in sorted(by_relation.keys() - names):
             raise InvalidInput(f"the program has no such input ({_listed(names)})", f"of = {name}")
-        taken = set(stated.values())
-        found: dict[str, str] = dict(stated)
+        named = set(by_relation.values())
+        pairs: dict[str, str] = dict(by_relation)
         for event in own:
             name = str(event.kwargs["name"])
             theirs = self.parameters if event.name == PARAMETER else self.batch
-            if name not in found and name in theirs and name not in taken:
-                found[name] = name
-        self._by_shape(own, found)
+            if name not in pairs and name in theirs and name not in named:
+                pairs[name] = name
+        self._by_shape(own, pairs)
         for event in own:
-            self._fits(event, found)
-        return found
+            self._fits(event, pairs)
+        return pairs
 
-    def _by_shape(self, own: Sequence[Event], found: dict[str, str]) -> None:
+    def _by_shape(self, own: Sequence[Event], pairs: dict[str, str]) -> None:
         """Pair batch tensors whose names differ where the shape leaves no choice."""
         left = {
             str(e.kwargs["name"]): _kind(_given(self.single, e))
             for e in own
-            if e.name == BATCH and e.kwargs["name"] not in found
+            if e.name == BATCH and e.kwargs["name"] not in pairs
         }
         open_names = {
             name: _kind(tensor)
             for name, (tensor, _) in self.batch.items()
-            if name not in found.values()
+            if name not in pairs.values()
         }
         for name, kind in left.items():
             matching = [other for other, theirs in open_names.items() if theirs == kind]
             if len(matching) == 1 and list(left.values()).count(kind) == 1:
-                found[name] = matching[0]
+                pairs[name] = matching[0]
                 self.assume(
                     name,
                     f"input {name} of the exported program is the step's {matching[0]} (inferred: "
                     f"no other is {kind[0]} of shape {list(kind[1])})",
                 )
 
-    def _fits(self, event: Event, found: dict[str, str]) -> None:
+    def _fits(self, event: Event, pairs: dict[str, str]) -> None:
         name = str(event.kwargs["name"])
         shape = _given(self.single, event).shape
         what = "parameter" if event.name == PARAMETER else "input"
-        if name not in found:
+        if name not in pairs:
             if self._reads(event) and len(self.ranks) == self.ranks[0].world_size:
                 known = self.parameters if event.name == PARAMETER else self.batch
                 raise InvalidInput(
@@ -159,7 +159,7 @@ class _Pairing:
                     f"{what} {name}",
                 )
             return
-        other = found[name]
+        other = pairs[name]
         theirs = self.parameters.get(other)
         if event.name == BATCH and other in self.batch:
             theirs = self.batch[other][0].shape
@@ -203,8 +203,8 @@ class _Pairing:
     def outputs(self) -> list[Event]:
         """The program's outputs as the results of the step that they are."""
         own = {str(e.kwargs["name"]): e for e in self.single.events if e.name == OUTPUT}
-        stated = self._stated(own)
-        pairs = stated or self._by_name(own) or self._by_position(own)
+        by_relation = self._stated(own)
+        pairs = by_relation or self._by_name(own) or self._by_position(own)
         if not pairs:
             raise InvalidInput(
                 f"nothing says which output is which: the exported program returns {_listed(own)}, "
@@ -212,7 +212,7 @@ class _Pairing:
                 "relations file ([[outputs]] single = ..., parallel = ...)"
             )
         left = [name for name in own if name not in pairs]
-        if left and not stated:
+        if left and not by_relation:
             self.assumed.append(
                 Assumption(
                     "not compared",
@@ -238,7 +238,7 @@ class _Pairing:
         return next((r for r in self.results if r.name == name), None)
 
     def _stated(self, own: dict[str, Event]) -> dict[str, _Result]:
-        found = {}
+        results = {}
         for number, relation in enumerate(self.stated.outputs):
             result = self._result(relation.parallel)
             if relation.single not in own or result is None:
@@ -247,8 +247,8 @@ class _Pairing:
                     f"step ({_listed([r.name for r in self.results])})",
                     f"outputs {number}",
                 )
-            found[relation.single] = result
-        return found
+            results[relation.single] = result
+        return results
 
     def _by_name(self, own: dict[str, Event]) -> dict[str, _Result]:
         results = {name: self._result(name) for name in own}
@@ -260,20 +260,20 @@ class _Pairing:
         others = [r for r in self.results if r.mark == OUTPUT]
         numbers = [n for n, event in own.items() if not _taken(self.single, event).shape]
         if len(own) == len(others):
-            found = dict(zip(own, others, strict=True))
+            results = dict(zip(own, others, strict=True))
         elif len(own) == len(self.results):
-            found = dict(zip(own, [*losses, *others], strict=True))
+            results = dict(zip(own, [*losses, *others], strict=True))
         elif len(numbers) == len(losses) == 1 and not others:
-            found = {numbers[0]: losses[0]}
+            results = {numbers[0]: losses[0]}
         else:
             return {}
-        for name, result in found.items():
+        for name, result in results.items():
             self.assume(
                 name,
                 f"output {name} of the exported program is the step's {result.name} (inferred by "
                 "position)",
             )
-        return found
+        return results
 
     def placed(self, rank: Trace, compared: Set[_Result]) -> Trace:
         """A rank's trace without the results that are not compared, and with the boxes of outputs
@@ -308,8 +308,8 @@ def _box(relation: OutputRelation, full: tuple[int, ...], rank: Trace, event: Ev
             raise InvalidInput(f"is a sum of {list(full)}, found {list(part)}", name)
         everyone = tuple(range(rank.world_size))
         return Box(name, full, (0,) * len(full), full, "stated", (("sum", everyone),))
-    held = place.stated(relation, name, full, part, rank.world_size)
-    return Box(name, full, held.starts[rank.rank], part, "stated")
+    boxes = place.stated(relation, name, full, part, rank.world_size)
+    return Box(name, full, boxes.starts[rank.rank], part, "stated")
 
 
 def _given(trace: Trace, event: Event) -> StridedTensor:
@@ -327,6 +327,6 @@ def _kind(tensor: StridedTensor) -> tuple[str, tuple[int, ...]]:
 
 
 def _listed(names: Iterable[str]) -> str:
-    held = [printable(name, 80) for name in names]
-    more = f" and {len(held) - MOST_TOLD} more" if len(held) > MOST_TOLD else ""
-    return (", ".join(held[:MOST_TOLD]) or "none") + more
+    shown = [printable(name, 80) for name in names]
+    more = f" and {len(shown) - MOST_TOLD} more" if len(shown) > MOST_TOLD else ""
+    return (", ".join(shown[:MOST_TOLD]) or "none") + more

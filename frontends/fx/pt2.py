@@ -174,6 +174,8 @@ def member(path: Path, wanted: Callable[[str], bool], what: str = "model") -> by
 
 
 def is_model(name: str) -> bool:
+    """Whether a member of an archive is the exported program, by the names that PyTorch's versions
+    give it."""
     parts = name.split("/")
     return parts[-1] == "serialized_exported_program.json" or (
         len(parts) >= 2 and parts[-2] == "models" and parts[-1].endswith(".json")

@@ -24,6 +24,8 @@ MOST_DEPTH = 64
 
 
 class Tensor(msgspec.Struct, frozen=True):
+    """A tensor argument of the signature, by its name in the graph."""
+
     name: str
 
 
@@ -46,34 +48,34 @@ class Returned(NamedTuple):
 def inputs(model: Module) -> dict[str, Given]:
     """What every input of the graph is, by its value; raises `InvalidInput` for a kind that is not
     known."""
-    found = {}
+    inputs = {}
     for number, spec in enumerate(_specs(model, "input_specs")):
-        ((kind, held),) = spec.items()
+        ((kind, fields),) = spec.items()
         if kind in ("constant_input", "token"):
             continue
         where = f"input {number}"
         if kind not in (PARAMETER, BUFFER, CONSTANT, USER):
             raise InvalidInput(f"an input of a kind that is not read ({kind[:40]})", where)
-        arg = _field(held, "arg", where)
+        arg = _field(fields, "arg", where)
         if kind == USER and set(arg) <= {"as_none", "as_int", "as_float", "as_bool", "as_string"}:
             continue
         tensor = _tensor(_field(arg, "as_tensor", where) if kind == USER else arg, where)
-        name = tensor if kind == USER else held.get(f"{kind}_name")
+        name = tensor if kind == USER else fields.get(f"{kind}_name")
         if not isinstance(name, str):
             raise InvalidInput(f"a {kind} without a name", where)
-        found[tensor] = Given(tensor, kind, name)
-    return found
+        inputs[tensor] = Given(tensor, kind, name)
+    return inputs
 
 
 def outputs(model: Module) -> list[Returned]:
     """What the program returns, in order; raises `InvalidInput`."""
     returned = []
     for number, spec in enumerate(_specs(model, "output_specs")):
-        ((kind, held),) = spec.items()
+        ((kind, fields),) = spec.items()
         if kind not in RETURNED:
             continue
         where = f"output {number}"
-        arg = _field(held, "arg", where)
+        arg = _field(fields, "arg", where)
         inner = arg.get("as_tensor") if kind == "user_output" else arg
         returned.append(None if inner is None else _tensor(inner, where))
     names = _names(model)
@@ -93,16 +95,16 @@ def _specs(model: Module, key: str) -> list[dict[str, Any]]:
     return specs
 
 
-def _field(held: Any, key: str, where: str) -> Mapping[str, Any]:
-    inner = held.get(key) if isinstance(held, dict) else None
+def _field(fields: Any, key: str, where: str) -> Mapping[str, Any]:
+    inner = fields.get(key) if isinstance(fields, dict) else None
     if not isinstance(inner, dict):
         raise InvalidInput(f"expected {key}", where)
     return inner
 
 
-def _tensor(held: Any, where: str) -> str:
+def _tensor(fields: Any, where: str) -> str:
     try:
-        return msgspec.convert(held, Tensor).name
+        return msgspec.convert(fields, Tensor).name
     except msgspec.ValidationError:
         raise InvalidInput("expected a tensor with a name", where) from None
 

@@ -27,6 +27,8 @@ SIZES: Final = {
 
 
 class Layout(msgspec.Struct, frozen=True):
+    """Element type, sizes, strides and offset of a stored tensor."""
+
     dtype: int
     sizes: list[dict[str, Any]]
     strides: list[dict[str, Any]]
@@ -34,12 +36,16 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
+    """A stored tensor: its file in the archive and its layout."""
+
     path_name: str
     use_pickle: bool
     tensor_meta: Layout
 
 
 class Config(msgspec.Struct, frozen=True):
+    """The table of an archive's stored tensors, by their names."""
+
     config: dict[str, Entry]
 
 
@@ -99,12 +105,12 @@ def _named(ending: str) -> Any:
     return lambda name: name.partition("/")[2] == ending
 
 
-def _number(held: dict[str, Any]) -> int:
-    value = held.get("as_int")
+def _number(field: dict[str, Any]) -> int:
+    value = field.get("as_int")
     if not isinstance(value, int):
         raise InvalidInput("a size that is no number")
     return value
 
 
-def _numbers(held: list[dict[str, Any]]) -> tuple[int, ...]:
-    return tuple(map(_number, held))
+def _numbers(fields: list[dict[str, Any]]) -> tuple[int, ...]:
+    return tuple(map(_number, fields))

@@ -183,7 +183,10 @@ def _subsets(count: int) -> Iterator[tuple[int, ...]]:
 
 
 def factored(number: int, most: int = MOST_AXES) -> list[tuple[int, ...]]:
-    """All ways to write a number as an ordered product of factors above 1."""
+    """All ways to write a number as an ordered product of factors above 1.
+
+    Example: 8 is ``(8,)``, ``(2, 4)``, ``(2, 2, 2)`` and ``(4, 2)``.
+    """
     if number == 1:
         return [(1,)]
     products: list[tuple[int, ...]] = [(number,)]

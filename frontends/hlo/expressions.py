@@ -58,8 +58,8 @@ class Expressions:
         inner = [self.interval(n, depth - 1) for n in operands]
         if None in inner:
             return whole
-        found = _interval(name, [i for i in inner if i is not None], whole)
-        return found if whole[0] <= found[0] and found[1] <= whole[1] else whole
+        interval = _interval(name, [i for i in inner if i is not None], whole)
+        return interval if whole[0] <= interval[0] and interval[1] <= whole[1] else whole
 
 
 def _interval(name: str, of: Sequence[Interval], whole: Interval) -> Interval:

@@ -57,11 +57,13 @@ class Hlo:
     def tables(self, single: Path, parallel: Path) -> Mapping[str, Any]:
         """The constants of unlike numbers that both modules have, read in a bounded child."""
         function = "shardproof.frontends.hlo.read:tables"
-        held = msgspec.msgpack.decode(
+        constants = msgspec.msgpack.decode(
             run_bounded(function, [str(single), str(parallel)]),
             type=dict[str, tuple[tuple[int, ...], bytes]],
         )
-        return {name: np.frombuffer(data).reshape(shape) for name, (shape, data) in held.items()}
+        return {
+            name: np.frombuffer(data).reshape(shape) for name, (shape, data) in constants.items()
+        }
 
     def assumed(self, options: Mapping[str, str]) -> tuple[Assumption, ...]:
         """Nothing: no option states anything of HLO files."""

@@ -163,7 +163,10 @@ def _along(devices: Devices, names: Sequence[str], chosen: str, text: str) -> De
 
 
 def pairs(text: str) -> tuple[tuple[int, int], ...]:
-    """``{{0,1},{1,2}}``: the (source, target) pairs of a permutation of devices."""
+    """``{{0,1},{1,2}}``: the (source, target) pairs of a permutation of devices.
+
+    Example: that text is ``((0, 1), (1, 2))``.
+    """
     plain = re.sub(r"\s+", "", text)
     if not re.fullmatch(r"\{(?:\{\d+,\d+\}(?:,\{\d+,\d+\})*)?\}", plain):
         raise InvalidInput(f"source-target pairs {text!r} are spelt in no known way")

@@ -22,7 +22,11 @@ _NUMBER = re.compile(r"[^\s{},]+")
 
 
 def parse_type(text: str) -> Type:
-    """``f32[2,4]{1,0}``, ``(f32[], s32[2])``, ``token[]``."""
+    """``f32[2,4]{1,0}``, ``(f32[], s32[2])``, ``token[]``.
+
+    Example: ``parse_type("f32[2,4]{1,0}")`` is float32 of shape ``(2, 4)``; the layout in braces
+    says nothing of values.
+    """
     type, end = _type(text, _skip(text, 0), 0)
     if _skip(text, end) != len(text):
         raise InvalidInput(f"type {text[:80]!r} is not understood")

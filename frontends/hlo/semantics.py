@@ -281,7 +281,11 @@ class Labels(NamedTuple):
 
 def labels(text: str) -> Labels:
     """``bf01_oi01->bf01``: where operand, kernel and result of a convolution have their
-    dimensions."""
+    dimensions.
+
+    Example: of that text the operand's batch, features and positions are dimensions 0, 1 and (2,
+    3).
+    """
     match = re.fullmatch(r"([bf\d]+)_([io\d]+)->([bf\d]+)", text)
     if match is None:
         raise InvalidInput(f"dim_labels={text[:60]}")

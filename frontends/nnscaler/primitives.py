@@ -234,7 +234,10 @@ def _broadcast(key: str) -> Callable[[Site], Steps]:
 
 
 def resized(shape: Shape, dim: int, size: int) -> Shape:
-    """The shape with another size in one dimension."""
+    """The shape with another size in one dimension.
+
+    Example: ``resized((2, 3, 4), 1, 6)`` is ``(2, 6, 4)``.
+    """
     return (*shape[:dim], size, *shape[dim + 1 :])
 
 

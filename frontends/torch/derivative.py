@@ -18,7 +18,7 @@ from shardproof.engine.schedule.unroll import unroll
 from shardproof.engine.specification.gradients import derive
 from shardproof.frontends.builder.shapes import Inference
 from shardproof.frontends.torch.lower import Side, lower
-from shardproof.frontends.torch.memory import STILL, Functional
+from shardproof.frontends.torch.memory import RESHAPE, STILL, Functional
 from shardproof.frontends.torch.trace import tensors_of
 
 LOSS, GRADIENT = "loss", "gradient"
@@ -36,8 +36,8 @@ def question(
     ``side``, ``step``: the single side's; ``gradients``: values of its program, by parameter.
     Raises `Unsupported` where the engine has no such derivative.
     """
-    held = {a.value for a in losses}
-    recorded = only(side.program, {*held, *gradients.values()})
+    terms = {a.value for a in losses}
+    recorded = only(side.program, {*terms, *gradients.values()})
     forward, own = side, tuple(losses)
     if _stops(step):
         forward = lower(step, Inference(), literal=side.literal, marks=True)
@@ -165,7 +165,9 @@ def own_places(step: Functional) -> tuple[str, ...]:
         op = step.ops[number]
         event = step.trace.events[op.event]
         begins = op.name == BEGINS and not losses.isdisjoint(tensors_of(*op.args))
-        if not begins and not event.name.startswith("job.") and (event.own or not event.backward):
+        # A reshape stands where memory was read first, be it by an optimizer.
+        plain = begins or op.name == RESHAPE or event.name.startswith("job.")
+        if not plain and (event.own or not event.backward):
             places.setdefault(step.trace.sources[event.source])
     return tuple(places) or step.trace.functions
 

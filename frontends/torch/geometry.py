@@ -27,7 +27,10 @@ class Recipe(NamedTuple):
 
 
 def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides of a tensor whose elements follow each other in order."""
+    """Strides of a tensor whose elements follow each other in order.
+
+    Example: ``contiguous((2, 3, 4))`` is ``(12, 4, 1)``.
+    """
     strides = [1] * len(shape)
     for i in range(len(shape) - 2, -1, -1):
         strides[i] = strides[i + 1] * max(1, shape[i + 1])
@@ -36,7 +39,10 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
 
 def dense_order(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...] | None:
     """The dimensions by falling stride, if the tensor fills an interval without gaps or overlap in
-    that order; None otherwise."""
+    that order; None otherwise.
+
+    Example: shape ``(2, 3)`` with strides ``(1, 2)`` is the order ``(1, 0)``: a transposed tensor.
+    """
     order = sorted(range(len(shape)), key=lambda i: (-strides[i], shape[i] != 1, i))
     expected = 1
     for i in reversed(order):

@@ -57,7 +57,10 @@ class Mesh:
 
 def digits(ranks: Sequence[int]) -> tuple[tuple[int, int], ...] | None:
     """Ranks as (stride, extent) of every axis that they span, fastest first; None if they are no
-    box on any mesh."""
+    box on any mesh.
+
+    Example: ranks 0, 2, 4, 6 are ``((2, 4),)``.
+    """
     rest = sorted(ranks)
     result = []
     while len(rest) > 1:

@@ -74,7 +74,7 @@ MOST_EXPONENTS = 3
 
 
 class LineageInterpreter(Products):
-    """A `engine.ops.primitives.Reading` over lineages; all nodes go to ``table``."""
+    """A `engine.ops.primitives.Interpreter` over lineages; all nodes go to ``table``."""
 
     def unary(self, function: str, x: Lineage) -> Lineage:
         """A function of every entry, as a node of its own."""

@@ -129,7 +129,7 @@ def multiplied(
     sizes: Mapping[str, int],
     make: Callable[[str, Sequence[Lineage], Mapping[str, int]], Lineage],
 ) -> Lineage:
-    """A sum of products (`engine.ops.primitives.Reading.einsum`), region by region of all its
+    """A sum of products (`engine.ops.primitives.Interpreter.einsum`), region by region of all its
     labels; the addends of the result may overlap.  Raises `Misaligned` where there are no
     regions."""
     parts: dict[str, Shape] = {}

@@ -35,18 +35,20 @@ PLAIN, FAILING, STRANGE, MEETING, GIVEN = range(5)
 
 
 class Sides(NamedTuple):
+    """Both sides, unrolled."""
+
     single: Unrolled
     parallel: Unrolled
 
 
 def graphs(
-    run: Run, parallel: Unrolled, found: Sequence[Mapping[str, Any]], failing: set[int]
+    run: Run, parallel: Unrolled, findings: Sequence[Mapping[str, Any]], failing: set[int]
 ) -> dict[str, Any] | None:
     """The data of the picture; None where nothing is found or the plan is too large.
 
     ``failing``: parallel instances that findings name.
     """
-    if not found:
+    if not findings:
         return None
     single = derive(run.plan, unroll([run.plan.single], 1)).unrolled
     count = len(single.instances) + len(parallel.instances)
@@ -54,7 +56,7 @@ def graphs(
         return None
     sides = Sides(single, parallel)
     partners = _partners(run, sides)
-    places = [_place(one, sides, run.plan.programs, partners, failing) for one in found]
+    places = [_place(one, sides, run.plan.programs, partners, failing) for one in findings]
     known = 1 + max((t.node for x in run.single if x is not None for t in x.addends), default=-1)
     batch = frozenset([*run.plan.replica_axes, MICROBATCH])
     ranks = [run.plan.programs[i.programs[0]] for i in parallel.instances]
@@ -175,11 +177,11 @@ def _partners(run: Run, sides: Sides) -> list[int]:
         for value in instance.outputs:
             made.setdefault(_essence(run.single[value]), number)
     made.pop(None, None)
-    found = []
+    partners = []
     for instance in sides.parallel.instances:
         keys = (_essence(run.parallel[v]) for v in instance.outputs)
-        found.append(next((made[key] for key in keys if key in made), -1))
-    return found
+        partners.append(next((made[key] for key in keys if key in made), -1))
+    return partners
 
 
 def _essence(lineage: Lineage | None) -> Any:

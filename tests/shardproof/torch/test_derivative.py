@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import shardproof.torch as sp
+from shardproof import derivative
 from shardproof.checker import check
 
 BATCH = {"x": sp.tensor((4, 3)), "y": sp.tensor((4, 2))}
@@ -123,6 +124,31 @@ def test_what_has_no_rule_is_not_decided(tmp_path: Path) -> None:
     result = verify(tmp_path, step(largest))
     assert result.verdict == "proved", sp.told(result)
     assert any("backward is not decided" in a for a in result.assumptions)
+
+
+def test_a_large_step_is_not_asked_but_by_strict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(derivative, "MOST_OPERATORS", 3)
+    result = verify(tmp_path, step(Square.apply))
+    assert any("backward is not asked" in a for a in result.assumptions)
+    assert not (tmp_path / "run" / "derivative").exists()
+
+
+def trained(job: sp.Job) -> None:
+    """AdamW reads flat gradients of vectors."""
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    job.start(model, optimizer)
+    loss = (model(job.batch["x"]) - job.batch["y"]).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    job.end(loss=loss)
+
+
+def test_an_optimizer_takes_no_part_in_backward(tmp_path: Path) -> None:
+    result = verify(tmp_path, trained)
+    assert any("backward is autograd's own" in a for a in result.assumptions)
 
 
 def test_autograd_alone_is_not_asked_but_by_strict(tmp_path: Path) -> None:
