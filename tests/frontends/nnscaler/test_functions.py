@@ -163,7 +163,7 @@ def test_what_is_not_understood_is_named(call: cells.ForwardOp, name: str) -> No
 def test_minus_infinity_hides_entries_and_that_is_assumed(call: cells.ForwardOp) -> None:
     found = declared(call)
     assert found.steps[-1].attrs["value"] == -(10**30)
-    assert "no row is hidden" in found.assumed[0]
+    assert "no row, nor a rank's part of one, is hidden" in found.assumed[0]
 
 
 def test_a_function_of_the_model_is_known_by_its_name_and_that_is_assumed() -> None:
