@@ -49,6 +49,8 @@ class Inputs:
     """``rotary``: names of buffers that hold (real, imaginary) pairs; ``tables``: of embeddings.
     ``scale``: of matrices and tables; where it is small, so are activations, and a constant that is
     added to their squares counts; where it is more than 1, constants are numbers of no scale.
+    ``repeated``: an index may come several times in a row, and others not at all: where every index
+    comes once, a sum over a row hides which row of a table is which.
     ``positive``: no number is negative, and those of the batch and of named inputs are below 1:
     where a program takes logarithms or roots of them, it is defined.
     ``nudges``: every number is another one by so little that only rounding explains what becomes
@@ -61,6 +63,7 @@ class Inputs:
     random: np.random.Generator
     scale: float = 1.0
     positive: bool = False
+    repeated: bool = False
     nudges: np.random.Generator | None = None
     _parameters: dict[str, Weighted] = field(default_factory=dict)
     _batch: dict[int, NDArray[np.float64]] = field(default_factory=dict)
@@ -164,7 +167,9 @@ class Inputs:
     def _ids(self, shape: list[int], classes: int) -> NDArray[np.float64]:
         """Random index data, along the last dimension without repetition while there are classes
         left, and no row like one before, if it can be: equal ids would hide what tells positions
-        and slices apart."""
+        and slices apart.  Where they are ``repeated``, any."""
+        if self.repeated:
+            return self.random.integers(0, classes, shape).astype(float)
         *outer, length = shape
         rows: list[NDArray[np.int64]] = []
         seen: set[tuple[int, ...]] = set()

@@ -38,6 +38,17 @@ def test_programs_that_were_not_proved_once(seed: int) -> None:
     assert verify(made.plan) == ("proved", "")
 
 
+def test_rows_that_have_every_word_once_do_not_hide_the_order_of_a_table() -> None:
+    """The vocabulary's shards in reverse, of a loss that no order of tokens changes."""
+    wrong = make(1600108, 0)
+    assert wrong is not None
+    assert wrong.mistake == "w0 is divided over tp in reverse"
+    assert verify(wrong.plan)[0] == "refuted"
+    right = make(1600108)
+    assert right is not None
+    assert verify(right.plan) == ("proved", "")
+
+
 def test_the_judge_tells_a_mistake_from_the_program_without() -> None:
     right, wrong = make(0), make(0, 0)
     assert right is not None
