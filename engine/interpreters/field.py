@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.interpreters.base import Array, ArrayInterpreter, aligned
+from shardproof.engine.ops.laws import of_constant
 from shardproof.engine.ops.primitives import Selection
 
 #: Products of two residues, and sums of 2^32 residues, fit 64 bits.
@@ -30,7 +31,8 @@ MASK = -1
 class FieldInterpreter(ArrayInterpreter):
     """Entries are int64 residues modulo ``prime``, or `MASK`.
 
-    Elementwise functions, indicators (one-hot) and choices are keyed hashes of their arguments.
+    Elementwise functions, indicators (one-hot) and choices are keyed hashes of their arguments; at
+    0 and 1 a function has the value that a law gives it (1: the exponential of 0, the inverse of 1).
     A maximum is the entry that comes last in a random order of the field: like the real maximum
     it is one of the entries and indifferent to order, grouping and repetition.
     """
@@ -111,7 +113,12 @@ class FieldInterpreter(ArrayInterpreter):
         masked = x == MASK
         if masked.any() and function != "exp":
             raise Unsupported(f"{function} of a masked entry")
-        return np.where(masked, 0, self._apply(function, x))
+        values = self._apply(function, x)
+        for number in (0, 1):
+            known = of_constant(function, Fraction(number))
+            if known is not None:
+                values = np.where(x == number, self.residue(known), values)
+        return np.where(masked, 0, values)
 
     def _amax(self, x: Array, dim: int) -> Array:
         masked = x == MASK

@@ -179,7 +179,7 @@ def test_a_simulation_compares_the_box_that_the_table_says() -> None:
 
 def test_what_has_no_counterpart_fails() -> None:
     found = verify(graded(told="nothing"))
-    assert found.verdict == "inconclusive"
+    assert found.verdict == "refuted"
     messages = [c.message for c in found.conclusions if not c.holds]
     assert "the single-device gradient w has no counterpart" in messages
 

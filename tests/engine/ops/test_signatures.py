@@ -396,6 +396,8 @@ SLOW = {
     ("nnscaler_moe_gmm", 4),
     ("scaled_dot_product_attention", 4),
 }
+#: The one that takes longest at various sizes.
+LONGEST = ("scaled_dot_product_attention", 4)
 
 
 @pytest.mark.parametrize(
@@ -415,8 +417,19 @@ def test_signature_is_proved(example: Example, limit: int, solver: Portfolio) ->
     assert proved(solver, example, full(example, limit))
 
 
-@pytest.mark.parametrize("limit", PROVED_AT)
-@pytest.mark.parametrize("example", CLAIMED, ids=[e.operator for e in CLAIMED])
+@pytest.mark.parametrize(
+    ("example", "limit"),
+    [
+        pytest.param(
+            e,
+            n,
+            id=f"{e.operator}-{n}",
+            marks=pytest.mark.slow if (e.operator, n) == LONGEST else (),
+        )
+        for e in CLAIMED
+        for n in PROVED_AT
+    ],
+)
 def test_signature_is_proved_at_various_sizes(
     example: Example, limit: int, solver: Portfolio
 ) -> None:

@@ -233,7 +233,9 @@ def read_whole(path: Path) -> cells.Plan:
     return plan
 
 
-@pytest.mark.parametrize(("folder", "least"), [("", 13), ("bugs", 14)])
+@pytest.mark.parametrize(
+    ("folder", "least"), [("", 13), pytest.param("bugs", 14, marks=pytest.mark.slow)]
+)
 def test_real_plans_are_read_whole(folder: str, least: int) -> None:
     found = real(folder)
     if not found:
