@@ -32,7 +32,7 @@ class FieldInterpreter(ArrayInterpreter):
     """Entries are int64 residues modulo ``prime``, or `MASK`.
 
     Elementwise functions, indicators (one-hot) and choices are keyed hashes of their arguments; at
-    0 and 1 a function has the value that a law gives it (1: the exponential of 0, the inverse of 1).
+    0 and 1 a function has the value that a law gives it (exp(0) and inv(1) are 1).
     A maximum is the entry that comes last in a random order of the field: like the real maximum
     it is one of the entries and indifferent to order, grouping and repetition.
     """
