@@ -207,6 +207,11 @@ def _disjoint(program: Program) -> None:
         if not shard.trainable:
             continue
         for other in boxes.setdefault(shard.name, set()) - {box}:
+            if len(other) != len(box):
+                raise Unsupported(
+                    f"a single-device program that holds {shard.name} with {len(other)} and with "
+                    f"{len(box)} dimensions"
+                )
             if all(a < d and c < b for (a, b), (c, d) in zip(box, other, strict=True)):
                 raise Unsupported(
                     f"a single-device program that holds parts of {shard.name} that overlap"
