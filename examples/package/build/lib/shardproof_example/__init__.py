@@ -1,1 +1,0 @@
-"""An operator and a graph format for Shardproof; see `operators` and `reader`."""
