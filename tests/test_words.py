@@ -70,6 +70,41 @@ def undocumented(text: str) -> list[str]:
     return missing
 
 
+#: Rooms in which every docstring of a public function or class has an example.
+WITH_EXAMPLES: frozenset[str] = frozenset(
+    {
+        "engine/errors.py",
+    }
+)
+
+EXAMPLE = re.compile(r"\b(examples?|such as)\b|::$", re.IGNORECASE | re.MULTILINE)
+
+
+def without_example(text: str) -> list[str]:
+    """The public functions and classes of a source whose docstrings give no example.
+
+    An error is not looked at, nor a protocol, nor a command of the terminal: its message, its
+    implementations and its page are the examples.
+    """
+
+    def exempt(part: ast.ClassDef | ast.FunctionDef) -> bool:
+        above = part.bases if isinstance(part, ast.ClassDef) else part.decorator_list
+        names = [ast.unparse(node) for node in above]
+        return part.name.startswith("_") or any(
+            name.startswith(("Protocol", "click."))
+            or re.search(r"(Error|Exception|Warning)$|\.(command|group)\b", name)
+            for name in names
+        )
+
+    return [
+        f"{part.lineno}: {part.name}"
+        for part in ast.parse(text).body
+        if isinstance(part, ast.ClassDef | ast.FunctionDef)
+        and not exempt(part)
+        and not EXAMPLE.search(ast.get_docstring(part) or "")
+    ]
+
+
 def of_the_product(floor: str) -> Iterator[tuple[str, str]]:
     for path in sources(ROOT).values():
         name = path.relative_to(ROOT)
@@ -93,6 +128,13 @@ def test_what_is_public_says_what_it_is(floor: str) -> None:
     assert {name: bad for name, text in of_the_product(floor) if (bad := undocumented(text))} == {}
 
 
+@pytest.mark.parametrize("room", sorted(WITH_EXAMPLES))
+def test_docstrings_have_examples(room: str) -> None:
+    texts = [item for item in of_the_product(room.partition("/")[0]) if item[0].startswith(room)]
+    assert texts
+    assert {name: bad for name, text in texts if (bad := without_example(text))} == {}
+
+
 def test_such_names_and_gaps_are_noticed() -> None:
     text = (
         'def f(told):\n    """It."""\n    found = [held for held in told]\n    return found\n\n\n'
@@ -100,6 +142,9 @@ def test_such_names_and_gaps_are_noticed() -> None:
     )
     assert homemade(text) == ["1: told", "3: found", "3: held"]
     assert undocumented(text) == ["C", "C.g"]
+    assert without_example(text) == ["1: f", "7: C"]
+    assert without_example('def f():\n    """It.\n\n    Example: this.\n    """\n') == []
+    assert without_example("class E(ValueError): ...\n\n\ndef _f(): ...\n") == []
     text = "class C:\n    def told(self): ...\n\n\ndef _moved():\n    def is_moved(): ...\n"
     assert sorted(verbs(text)) == ["2: told", "5: _moved"]
 
