@@ -353,11 +353,11 @@ def joined(
         root = members[numbers[0] if numbers else 0]
         return [root[own]] if name == "scatter" else list(root)
     if name in ("reduce", "gather"):
-        root = own == next(a for a in event.args if type(a) is int)
+        rooted = own == next(a for a in event.args if type(a) is int)
         if name == "gather":
-            return [x for c in columns for x in c] if root else []
+            return [x for c in columns for x in c] if rooted else []
         sums = [_reduced(c, reduction(event)) for c in columns]
-        return sums if root else [torch.full_like(x, torch.nan) for x in sums]
+        return sums if rooted else [torch.full_like(x, torch.nan) for x in sums]
     if name == "reduce_scatter":
         return [_reduced([m[own] for m in members], reduction(event))]
     raise TooLarge(f"{event.name} is not replayed")
