@@ -140,8 +140,8 @@ def paired(
 def side(path: str) -> bytes:
     """One file as the parallel side of a plan without a single one, as bytes."""
     graph = read(path, partitioned=True)
-    lowering, results, _ = lower(graph)
+    lowering, _, _ = lower(graph)
     placements = [h.placement for h in lowering.recorder.placed]
-    made = programs(lowering.recorder, mesh_of(lowering.recorder, placements), results, "ranks")
+    made = programs(lowering.recorder, mesh_of(lowering.recorder, placements), (), "ranks")
     empty = Program("none", (), ())
     return store.to_bytes(Plan("plan", empty, made, microbatches=1))
