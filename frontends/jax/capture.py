@@ -86,7 +86,7 @@ def _forked(step: Step, seconds: float) -> Mapping[str, Any]:
         data = _all(reading, time.monotonic() + seconds)
     finally:
         os.close(reading)
-        if data_missing(child):
+        if _still_runs(child):
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
     if data is None:
@@ -100,7 +100,7 @@ def _forked(step: Step, seconds: float) -> Mapping[str, Any]:
     return document  # type: ignore[no-any-return]
 
 
-def data_missing(child: int) -> bool:
+def _still_runs(child: int) -> bool:
     """Whether the child still runs."""
     ended, _ = os.waitpid(child, os.WNOHANG)
     return ended == 0
