@@ -31,7 +31,12 @@ HOW = (
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """HLO text of both sides, names and placements of inputs and outputs, in order."""
+    """HLO text of both sides, names and placements of inputs and outputs, in order.
+
+    Example: of a step ``mlp(p, x)`` the inputs are ``p['a']``, ``p['b']`` and ``x``, the outputs
+    ``result[0]`` and so on; ``p['a']`` of [8, 16] begins at columns 0, 4, 8 and 12 of four
+    tensor-parallel devices.
+    """
 
     single: str
     parallel: str
@@ -42,7 +47,11 @@ class Captured:
 
 
 def capture(step: Step, seconds: float = 600.0) -> Captured:
-    """Both texts; raises `InvalidInput` where a step cannot be lowered, or cannot get there."""
+    """Both texts; raises `InvalidInput` where a step cannot be lowered, or cannot get there.
+
+    Example: on a mesh of eight devices, after jax has made an array: "jax has started with 1
+    device, the mesh has 8", with what to do.
+    """
     from shardproof.frontends.jax import lowering
 
     started = lowering.started()
