@@ -105,8 +105,8 @@ def of(path: Path) -> Frontend:
     """The frontend that reads ``path``, ours before those of packages; the first one if nobody
     recognises it.  Raises `InvalidInput` if nobody does and a package could not be asked.
 
-    Example: ``mlp.single.hlo``, which begins with ``HloModule``, is read by "HLO text"; ``README.md``,
-    which nobody recognises, by the first of `FRONTENDS`.
+    Example: ``mlp.single.hlo``, which begins with ``HloModule``, is read by "HLO text";
+    ``README.md``, which nobody recognises, by the first of `FRONTENDS`.
     """
     known = frontends()
     head = b""
