@@ -77,7 +77,6 @@ WITH_EXAMPLES: frozenset[str] = frozenset(
         "engine/algebra/",
         "engine/claims/",
         "engine/errors.py",
-<<<<<<< HEAD
         "frontends/errors.py",
         "frontends/frontend.py",
         "frontends/graphs/",
@@ -86,7 +85,6 @@ WITH_EXAMPLES: frozenset[str] = frozenset(
         "frontends/packages.py",
         "frontends/plans/",
         "frontends/untrusted/",
-=======
         "engine/findings.py",
         "engine/lineage/",
         "engine/plan/",
@@ -95,7 +93,6 @@ WITH_EXAMPLES: frozenset[str] = frozenset(
         "engine/schedule/",
         "engine/storage/",
         "engine/system/",
->>>>>>> next
     }
 )
 
