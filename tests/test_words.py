@@ -80,6 +80,7 @@ WITH_EXAMPLES: frozenset[str] = frozenset(
         "engine/findings.py",
         "engine/lineage/",
         "engine/plan/",
+        "partition",
     }
 )
 
