@@ -80,6 +80,11 @@ WITH_EXAMPLES: frozenset[str] = frozenset(
         "engine/findings.py",
         "engine/lineage/",
         "engine/plan/",
+        "engine/plan_files/",
+        "engine/records/",
+        "engine/schedule/",
+        "engine/storage/",
+        "engine/system/",
         "partition",
     }
 )
