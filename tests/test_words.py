@@ -93,6 +93,7 @@ WITH_EXAMPLES: frozenset[str] = frozenset(
         "engine/schedule/",
         "engine/storage/",
         "engine/system/",
+        "partition",
     }
 )
 
