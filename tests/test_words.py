@@ -77,6 +77,14 @@ WITH_EXAMPLES: frozenset[str] = frozenset(
         "engine/algebra/",
         "engine/claims/",
         "engine/errors.py",
+        "frontends/errors.py",
+        "frontends/frontend.py",
+        "frontends/graphs/",
+        "frontends/hlo/",
+        "frontends/jax/",
+        "frontends/packages.py",
+        "frontends/plans/",
+        "frontends/untrusted/",
         "engine/findings.py",
         "engine/lineage/",
         "engine/plan/",
@@ -85,6 +93,7 @@ WITH_EXAMPLES: frozenset[str] = frozenset(
         "engine/schedule/",
         "engine/storage/",
         "engine/system/",
+        "partition",
     }
 )
 
