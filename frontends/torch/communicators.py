@@ -12,7 +12,6 @@ the same as long as members use groups with the same ranks in the same order, wh
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -30,7 +29,7 @@ _ROOTED = frozenset({"broadcast", "scatter", "reduce", "gather"})
 
 def mismatched(traces: Sequence[Trace]) -> list[Finding]:
     """Where ranks that meet name unlike groups, roots or reductions; raises `InvalidInput` where
-    they use groups of the same ranks, or tags, in unlike orders.
+    their messages carry unlike tags.
 
     Example: rank 0 makes the group of ranks 0 and 1 before that of ranks 2 and 3, rank 1 after it:
     the first all-reduce of rank 1 is found, which it issues to group "2" and rank 0 to group "1".
@@ -43,7 +42,7 @@ def mismatched(traces: Sequence[Trace]) -> list[Finding]:
             first = next(r for r in uses if meeting in uses[r])
             if first == rank:
                 continue
-            _ordered(meeting, uses[first][meeting], events)
+            _tagged(meeting, uses[first][meeting], events)
             for theirs, ours in zip(uses[first][meeting], events, strict=False):
                 if (what := _unlike(theirs, ours)) is not None:
                     ends = (issuers[rank], ours), (issuers[first], theirs)
@@ -76,30 +75,18 @@ def _meeting(rank: int, event: Event) -> Meeting | None:
     return ((rank, other) if name == "send" else (other, rank)), "message"
 
 
-def _ordered(meeting: Meeting, first: Sequence[Event], second: Sequence[Event]) -> None:
-    """Raise `InvalidInput` where two ranks use the same groups, or tags, in unlike orders."""
-    ways = [[_way(meeting, event) for event in events] for events in (first, second)]
-    if ways[0] == ways[1] or Counter(ways[0]) != Counter(ways[1]):
-        return
-    theirs, ours = next(
-        (a, b) for a, b in zip(first, second, strict=True) if _way(meeting, a) != _way(meeting, b)
-    )
-    raise InvalidInput(
-        f"ranks {list(meeting[0])} use process groups, or tags, in unlike orders: {_name(theirs)} "
-        f"in {_shown(meeting, theirs)} stands where {_name(ours)} in {_shown(meeting, ours)} does; "
-        "what meets what is followed in one order only"
-    )
-
-
-def _way(meeting: Meeting, event: Event) -> tuple[str, int]:
-    """The group that an operator is issued to, and the tag of a message."""
-    tag = _numbers(event)[1:2] if meeting[1] == "message" else []
-    return event.communicator, tag[0] if tag else 0
-
-
-def _shown(meeting: Meeting, event: Event) -> str:
-    group, tag = _way(meeting, event)
-    return f"group {group!r}" + (f" with tag {tag}" if meeting[1] == "message" else "")
+def _tagged(meeting: Meeting, first: Sequence[Event], second: Sequence[Event]) -> None:
+    """Raise `InvalidInput` where messages between two ranks carry unlike tags: some backends match
+    messages by their tags, others in the order in which they are sent."""
+    if meeting[1] == "message":
+        for theirs, ours in zip(first, second, strict=False):
+            tags = _numbers(theirs)[1:2], _numbers(ours)[1:2]
+            if tags[0] != tags[1]:
+                raise InvalidInput(
+                    f"messages from rank {meeting[0][0]} to rank {meeting[0][1]}: tag {tags[0]} of "
+                    f"{_name(theirs)} stands where tag {tags[1]} of {_name(ours)} does, and "
+                    "messages are followed in one order only"
+                )
 
 
 def _unlike(theirs: Event, ours: Event) -> str | None:
@@ -107,8 +94,8 @@ def _unlike(theirs: Event, ours: Event) -> str | None:
     if theirs.communicator != ours.communicator:
         return (
             f"process group {ours.communicator!r} for one and {theirs.communicator!r} for the "
-            "other: groups of the same ranks that do not know each other; all ranks have to make "
-            "all groups in the same order"
+            "other: these groups have the same ranks and do not know each other; all ranks have to "
+            "make groups, and to use them, in the same order"
         )
     if ours.name != theirs.name:
         return None
