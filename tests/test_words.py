@@ -74,6 +74,9 @@ def undocumented(text: str) -> list[str]:
 WITH_EXAMPLES: frozenset[str] = frozenset(
     {
         "engine/errors.py",
+        "frontends/aten/",
+        "frontends/fx/",
+        "frontends/torch/",
     }
 )
 
