@@ -53,8 +53,8 @@ class Scatter(NamedTuple):
     """Reduce-scatter the gradient of ``shard`` along ``dim``: the part of this rank is that of
     shard ``owned``.
 
-    Example: with ZeRO-2, the gradient of the whole ``wq`` is reduce-scattered over ``dp`` along dimension 1,
-    and this rank updates the shard ``owned``.
+    Example: with ZeRO-2, the gradient of the whole ``wq`` is reduce-scattered over ``dp``
+    along dimension 1, and this rank updates the shard ``owned``.
     """
 
     shard: int

@@ -108,8 +108,8 @@ def branch(model: Model[Any], x: int) -> int:
     """`Layout.enter` for one of several uses of ``x``: the gradients of what is inside are added
     up before those of the other uses, on a single device too.
 
-    Example: on a single device an ``identity``; on tensor-parallel ranks ``copy_to``, or with sequence
-    parallelism an all-gather.
+    Example: on a single device an ``identity``; on tensor-parallel ranks ``copy_to``, or with
+    sequence parallelism an all-gather.
     """
     if model.layout.tp == 1:
         return model.body.op("identity", x)
