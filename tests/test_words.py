@@ -87,6 +87,7 @@ WITH_EXAMPLES: frozenset[str] = frozenset(
         "frontends/plans/",
         "frontends/untrusted/",
         "frontends/zoo/",
+        "mutation",
         "engine/findings.py",
         "engine/lineage/",
         "engine/plan/",
