@@ -74,6 +74,7 @@ def undocumented(text: str) -> list[str]:
 WITH_EXAMPLES: frozenset[str] = frozenset(
     {
         "cluster",
+        "diagnosis",
         "engine/algebra/",
         "engine/claims/",
         "engine/errors.py",
