@@ -87,6 +87,7 @@ WITH_EXAMPLES: frozenset[str] = frozenset(
         "engine/storage/",
         "engine/system/",
         "frontends/aten/",
+        "frontends/builder/",
         "frontends/errors.py",
         "frontends/frontend.py",
         "frontends/fx/",
@@ -97,6 +98,8 @@ WITH_EXAMPLES: frozenset[str] = frozenset(
         "frontends/plans/",
         "frontends/torch/",
         "frontends/untrusted/",
+        "frontends/zoo/",
+        "mutation",
         "partition",
     }
 )
