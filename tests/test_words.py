@@ -74,17 +74,7 @@ def undocumented(text: str) -> list[str]:
 WITH_EXAMPLES: frozenset[str] = frozenset(
     {
         "cluster",
-        "engine/algebra/",
-        "engine/claims/",
-        "engine/errors.py",
-        "engine/findings.py",
-        "engine/lineage/",
-        "engine/plan/",
-        "engine/plan_files/",
-        "engine/records/",
-        "engine/schedule/",
-        "engine/storage/",
-        "engine/system/",
+        "engine",
     }
 )
 
