@@ -75,6 +75,7 @@ WITH_EXAMPLES: frozenset[str] = frozenset(
     {
         "cluster",
         "diagnosis",
+        "engine",
         "engine/algebra/",
         "engine/claims/",
         "engine/errors.py",
