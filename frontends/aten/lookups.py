@@ -279,7 +279,7 @@ def rows_of(lo: Lowering, table: Lowered, chosen: Lowered) -> Any:
     """Rows of a table by ids: a lookup, which becomes a value as soon as something reads it.
 
     Example: rows of a table [16, 8] by ids [2, 3] in [0, 64) have the shape [2, 3, 8]; read as a
-    value they raise `Narrow`, unless ids of 16 and above are zeroed before.
+    value they raise `Narrow`, and by ``torch.where(ids < 16, ids, 0)`` they do not.
     """
     index = ids(chosen)
     if index is None:
