@@ -199,8 +199,7 @@ def text(value: object, what: str) -> str:
 
 
 def listed(value: object, what: str) -> Sequence[Any]:
-    """The value, which has to be a list or a tuple; 5 as a plan's groups, for example, is refused.
-    """
+    """The value, which has to be a list or a tuple; 5, for example, is refused."""
     if type(value) is list or type(value) is tuple:
         return value
     raise UnreadablePlan(f"expected a list of {what}, found {printable(kind_of(value))}")
