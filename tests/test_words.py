@@ -73,6 +73,7 @@ def undocumented(text: str) -> list[str]:
 #: Rooms in which every docstring of a public function or class has an example.
 WITH_EXAMPLES: frozenset[str] = frozenset(
     {
+        "checker",
         "cluster",
         "engine/algebra/",
         "engine/claims/",
@@ -88,6 +89,7 @@ WITH_EXAMPLES: frozenset[str] = frozenset(
         "frontends/untrusted/",
         "frontends/zoo/",
         "mutation",
+        "solvers",
         "engine/findings.py",
         "engine/lineage/",
         "engine/plan/",
