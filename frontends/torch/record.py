@@ -78,7 +78,11 @@ def _machinery(path: str) -> bool:
 
 def place(frame: FrameType | None) -> tuple[str, bool]:
     """The innermost frame of the user's, then the innermost one of a library that she calls, in
-    words; and whether it was called by autograd's engine."""
+    words; and whether it was called by autograd's engine.
+
+    Example: "train.py:9 (__init__)", or "train.py:12 (step),
+    .../transformers/models/llama/modeling_llama.py:300 (forward)".
+    """
     user = library = ""
     engine = False
     while frame is not None:
@@ -99,6 +103,9 @@ def place(frame: FrameType | None) -> tuple[str, bool]:
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records what is dispatched while it is entered, for one rank.
+
+    Example: ``y.add_(1)`` is an event ``aten.add_.Tensor`` that writes the tensor ``y``, with the
+    source "train.py:9 (forward)".
 
     The tables grow as events arrive; `finish` gives them as a `Trace`.
     """

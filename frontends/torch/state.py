@@ -16,7 +16,10 @@ FLOATING = ("float", "bfloat", "complex")
 
 
 class Pending(NamedTuple):
-    """An asynchronous operator before its wait, with what it writes and reads."""
+    """An asynchronous operator before its wait, with what it writes and reads.
+
+    Example: ``dist.all_reduce(x, async_op=True)`` before its wait, with ``x`` as ``written``.
+    """
 
     event: Event
     written: list[StridedTensor]
@@ -32,7 +35,11 @@ def _meet(a: StridedTensor, b: StridedTensor) -> bool:
 
 
 class State:
-    """The state of a replay, over `Memory`; collectives and operators change it."""
+    """The state of a replay, over `Memory`; collectives and operators change it.
+
+    Example: between ``work = dist.all_reduce(x, async_op=True)`` and ``work.wait()``, ``x + 1`` is
+    a finding.
+    """
 
     def __init__(self, recorded: Trace, messages: Messages = Messages.TENSORS) -> None:
         self.trace = recorded

@@ -13,6 +13,8 @@ Values = Mapping[int, int]
 class Splits:
     """Which ranks comparisons in the program tell from the others: the fewer of both.
 
+    Example: ``rank == 0`` and ``rank > 0`` on four ranks both give (0,).
+
     ``own``: whether a file is the program's, or that of a library which has to look at ranks.
     """
 
@@ -40,7 +42,10 @@ class Splits:
 
 
 class Watched(int):
-    """A whole number that is another one on other ranks, with what is computed of it."""
+    """A whole number that is another one on other ranks, with what is computed of it.
+
+    Example: on rank 1 of four, ``rank % 2`` is 1, with the values 0, 1, 0, 1 of ranks 0 to 3.
+    """
 
     values: Values
     splits: Splits
