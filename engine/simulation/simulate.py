@@ -197,8 +197,7 @@ def simulate(
         unsupported = (*single.unrolled.unsupported, *parallel.unsupported)
         return Simulation(failure=unsupported[0].message)
     every = demands(plan, single, parallel)
-    needed = needed_axes(plan.programs, parallel)
-    needed |= {axis for demand in every for start in demand.offset for axis in start.axes}
+    needed = _expanded(plan, parallel, every)
     losses = [demand for demand in every if demand.kind == LOSS]
     if losses and len(single.unrolled.instances) + len(parallel.instances) > LARGE:
         result = simulate_along(plan, single, parallel, needed, seed, more, of_losses=True)
@@ -240,16 +239,45 @@ def confirmed(
     ``failure`` if that is too large."""
     apart = [c.demand for c in simulation.comparisons if c.differs and c.demand.required]
     apart = [demand for demand in apart if demand.kind == LOSS] or apart
+    return _at_true_sizes(plan, single, parallel, simulation.expanded, simulation.seed, apart)
+
+
+def outright(plan: Plan, single: Derived, parallel: Unrolled) -> Simulation:
+    """The losses of both sides as `confirmed` has them, without a difference of another plan that
+    says what to look at; no comparisons where the plan has no losses.
+
+    Where a large plan is wrong before its losses, this alone is a refutation."""
+    every = demands(plan, single, parallel)
+    losses = [demand for demand in every if demand.required and demand.kind == LOSS]
+    expanded = _expanded(plan, parallel, every)
+    return _at_true_sizes(plan, single, parallel, expanded, 0, losses) if losses else Simulation()
+
+
+def _expanded(plan: Plan, parallel: Unrolled, every: Sequence[Demand]) -> frozenset[str]:
+    """The axes along which something but the batch differs."""
+    offsets = {axis for demand in every for start in demand.offset for axis in start.axes}
+    return needed_axes(plan.programs, parallel) | offsets
+
+
+def _at_true_sizes(
+    plan: Plan,
+    single: Derived,
+    parallel: Unrolled,
+    expanded: frozenset[str],
+    seed: int,
+    apart: Sequence[Demand],
+) -> Simulation:
+    """See `confirmed`; ``apart``: the demands that are looked at."""
     one, many = _needed(apart, single, parallel)
-    result = Simulation(expanded=simulation.expanded, failure=TOO_LARGE, seed=simulation.seed)
+    result = Simulation(expanded=expanded, failure=TOO_LARGE, seed=seed)
     try:
-        sizes = small_shapes(plan, one, many, simulation.expanded, 1, demands=apart, whole=True)
+        sizes = small_shapes(plan, one, many, expanded, 1, demands=apart, whole=True)
         for again in (sizes, sizes.again(per_shard=2)):
             if not result.differs and _affordable(plan, one, many, again, apart):
-                result = _run(plan, one, many, again, simulation.seed, apart, forgetful=True)
+                result = _run(plan, one, many, again, seed, apart, forgetful=True)
         return replace(result, sides={})
     except (Unsupported, ShapeMismatch, InvalidInput) as error:
-        return Simulation(expanded=simulation.expanded, failure=str(error), seed=simulation.seed)
+        return Simulation(expanded=expanded, failure=str(error), seed=seed)
 
 
 def _required(
