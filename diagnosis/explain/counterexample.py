@@ -40,8 +40,8 @@ from shardproof.partition.stages.partition import Partition
 MOST_ELEMENTS: Final = 8
 #: Gradients whose largest element is this much smaller than the largest of all are passed over.
 SMALL: Final = 1e-4
-#: Rows of both sides beyond which a plan whose losses do not follow is run at its true size at once:
-#: what it takes to see at small sizes what to look at is more than to look.
+#: Rows of both sides beyond which a plan whose losses do not follow is run at its true size at
+#: once: what it takes to see at small sizes what to look at is more than to look.
 OUTRIGHT: Final = 20_000
 ROWS: Final = 3
 COLUMNS: Final = 4
