@@ -31,7 +31,11 @@ class Block(NamedTuple):
 class Digit(NamedTuple):
     """Positions of a block's axis and of the axis that it is of: ``size`` of them, at strides
     ``inner`` and ``outer``, that begin ``start`` further on in the latter, which has ``extent``
-    there (`ABSOLUTE`: no end)."""
+    there (`ABSOLUTE`: no end).
+
+    Example: of an axis of 16 positions of which the first three of every four are left, ``Digit(3,
+    4, 4, 0, 4)`` is which of the fours: 3 apart in the block, 4 apart on the axis.
+    """
 
     inner: int
     outer: int
@@ -41,7 +45,10 @@ class Digit(NamedTuple):
 
 
 def of_axis(blocks: Iterable[Block], axis: int) -> list[Block]:
-    """The blocks of one axis, innermost first."""
+    """The blocks of one axis, innermost first.
+
+    Example: the block [512, 768) of every 1,024 positions comes before [0, 2,048) of 3,072.
+    """
     return sorted((b for b in blocks if b.axis == axis), key=lambda b: b.extent or 1 << 62)
 
 

@@ -145,6 +145,9 @@ class Addend(NamedTuple):
 class Lineage(NamedTuple):
     """A local tensor of ``shape`` as a sum of addends (none: all zero).
 
+    Example: ``[4, 8] = n3[a0[4], a1[8]] part #0[<8*tp> +8 of 16]``: what rank ``tp`` has of a
+    row-parallel linear layer before the all-reduce.
+
     More than one addend at one position only while at least one of them is partial: a complete sum
     is a node.  A concatenation of different values is a sum of addends that lie side by side.
     """

@@ -84,7 +84,9 @@ class _Form(NamedTuple):
 class Alias(NamedTuple):
     """A value is ``factor`` times ``node``; its axis i is axis ``axes[i]`` of the node; ``sums``:
     where a label that it reduces is reduced there, and at which stride; ``leaves``: where a node
-    that both read is read there (of single products)."""
+    that both read is read there (of single products). Example:
+    ``Alias(7, Fraction(1), (0, 1), {}, {})``.
+    """
 
     node: int
     factor: Fraction
@@ -204,7 +206,9 @@ class _Expansion:
 
 
 class Matcher:
-    """Finds reference nodes (those below ``reference_size``) for values of the parallel side."""
+    """Finds reference nodes (those below ``reference_size``) for values of the parallel side, for
+    example ``a c + b c`` of the single device for ``(a + b) c``.
+    """
 
     def __init__(self, table: NodeTable, reference_size: int) -> None:
         self.table = table
