@@ -8,7 +8,7 @@ layers is one cause.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Final
 
@@ -328,8 +328,12 @@ class Diagnosis:
 def recorded_otherwise(state: Partition) -> set[str]:
     """The kinds of findings that tell of another order of groups, or of another owner of a
     gradient: the plan as its records have it is the first repair that is tried."""
-    kinds = {f.kind for f in (*state.findings, *state.plan.recorded)}
-    return kinds & {CHUNK_POSITION, GRADIENT_NAME}
+    return told_otherwise((*state.findings, *state.plan.recorded))
+
+
+def told_otherwise(findings: Iterable[Finding]) -> set[str]:
+    """The kinds among findings that say so."""
+    return {f.kind for f in findings} & {CHUNK_POSITION, GRADIENT_NAME}
 
 
 def diagnosed(

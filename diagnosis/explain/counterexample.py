@@ -28,7 +28,6 @@ from shardproof.engine.simulation.simulate import (
     Comparison,
     Simulation,
     confirmed,
-    outright,
     simulate,
     simulate_again,
 )
@@ -40,9 +39,6 @@ from shardproof.partition.stages.partition import Partition
 MOST_ELEMENTS: Final = 8
 #: Gradients whose largest element is this much smaller than the largest of all are passed over.
 SMALL: Final = 1e-4
-#: Rows of both sides beyond which a plan whose losses do not follow is run at its true size at
-#: once: what it takes to see at small sizes what to look at is more than to look.
-OUTRIGHT: Final = 20_000
 ROWS: Final = 3
 COLUMNS: Final = 4
 
@@ -284,11 +280,6 @@ def simulated(
     of ones over the vocabulary).
     """
     single, parallel = result.derived, result.parallel.unrolled
-    rows = len(single.unrolled.instances) + len(parallel.instances)
-    if rows > OUTRIGHT and any(c.kind == LOSS and not c.holds for c in result.conclusions):
-        itself = outright(result.plan, single, parallel)
-        if itself.differs:
-            return itself
     first: Simulation | None = None
     for seed in range(seeds):
         tell(seed, seeds)

@@ -32,6 +32,7 @@ from shardproof.engine.lineage.lineage import (
 from shardproof.engine.lineage.nodes import NodeTable, Reduction
 from shardproof.engine.lineage.positions import normal
 from shardproof.partition.inference.canonical import Draft, canonical
+from shardproof.partition.inference.closed import Closed
 
 #: Products that an expansion may have, and factors of a product.
 MOST_PRODUCTS, MOST_FACTORS = 24, 8
@@ -217,7 +218,7 @@ class Matcher:
         #: are written by others, factors are in other places.
         self.meets = False
         self._found: dict[int, Alias | None] = {}
-        self._closed: dict[int, bool] = {}
+        self._closed = Closed(table, reference_size)
         self._users: dict[int, list[int]] = {}
         self._work = 0
 
@@ -296,7 +297,7 @@ class Matcher:
 
     def _match(self, number: int) -> Alias | None:
         node = self.table[number]
-        if self._is_closed(number) or node.coordinates:
+        if number in self._closed or node.coordinates:
             return None
         for depth in range(DEEPEST + 1):
             if self._work > MOST_WORK:
@@ -316,19 +317,6 @@ class Matcher:
                 if alias is not None:
                     return alias
         return self._met(number) if self.meets else None
-
-    def _is_closed(self, number: int) -> bool:
-        """Whether a node cannot be multiplied out: it, or one that it is made of, is nothing but a
-        value of the parallel side, no sum and no product."""
-        closed = self._closed.get(number)
-        if closed is None:
-            definition = self.table[number].definition
-            opens = isinstance(definition, Einsum | Combine)
-            closed = self._closed[number] = not opens or any(
-                o.node >= self.reference_size and self._is_closed(o.node)
-                for o in operands(self.table, number)
-            )
-        return closed
 
     def _met(self, number: int) -> Alias | None:
         """The reference node that a node is, where both are multiplied out down to the first nodes
