@@ -70,7 +70,7 @@ def _looked_up(
     """An entry of each row by one computed id: known as soon as it is known which ids count."""
     total = prod(lead)
     table = lo.reshape(lo.real(rows), (total, rows.shape[-1]))
-    entries = lookups.entries_of(lo, table, chosen.reshape((total,)))
+    entries = lookups.entries_of(lo, table, chosen.reshape((total,)), wraps=False)
     shape = tuple((*lead, 1)[d] for d in back)
     if any(d != i for i, d in enumerate(back) if shape[i] != 1):
         raise Unsupported("computed ids along a dimension that is not the last")

@@ -28,6 +28,7 @@ from shardproof.frontends.aten.lowering import (
 )
 from shardproof.frontends.aten.masks import flags, numbers
 from shardproof.frontends.aten.roots import VIEWS, maker
+from shardproof.frontends.aten.scattered import Scattered, interval, outside
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.builder.piecewise import Function
 
@@ -72,7 +73,7 @@ class Lookup:
     def real(self, lo: Lowering) -> Real:
         """What the ids choose as a value, with zeros where ids do not count."""
         parts = piecewise.chosen_rows(self.ids.function, self.live, self.rows())
-        if parts is None:
+        if parts is None or self.astray():
             return self.repeated(lo)
         if not parts:
             return lo.real(Const(Fraction(0), self.shape, self.dtype))
@@ -105,16 +106,23 @@ class Lookup:
             if inside and rule.slope:
                 row_or_zero: Any = self.part(lo, piecewise.Rows(low, rule.at(low), high - low))
             else:
-                pieces = (piecewise.Piece(low, high, 0, 1),)
                 memory = Undefined(self.shape, self.dtype)
                 row = self.row(lo, rule.offset) if inside else lo.real(memory)
-                row_or_zero = lo.mul(row, self.among(lo, pieces))
+                among = interval(self.ids.function, low, high)
+                row_or_zero = lo.mul(row, self.among(lo, among))
             total = row_or_zero if total is None else lo.add(total, row_or_zero)
         return lo.real(total)
 
+    def astray(self) -> bool:
+        """Whether any id chooses a row that is none, also one that does not count: it is read all
+        the same, which fails before anything zeroes what was read."""
+        return any(p.offset for p in outside(self.ids.function, self.rows()))
+
     def pieces(self) -> Iterator[tuple[int, int, piecewise.Piece]]:
-        """Intervals of ids, cut where the rows begin and end."""
-        for low, high, rule in piecewise.counted(self.ids.function, self.live):
+        """Intervals of ids that count or choose rows that are none, cut where the rows begin and
+        end."""
+        read = piecewise.combine("or", self.live, outside(self.ids.function, self.rows()))
+        for low, high, rule in piecewise.counted(self.ids.function, read):
             cuts = {low, high}
             if rule.slope == 1:
                 cuts |= {c for c in (-rule.offset, self.rows() - rule.offset) if low < c < high}
@@ -201,19 +209,8 @@ def written_back(lo: Lowering, table: Lowered, chosen: Lowered, less: Less) -> A
     count = less.number.function
     if any(p.slope or p.offset not in (0, 1) for p in count):
         raise Unsupported("entries that lose other numbers than 0 or 1")
-    parts = piecewise.chosen_rows(index.function, count, real.shape[1])
-    if parts is None or len(parts) > 1:
-        raise Narrow(index.origin.number, real.shape[1])
-    if not parts:
-        return real
-    (part,) = parts
-    if (part.row, part.size) != (0, real.shape[1]):
-        raise Unsupported("entries of some of the columns that are written over")
-    zero = lo.real(Const(Fraction(0), real.shape, real.dtype))
-    ones = lo.real(Const(Fraction(1), index.shape, real.dtype))
-    return lo.sub(
-        real, lo.derivative("pick", [zero, index.moved_input(lo)], ones, 0, start=part.id)
-    )
+    written = Scattered(index, count, real.shape[1], real.dtype)
+    return lo.sub(real, written.entries(lo, Fraction(1)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,16 +248,7 @@ def added_rows(lo: Lowering, gradient: Lowered, chosen: Lowered, rows: int) -> A
         if gradient.ids.at() != index.at():
             raise Unsupported("rows that are zeroed by ids of other positions")
         given, live = gradient.rows, gradient.ids.function
-    parts = piecewise.chosen_rows(index.function, live, rows)
-    if parts is None or len(parts) != 1:
-        raise Narrow(index.origin.number, rows)
-    (part,) = parts
-    if (part.row, part.size) != (0, rows):
-        raise Unsupported("a gradient of some of the rows")
-    table = lo.real(Const(Fraction(0), (rows, given.shape[-1]), given.dtype))
-    return lo.derivative(
-        "embedding", [index.moved_input(lo), table], lo.real(given), 1, start=part.id
-    )
+    return Scattered(index, live, rows, given.dtype).table(lo, given)
 
 
 def rows_of(lo: Lowering, table: Lowered, chosen: Lowered) -> Any:
@@ -281,13 +269,14 @@ def wrapped(x: Ids, rows: int) -> Ids:
     return replace(x, function=piecewise.select(negative, other, f))
 
 
-def entries_of(lo: Lowering, table: Lowered, chosen: Lowered) -> Any:
-    """An entry of each row of a table [n, v], by ids [n], as an index chooses it."""
+def entries_of(lo: Lowering, table: Lowered, chosen: Lowered, wraps: bool = True) -> Any:
+    """An entry of each row of a table [n, v], by ids [n], as an index chooses it; ``wraps``: which
+    counts negative ones from the end."""
     index = ids(chosen)
     if index is None:
         raise Unsupported("entries chosen by what are no ids")
     real = lo.real(table)
-    index = wrapped(index, real.shape[1])
+    index = wrapped(index, real.shape[1]) if wraps else index
     live = piecewise.constant(index.function, 1)
     return Lookup(real, index, live, True, index.shape, real.dtype)
 
@@ -346,15 +335,6 @@ def entries_written(lo: Lowering, table: Const, chosen: Lowered, values: Ids) ->
         or any(p.slope for p in values.function)
     ):
         raise Unsupported("entries that are written by ids of other positions")
-    zero = lo.real(Const(Fraction(0), table.shape, table.dtype))
     live = piecewise.compare("NE", values.function, piecewise.constant(values.function, 0))
-    parts = piecewise.chosen_rows(index.function, live, table.shape[1])
-    if parts is None or len(parts) > 1:
-        raise Narrow(index.origin.number, table.shape[1])
-    if not parts:
-        return zero
-    (part,) = parts
-    if (part.row, part.size) != (0, table.shape[1]):
-        raise Unsupported("entries of some of the columns that are written over")
-    ones = lo.real(Const(Fraction(numbers[0]), index.shape, table.dtype))
-    return lo.derivative("pick", [zero, index.moved_input(lo)], ones, 0, start=part.id)
+    written = Scattered(index, live, table.shape[1], table.dtype)
+    return written.entries(lo, Fraction(numbers[0] if numbers else 0))

@@ -61,8 +61,8 @@ class Beside(Closing, Generic[Outcome]):
         """The fork: it computes, tells, and runs nothing of what the process does at its end."""
         try:
             portable.bind_to_parent(lifeline)
-            with open(writing, "wb") as told:
-                pickle.dump(self._work(), told, pickle.HIGHEST_PROTOCOL)
+            with open(writing, "wb") as pipe:
+                pickle.dump(self._work(), pipe, pickle.HIGHEST_PROTOCOL)
         finally:
             os._exit(0)
 
@@ -70,8 +70,8 @@ class Beside(Closing, Generic[Outcome]):
         """What ``work`` returns; raises what it raises."""
         if not self._child:
             return self._work()
-        with open(self._ends[0], "rb", closefd=False) as told:
-            data = told.read()
+        with open(self._ends[0], "rb", closefd=False) as pipe:
+            data = pipe.read()
         self.close()
         try:
             outcome: Outcome = pickle.loads(data)  # of a fork of our own

@@ -12,7 +12,8 @@ from typing import Final
 from shardproof.diagnosis.search import told_otherwise
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.schedule.instances import Unrolled
-from shardproof.engine.simulation.simulate import Simulation, outright
+from shardproof.engine.simulation.simulate import Simulation
+from shardproof.engine.simulation.true_size import outright
 from shardproof.engine.specification.gradients import Derived
 from shardproof.engine.storage.closing import Closing
 from shardproof.partition.stages.partition import Partition

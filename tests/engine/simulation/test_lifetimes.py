@@ -10,7 +10,8 @@ from shardproof.engine.plan.expectations import LOSS
 from shardproof.engine.schedule.instances import Unrolled
 from shardproof.engine.schedule.unroll import unroll
 from shardproof.engine.simulation.lifetimes import Evaluated, last_uses, most_at_once
-from shardproof.engine.simulation.simulate import confirmed, outright, simulate
+from shardproof.engine.simulation.simulate import simulate
+from shardproof.engine.simulation.true_size import confirmed, outright
 from shardproof.engine.specification.demands import demands
 from shardproof.engine.specification.gradients import Derived
 from shardproof.partition.stages.partition import partition

@@ -11,7 +11,7 @@ import pytest
 from shardproof.diagnosis.search import GRADIENT_NAME
 from shardproof.engine.findings import Finding
 from shardproof.engine.plan.ir import Plan
-from shardproof.engine.simulation.simulate import outright
+from shardproof.engine.simulation.true_size import outright
 from shardproof.partition.stages.partition import partition
 from shardproof.run import beside, early
 from shardproof.run.beside import Beside
