@@ -53,3 +53,22 @@ def test_numbers_are_those_that_integers_give() -> None:
     assert own.__add__("3") is NotImplemented
     with pytest.raises(ZeroDivisionError):
         own // 0
+
+
+def test_numbers_of_ranks_are_compared_with_each_other() -> None:
+    splits = Splits(lambda path: path == __file__)
+    rank = Watched.of(5, {r: r for r in range(8)}, splits)
+    place = Watched.of(1, {r: r // 4 for r in range(8)}, splits)
+    assert rank % 4 == place
+    assert splits.found == {(0, 5): None}
+    assert rank != place
+    assert splits.found == {(0, 5): None, (0,): None}
+
+
+def test_numbers_of_ranks_are_compared_with_constants() -> None:
+    splits = Splits(lambda path: path == __file__)
+    rank = Watched.of(5, {r: r for r in range(8)}, splits)
+    assert rank + 1 == 6.0
+    assert rank < 6
+    assert rank >= 0
+    assert splits.found == {(5,): None, (6, 7): None}
