@@ -163,8 +163,8 @@ def function(operator: str, parameters: str, *, commutes: bool = False) -> Funct
 def rewritten(rewrite: Rewrite, parameters: str) -> Function:
     """A function whose operands and attributes ``rewrite`` computes from the arguments.
 
-    Example: ``rewritten(add, "input other alpha out")`` is ``torch.add``, of which alpha may be a
-    factor of either operand.
+    Example: ``rewritten(add, "input other alpha out")`` is ``torch.add``: ``add(2, x, alpha=3)`` is
+    ``affine`` of x with factor 3 and shift 2, which no row of `function` says.
     """
     return Function("", tuple(Parameter(name, name) for name in parameters.split()), False, rewrite)
 

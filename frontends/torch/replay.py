@@ -79,7 +79,8 @@ class World:
 
 
 def real(dtype: str) -> torch.dtype:
-    """Floating types as float64: rounding is no matter here.
+    """The element type in which a replay computes: float64 for all floating types, since rounding
+    is no matter here.
 
     Example: "bfloat16" is ``torch.float64``, "int64" stays; "nn" is refused.
     """
