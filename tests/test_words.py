@@ -95,6 +95,7 @@ WITH_EXAMPLES: frozenset[str] = frozenset(
         "engine/storage/",
         "engine/system/",
         "partition",
+        "shardproof",
     }
 )
 

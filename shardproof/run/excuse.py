@@ -14,6 +14,9 @@ from shardproof.partition.stages.partition import Partition
 def stand_in(result: Partition, simulation: Simulation) -> Assumption | None:
     """A stand-in that a difference may come from; None: some output differs that depends on none.
 
+    Example: an attention kernel with a stand-in, and a loss that differs: the assumption about the
+    kernel; but for a difference in a table that no kernel reads, none.
+
     A stand-in that is about a named input is one for what depends on that input; any other may be
     one for everything.
     """

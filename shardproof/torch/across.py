@@ -18,7 +18,11 @@ RESERVED_BYTES = 1 << 30
 
 
 class Asked(NamedTuple):
-    """What every task needs to capture one rank."""
+    """What every task needs to capture one rank.
+
+    Example: ``Asked(parallel, 64, {"x": tensor((8, 16))}, {"w": tensor((16, 16))}, Limits(600.0, 8
+    << 30))``.
+    """
 
     step: Callable[[Job], Any]
     world_size: int
@@ -29,7 +33,10 @@ class Asked(NamedTuple):
 
 def record(request: Asked, ranks: Sequence[int], settings: Settings) -> list[trace.Trace]:
     """The traces of ``ranks``, each captured by a task of its own; what is wrong with the step is
-    raised here.  Nodes need the step's modules, and torch."""
+    raised here.  Nodes need the step's modules, and torch.
+
+    Example: ranks 0 to 7 of a world of 64, on as many nodes as have a CPU and 1 GiB free.
+    """
     from shardproof.cluster.on_ray.tasks import spread
 
     contents = spread(_one, request, lambda _: list(ranks), settings, RESERVED_BYTES)
