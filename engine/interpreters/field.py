@@ -31,6 +31,9 @@ MASK = -1
 class FieldInterpreter(ArrayInterpreter):
     """Entries are int64 residues modulo ``prime``, or `MASK`.
 
+    Example: with seed 0, ``exp`` of 0 is 1, as the law has it, and ``exp`` of 5 is 1146292674, a
+    hash.
+
     Elementwise functions, indicators (one-hot) and choices are keyed hashes of their arguments; at
     0 and 1 a function has the value that a law gives it (exp(0) and inv(1) are 1).
     A maximum is the entry that comes last in a random order of the field: like the real maximum
