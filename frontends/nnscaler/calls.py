@@ -32,7 +32,7 @@ class Drawn:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class SharedInput:
     """An operand that both sides hold alike, whatever it is: numbers of a function of which nothing
     is known."""
 
@@ -58,7 +58,7 @@ class Composed:
     where there are several.
     """
 
-    operands: tuple[Tensor | Drawn | Held, ...]
+    operands: tuple[Tensor | Drawn | SharedInput, ...]
     steps: tuple[Step, ...]
     assumed: tuple[str, ...] = ()
     results: tuple[int, ...] = ()

@@ -21,7 +21,7 @@ class Splits:
 
     def __init__(self, own: Callable[[str], bool]) -> None:
         self.own = own
-        self.found: dict[tuple[int, ...], None] = {}
+        self.minorities: dict[tuple[int, ...], None] = {}
         self._known: set[tuple[str, object, int]] = set()
 
     def seen(self, values: Values, kind: str, other: object, holds: Callable[[int], bool]) -> None:
@@ -36,7 +36,7 @@ class Splits:
         false = [rank for rank, value in values.items() if not holds(value)]
         fewer = min(true, false, key=len)
         if fewer:
-            self.found.setdefault(tuple(sorted(fewer)))
+            self.minorities.setdefault(tuple(sorted(fewer)))
 
 
 class Watched(int):
