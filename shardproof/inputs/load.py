@@ -30,8 +30,8 @@ CONSTANT: Final = "constant"
 def load_plan(single: Path | Plan, parallel: Path | None, assumptions: Assumptions) -> Plan:
     """The plan with both sides; raises `InvalidInput`, naming the file and the place in it.
 
-    Example: two nnScaler plans are one; a folder of ``shardproof plan`` is given alone, and with a
-    second file is refused.
+    Example: two files of a planner are one plan; a folder of ``shardproof plan`` is given alone,
+    and with a second file is refused.
     """
     if isinstance(single, Plan):
         where = printable(single.name, 400)
