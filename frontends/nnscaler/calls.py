@@ -40,7 +40,7 @@ class SharedInput:
     """An operand that both sides hold alike, whatever it is: numbers of a function of which nothing
     is known.
 
-    Example: ``Held("result 0 of operand 1 of mixed()", (3,))``.
+    Example: ``SharedInput("result 0 of operand 1 of mixed()", (3,))``.
     """
 
     name: str
