@@ -29,7 +29,7 @@ def stand_in(result: Partition, simulation: Simulation) -> Assumption | None:
         if not comparison.differs:
             continue
         single = _inputs([result.plan.single], result.single.unrolled, [comparison.demand.expected])
-        values = [v for part in comparison.demand.held for v in part.tensors]
+        values = [v for part in comparison.demand.sums for v in part.tensors]
         names = single | _inputs(result.plan.programs, result.parallel.unrolled, values)
         left = [a for a in assumptions if a.about not in known or a.about in names]
         if not left:

@@ -32,7 +32,7 @@ def optional(result: Partition, answers: Answers) -> list[Finding]:
         if demand.kind == PARTIAL:
             continue
         what = row_name(demand.kind, demand.name)
-        values = [v for term in demand.held for v in term.tensors]
+        values = [v for term in demand.sums for v in term.tensors]
         if not conclusion.holds:
             message = f"{what} is not what is expected: {conclusion.message}"
         elif _proved(result, answers, [demand.expected], values):

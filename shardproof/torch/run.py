@@ -89,7 +89,7 @@ def chosen(
 
     def record(wanted: Sequence[int]) -> list[Trace]:
         if cluster is not None:
-            request = across.Asked(parallel, world_size, batch, full, limits)
+            request = across.CaptureRequest(parallel, world_size, batch, full, limits)
             return across.record(request, wanted, cluster)
         return capture(parallel, world_size, wanted, batch, full, limits)
 
