@@ -67,7 +67,7 @@ def _own(attrs: Mapping[str, Attr]) -> dict[str, Attr]:
 
 
 def loss_changed(plan: Plan, rng: Random) -> Mutation | None:
-    """A loss that is not one, that counts twice, or another number in its place.
+    """Another loss: none, one that counts twice, another tensor in its place or beside it.
 
     Example: "the loss of forward on stage 0 and loss.sum (70) are two", so that the gradient of the
     sum before its division is added.

@@ -130,7 +130,7 @@ def receiver(program: ProgramBuilder, into: BodyBuilder, peer: int, name: str) -
 def schedule(
     program: ProgramBuilder, parts: Sequence[Part], stage: int, stages: int, microbatches: int
 ) -> None:
-    """Issue all calls of a stage.
+    """Issue all calls of a stage in the order of the interleaved pipeline.
 
     Example: two stages with two parts each: a stage receives by calls of their own, in the order in
     which its neighbour sends, just before it needs the first of them.
