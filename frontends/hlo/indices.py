@@ -257,7 +257,8 @@ def ids_after_move(
 
 
 def own_axes(shape: Shape) -> tuple[int, ...]:
-    """The axes of ids that are an input themselves: dimensions of one position are not counted.
+    """The axes of ids that are a tensor of the body as it is: dimensions of one position are not
+    counted.
 
     Example: of shape (4, 1, 6), (0, -1, 2).
     """
