@@ -94,7 +94,7 @@ def unlisted(cells: Sequence[Any]) -> Finding:
 
 
 def are_listed(value: object) -> bool:
-    """Whether this is a list of what `listed` gives.
+    """Whether a value is a list of what `listed` gives.
 
     Example: ``[]`` is one, and nine cells with the ranks ``[0, 1]`` are; with the ranks ``[True]``
     they are none, since a truth value is no rank.

@@ -27,10 +27,10 @@ from shardproof.engine.simulation.simulate import (
     TOLERANCE,
     Comparison,
     Simulation,
-    confirmed,
     simulate,
     simulate_again,
 )
+from shardproof.engine.simulation.true_size import confirmed
 from shardproof.engine.specification.conclusions import row_name
 from shardproof.engine.specification.demands import Demand
 from shardproof.partition.stages.partition import Partition
@@ -150,7 +150,8 @@ class Examples:
         """What ranks have of the first input or result of a divergence that is not what it should
         be;
         ``state``: the plan in which it was seen."""
-        if self.simulation is None or self.simulation.failure:
+        if self.simulation is None or self.simulation.failure or not self.simulation.sides:
+            # A difference that was confirmed at true size has kept no other values.
             return ()
         before = self.simulation if state is self.result else self._run(state)
         if before is None or before.failure:

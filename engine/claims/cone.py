@@ -151,7 +151,7 @@ def _has_power(nodes: NodeTable, number: int) -> bool:
 
 
 def compares(nodes: NodeTable, here: Cone) -> bool:
-    """Whether a claim reads what compares positions.
+    """Whether a claim reads a causal mask or order, which compare positions.
 
     Example: a claim of masked attention scores reads ``causal mask``, that of a linear layer does
     not.
@@ -187,7 +187,8 @@ def lawful(nodes: NodeTable, here: Cone, operator: str) -> bool:
 
 
 def exponentials(nodes: NodeTable, here: Cone) -> bool:
-    """Whether a claim reads several exponentials, which may be one's addends apart.
+    """Whether a claim reads several exponentials, or one with a negative factor: that of a sum may
+    be the product of others.
 
     Example: a claim that reads ``exp(n3)`` and ``exp(n4)`` does, and one that reads ``exp(-1*n3)``.
     """

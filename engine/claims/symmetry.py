@@ -149,11 +149,14 @@ def follow(
     zero: Any,
     require: Require = require_equal,
 ) -> bool:
-    """Whether all nodes move as wholes; each view comes with the distance that its n-th interval
-    moves (intervals of the dimensions, fixed intervals, parts).
+    """Whether every node moves by one vector in all views, also through the definitions that are
+    read.
 
     Example: the columns of ``x`` and of ``w``, and the range of the partial sum of ``y = x wᵀ``,
     which all begin 8 further on with each rank: one vector for each node, True.
+
+    Each view comes with the distance that its n-th interval moves (intervals of the dimensions,
+    fixed intervals, parts).
 
     ``require``: what is done where distances have to be equal; one that does not raise goes on.
     """
@@ -224,11 +227,14 @@ def is_uniform(
     axis: str,
     step: int,
 ) -> bool:
-    """Whether what the members along a joined coordinate keep of dimension ``dim`` is one claim,
-    moved; ``claim``: (inputs, outputs); the next member's piece begins ``step`` further on.
+    """Whether the claims of the members along a joined coordinate, the ranks of a scatter, are one
+    claim, moved.
 
     Example: of a reduce-scatter of 4 rows to two ranks, rank ``tp`` keeps ``a0[<2*tp> +2 of 4]``:
     one claim, 2 rows further on.
+
+    Each keeps a part of dimension ``dim``, and the next member's begins ``step`` further on;
+    ``claim``: (inputs, outputs).
     """
     views = []
     for lineage in claim[0]:

@@ -91,7 +91,7 @@ class Weighted:
 
 
 def exact(data: NDArray[Any]) -> Weighted:
-    """The array with every position representing itself.
+    """An array with every position representing itself.
 
     Example: of an array of shape (2, 3) the dimensions ``((1, 1),)`` and ``((1, 1, 1),)``.
     """
@@ -107,7 +107,7 @@ def unit(size: int) -> Dim:
 
 
 def count(dim: Dim) -> int:
-    """The number of representatives.
+    """The number of representatives of a dimension.
 
     Example: ``((2,), (1, 1))`` has 2, which stand for 4 positions.
     """
@@ -115,7 +115,7 @@ def count(dim: Dim) -> int:
 
 
 def is_exact(dim: Dim) -> bool:
-    """Whether every position represents itself alone.
+    """Whether every position of a dimension represents itself alone.
 
     Example: ``((1, 1),)`` is, ``((2,), (1, 1))`` is not.
     """
@@ -123,7 +123,7 @@ def is_exact(dim: Dim) -> bool:
 
 
 def weights(dim: Dim) -> tuple[int, ...]:
-    """How many positions each representative stands for.
+    """How many positions each representative of a dimension stands for.
 
     Example: of ``((2, 3), (1, 1))`` (2, 2, 3, 3).
     """
@@ -248,7 +248,7 @@ def regroup(dims: Sequence[Dim], sizes: Sequence[int]) -> tuple[Dim, ...]:
 
 
 def narrow(dim: Dim, start: int, size: int) -> tuple[Dim, slice]:
-    """Positions [start, start + size), and the representatives that they have.
+    """Positions [start, start + size) of a dimension, and the representatives that they have.
 
     Example: positions [4, 6) of ``((4, 4),)`` are ``((2,),)``, of the representative at 1.
 
@@ -300,7 +300,7 @@ def _narrow_joined(factor: Joined, start: int, size: int) -> tuple[Dim, slice]:
 
 
 def adjoin(dims: Sequence[Dim]) -> Dim:
-    """Dimensions one after the other.
+    """Dimensions one after the other, as one dimension.
 
     Example: ``((2, 2),)`` and ``((4,),)`` are ``((2, 2, 4),)``.
     """

@@ -68,10 +68,12 @@ Entry = Term | Masked
 
 @dataclass(frozen=True)
 class TermInterpreter(ArrayInterpreter):
-    """Entries are terms of ``table``, or `MASKED`.
+    """Tensors of terms, for the solvers.
 
     Example: ``linear`` of [[x0, x1]] and [[w0, w1]] is [[x0 * w0 + x1 * w1]], and the maximum of x0
     and x1, in either order, is ``max2(x0, x1)``.
+
+    Entries are terms of ``table``, or `MASKED`.
 
     Functions are uninterpreted: elementwise ones by name, "max<n>" of n distinct entries ordered
     by uid (a maximum of maxima is the maximum of all), "is" of an id and an absolute position,

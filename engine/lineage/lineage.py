@@ -124,9 +124,11 @@ class Place(NamedTuple):
 
 
 class Addend(NamedTuple):
-    """``view`` is of the positions that ``places`` leave: all, if there are none.
+    """A term of a lineage: ``factor`` times a view of a node, or of part of the node's sum.
 
     Example: ``1/2*n5[a0[16]] part #3[0 +8 of 16]`` is half of node 5, of which half is summed.
+
+    ``view`` is of the positions that ``places`` leave: all, if there are none.
     """
 
     factor: Fraction

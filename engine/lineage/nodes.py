@@ -26,12 +26,15 @@ from shardproof.engine.lineage.expressions import (
 
 
 class Reduction(NamedTuple):
-    """What is partial.  ``kind``: "sum" or "max": the reduction of ``node`` over its definition's
-    label ``where``; "via": ``node`` is linear in its operand ``where``, which is partial in
-    ``inner``.
+    """What a value is partial in: the sum or the maximum that a node is, or that of one of its
+    operands.
 
     Example: ``Reduction("sum", 3, 1)``, ``sum over b in n3``: of a matrix product ``n3 =
     einsum(n1[a:4, b:16], n2[c:8, b:16] -> a c)`` the sum over ``b``.
+
+    ``kind``: "sum" or "max": the reduction of ``node`` over its definition's
+    label ``where``; "via": ``node`` is linear in its operand ``where``, which is partial in
+    ``inner``.
     """
 
     kind: str

@@ -36,7 +36,7 @@ def of_dim(addend: Addend, dim: int) -> tuple[Place, ...]:
 
 
 def normal(places: Iterable[Place]) -> tuple[Place, ...]:
-    """Places in order, without those that leave everything.
+    """Places in order of dimension and extent, without those that leave everything.
 
     Example: of ``1[0 +8 of 8]`` and ``0[8 +8 of 16]`` the latter alone.
     """

@@ -42,7 +42,7 @@ def collect(addends: Sequence[Addend]) -> list[Addend]:
 
 
 def root_kinds(nodes: NodeTable, partials: Sequence[PartialRange]) -> set[str]:
-    """Whether parts are of sums or of maxima.
+    """Whether partial ranges are of sums or of maxima, perhaps inside of an operand.
 
     Example: of ``#0[<8*tp> +8 of 16]``, where #0 is ``sum over b in n3``, {"sum"}; so it is of a
     reduction that is #0 in an operand of another node.

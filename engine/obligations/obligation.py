@@ -57,9 +57,9 @@ SCATTERS: Mapping[str, str] = {
 
 
 class Obligation(NamedTuple):
-    """Equalities that have to hold for all values of the symbols.  ``applications``: what the
-    operator takes functions of that are undefined somewhere, as applications; laws may leave none
-    of them in the equalities.
+    """What a claim says at small size: equalities that have to hold for all values of the symbols.
+    ``applications``: what the operator takes functions of that are undefined somewhere, as
+    applications; laws may leave none of them in the equalities.
 
     Example: of a linear layer, ``v0 * v4 + v1 * v5 == v4 * v0 + v5 * v1`` and so on, an equality
     for each represented entry, where ``symbols`` says that v0 is n3[0, 0].

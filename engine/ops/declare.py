@@ -35,7 +35,7 @@ Backward = Callable[[Interpreter[Any], Sequence[Any], Sequence[Any], Attrs], Seq
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One declaration.
+    """The declaration of an operator.
 
     Example: ``OPERATORS["linear"]`` has the signature ``... k+, n k+ -> ... n``, the operands x,
     weight and perhaps bias, and no backward code of its own.
@@ -210,7 +210,7 @@ def understood(name: str, count: int, attrs: Attrs, own: frozenset[str] = _OWN) 
 
 
 def apply_forward(r: Interpreter[Any], name: str, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
-    """The outputs of operator ``name`` in reading ``r``.
+    """The outputs of operator ``name`` as the interpreter ``r`` computes them.
 
     Example: over floats ``linear`` of [[1, 2]] and [[3, 4], [5, 6]] is [[11, 17]].
     """

@@ -104,9 +104,9 @@ def applied(
     apart: bool = False,
     whole: AbstractSet[Term] = frozenset(),
 ) -> Term:
-    """A function of a term.  ``apart``: the exponential of a sum is the product of exponentials;
-    that of one of ``whole``, a sum over positions, is one; and a constant is taken out of a
-    reciprocal.
+    """A function of a term, as the laws of this module write it.  ``apart``: the exponential of a
+    sum is the product of exponentials; that of one of ``whole``, a sum over positions, is one; and
+    a constant is taken out of a reciprocal.
 
     Example: ``inv`` of ``exp(x)`` is ``exp(-1 * x)``, ``inv`` of ``sqrt(x)`` is ``rsqrt(x)``,
     ``exp`` of 0 is 1.

@@ -14,7 +14,7 @@ from shardproof.engine.plan.ir import Plan
 
 
 def listing() -> list[dict[str, Any]]:
-    """Every declared operator, by name.
+    """Every declared operator as plain data, by name.
 
     Example: the first one is ``abs``; see the module.
     """
@@ -22,7 +22,8 @@ def listing() -> list[dict[str, Any]]:
 
 
 def described(name: str) -> dict[str, Any]:
-    """One operator; raises `engine.errors.Unsupported`, which names what is near.
+    """One declared operator as plain data; raises `engine.errors.Unsupported`, which names what is
+    near.
 
     Example: of ``linaer``, "operator linaer is not declared (near: linear)".
     """

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def check_selection(experts: int, selection: Selection) -> None:
-    """Raise `ShapeMismatch` unless so many experts can be chosen.
+    """Raise `ShapeMismatch` unless a selection can be made among so many experts.
 
     Example: 2 of the best of 4 groups of 6 experts are refused: 6 cannot be divided by 4.
     """

@@ -55,7 +55,7 @@ class Assumption:
 
 
 def texts(assumptions: Iterable[Assumption]) -> tuple[str, ...]:
-    """The sentences alone.
+    """The sentences of assumptions, in their order.
 
     Example: ``("numbers are real: rounding and casts change nothing", ...)``.
     """
@@ -63,7 +63,7 @@ def texts(assumptions: Iterable[Assumption]) -> tuple[str, ...]:
 
 
 def unstated(assumptions: Iterable[Assumption]) -> tuple[Assumption, ...]:
-    """Those that neither the plan nor the user states.
+    """The assumptions that neither the plan nor the user states.
 
     Example: of "numbers are real" (default) and "the single-device loss is the mean ... (--assume)"
     (stated) the former.
@@ -72,7 +72,7 @@ def unstated(assumptions: Iterable[Assumption]) -> tuple[Assumption, ...]:
 
 
 def beyond_strict(assumptions: Iterable[Assumption]) -> tuple[Assumption, ...]:
-    """Those that a strict proof may not rest on.
+    """The assumptions that a strict proof may not rest on.
 
     Example: a fused kernel taken for the operator that it stands in for ("stand-in"), but not what
     the framework documents ("framework").
@@ -81,7 +81,7 @@ def beyond_strict(assumptions: Iterable[Assumption]) -> tuple[Assumption, ...]:
 
 
 def left_out(assumptions: Iterable[Assumption]) -> tuple[Assumption, ...]:
-    """Those with which there is no proof of the whole program.
+    """The assumptions with which there is no proof of the whole program.
 
     Example: an output of the program that no demand is about ("not compared").
     """
@@ -110,7 +110,7 @@ def unlisted(cells: Sequence[Any]) -> Assumption:
 
 
 def are_listed(value: object) -> bool:
-    """Whether this is a list of what `listed` gives.
+    """Whether a value is a list of what `listed` gives.
 
     Example: ``[["default", "batch", "", "both sides read the same batch"]]`` is one; with "likely"
     in the place of "default", which is none of `KINDS`, it is none.

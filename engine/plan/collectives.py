@@ -92,7 +92,7 @@ class Attribute(NamedTuple):
 
 
 class Collective(NamedTuple):
-    """One declaration.
+    """The declaration of a collective, or of whatever else moves values.
 
     Example: ``TABLE["all_gather"]`` has the effect ``GATHER``, one operand, one result, and
     ``joins`` the attribute ``dim``.

@@ -33,7 +33,7 @@ def is_rounding(a: object, b: object) -> bool:
 
 
 def exact(value: object) -> Fraction | None:
-    """A number among attributes; None for anything else.
+    """An attribute's number, exactly; None for an attribute that is none.
 
     Example: 1/8 of ``Fraction(1, 8)``, None of True and of ``"sum"``.
     """
@@ -93,7 +93,8 @@ def statement(plan: Plan) -> tuple[Assumption, ...]:
 
 
 def attribute(plan: Plan, rounded: Rounded) -> object:
-    """What the plan has now where a constant was replaced; None where it has no such place.
+    """The constant that is now where another one was replaced; None where the plan has no such
+    place.
 
     Example: of ``Rounded(0, 0, 5, "other", value)`` the ``other`` of operator 5 of body 0 of
     parallel program 0.
@@ -117,7 +118,7 @@ def printed(value: Fraction) -> str:
 
 
 def listed(rounded: Rounded) -> list[Any]:
-    """A replacement as plain data.
+    """The replacement of a constant as plain data.
 
     Example: ``Rounded(0, 0, 5, "other", Fraction(1, 10))`` is ``[0, 0, 5, "other", "1/10"]``.
     """
@@ -134,7 +135,7 @@ def unlisted(cells: Sequence[Any]) -> Rounded:
 
 
 def are_listed(value: object) -> bool:
-    """Whether this is a list of what `listed` gives.
+    """Whether a value is a list of what `listed` gives.
 
     Example: ``[[0, 0, 5, "other", "1/10"]]`` is one; with ``"2/20"``, which is not in lowest terms,
     it is none.

@@ -36,7 +36,7 @@ Shape = tuple[int, ...]
 
 
 def table(plan: Plan) -> tuple[Expectation, ...]:
-    """The rows of a plan, in a fixed order.
+    """All that must hold of a plan: the rows of its table, in a fixed order.
 
     Example: of two replicas with one parameter ``w``, a row of the loss with the addend
     ``sum(mb) sum(dp)``, and a row of the gradient of ``w`` at (0, 0), which all ranks have to have.

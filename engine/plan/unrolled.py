@@ -31,7 +31,8 @@ MOST_ALONG_ONE: Final = 400_000
 
 
 def separable(plan: Plan) -> list[str]:
-    """Axes along which every program can be taken apart: the batch is not divided along them.
+    """Axes along which ranks can be written out: every program has them, and the batch is not
+    divided along them.
 
     Example: of a plan with the axes ``dp`` and ``tp`` whose replicas lie along ``dp``, ``["tp"]``.
     """

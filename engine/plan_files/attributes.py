@@ -25,7 +25,7 @@ Row = tuple[str, str, tuple[int, ...]]
 
 
 class Encoder:
-    """Collects rows; equal values of equal kinds share one.
+    """Attribute values as rows of a table; equal values of equal kinds share one.
 
     Example: ``(2, Fraction(1, 2))`` is row 2, ``("tuple", "", (0, 1))``, after
     ``("integer", "2", ())`` and ``("fraction", "1/2", ())``.

@@ -46,7 +46,7 @@ from shardproof.engine.plan.ir import (
 
 
 def plan_text(plan: Plan) -> str:
-    """All of a plan.
+    """A plan as text.
 
     Example: the first line is ``plan "column parallel" loss=sum microbatches=1 replicas=()``; see
     the module.
@@ -124,7 +124,7 @@ def _plan(plan: Plan) -> Iterator[str]:
 
 
 def program_lines(word: str, program: Program) -> Iterator[str]:
-    """A program; ``word`` is its side.
+    """The lines of a program; ``word`` is its side.
 
     Example: ``program "ranks" axes: tp=2*1``, then
     ``parameter "w" float32[2, 8] of [4, 8] at (<2*tp>, <0>)``, then its bodies and calls.

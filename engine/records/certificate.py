@@ -84,7 +84,8 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 def write_certificate(folder: Path, certificate: Certificate) -> None:
-    """Write it; raises `InvalidInput` if it is none, or cannot be written.
+    """Write the certificate of the run in ``folder``; raises `InvalidInput` if it is none, or
+    cannot be written.
 
     Example: one with the verdict "maybe" is refused with "the verdict 'maybe' is none of a
     certificate".

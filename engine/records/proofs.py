@@ -29,7 +29,8 @@ def digest(text: str) -> str:
 
 
 def encode_proofs(proofs: Sequence[tuple[ProofEntry, str]]) -> bytes:
-    """The file of the proofs that there are; raises `InvalidInput` for what it cannot hold.
+    """The table of the proofs that there are, as a file; raises `InvalidInput` for what it cannot
+    hold.
 
     Example: of two templates of which the first one has a proof, a table of one row, (0, proof).
     """

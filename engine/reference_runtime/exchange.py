@@ -63,8 +63,8 @@ def exchanged(
     members: Sequence[tuple[Op, T | None]],
     root: Attr,
 ) -> list[list[T]]:
-    """The outputs of every member, in the order of ``ranks``; ``root``: the rank that the members
-    name as the root.
+    """What every member has after a collective, in the order of ``ranks``; ``root``: the rank that
+    the members name as the root.
 
     Example: a ``reduce_scatter`` of [1, 2] and [3, 4] along dimension 0 is [4] on the first and [6]
     on the second rank.

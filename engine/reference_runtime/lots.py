@@ -52,11 +52,13 @@ def _extents(dims: tuple[Dim, ...]) -> tuple[Extent, ...]:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Lot:
-    """``data``: one array of representatives per rank (one for all, where all have the same);
-    ``dims``: what they represent, as in `engine.interpreters.dims`.
+    """One tensor of every rank of a crew.
 
     Example: two ranks' vectors of 8 entries are one array of shape (2, 8); a parameter that both
     have, one of shape (1, 8).
+
+    ``data``: one array of representatives per rank (one for all, where all have the same);
+    ``dims``: what they represent, as in `engine.interpreters.dims`.
     """
 
     data: Array
@@ -75,7 +77,7 @@ class Lot:
 
 
 def exact(data: Array) -> Lot:
-    """One array for all ranks, every position representing itself.
+    """A tensor that all ranks have, every position representing itself.
 
     Example: [1, 2] is the array [[1, 2]].
     """
@@ -83,7 +85,7 @@ def exact(data: Array) -> Lot:
 
 
 def together(lots: Sequence[Lot]) -> Lot:
-    """The lot of ranks that have these.
+    """The lots of single ranks as one lot.
 
     Example: those of [1, 2] and of [3, 4] are [[1, 2], [3, 4]].
     """

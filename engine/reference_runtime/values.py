@@ -123,7 +123,7 @@ def loaded(program: Program, number: int) -> tuple[tuple[int, ...], str]:
 
 
 def classes(program: Program) -> int:
-    """How many ids there are: what fits the smallest table.
+    """How many different ids are drawn: as many as the smallest embedding has rows.
 
     Example: with embeddings of 1,000 words and of 128 positions 128; without any 8.
     """

@@ -33,7 +33,7 @@ Waits = tuple[int, Op]
 def deadlock(
     programs: Sequence[Program], matching: Matching, *, synchronous: bool = False
 ) -> Finding | None:
-    """Run the order of communication alone; a finding if ranks wait for each other.
+    """The finding that ranks wait for each other, if they do, by the order of communication alone.
 
     Example: two ranks that both receive before they send: "ranks [0, 1] wait for each other; rank 0
     waits in recv"; two that both send first do so only with ``synchronous``.

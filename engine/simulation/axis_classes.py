@@ -75,8 +75,8 @@ def _alike(dims: Sequence[Factors], sizes: Sequence[int]) -> int:
 
 
 class Axes:
-    """All classes of a plan.  Methods that relate dimensions raise `ShapeMismatch` where true
-    sizes do not fit.
+    """All axes of a plan, as classes of factors.  Methods that relate dimensions raise
+    `ShapeMismatch` where true sizes do not fit.
 
     Example: ``axis = axes.new()``, then ``axes.factor(axis, 16)`` and ``axes.factor(axis, 8)``: two
     dimensions of one axis.

@@ -35,7 +35,7 @@ NEGATIVE = 0.25
 
 
 def read_by(operator: str, position: int, unrolled: Unrolled) -> frozenset[str]:
-    """Names of what an operator reads at one position of its inputs.
+    """Names of the tensors that an operator reads at one position of its inputs.
 
     Example: ``linear`` reads w1 and w2 at position 1.
     """

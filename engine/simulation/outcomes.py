@@ -22,12 +22,14 @@ Array = NDArray[Any]
 
 
 class Outcome(NamedTuple):
-    """``expected``: the single-device values of the box (None: zero); ``addends``: what a rank has,
-    (weight, values) to be added up (none: nothing was computed); ``at``: the rank's position along
-    axes that were expanded.
+    """What both sides have of one demand, on one rank.
 
     Example: of the loss of the first rank ``at`` is ``()``, ``expected`` ``[-1.19]`` and
     ``addends`` ``((1, [-1.19]),)``.
+
+    ``expected``: the single-device values of the box (None: zero); ``addends``: what a rank has,
+    (weight, values) to be added up (none: nothing was computed); ``at``: the rank's position along
+    axes that were expanded.
     """
 
     demand: Demand

@@ -21,13 +21,11 @@ from shardproof.engine.plan.expectations import GRADIENT, LOSS
 from shardproof.engine.plan.ir import MICROBATCH, Plan
 from shardproof.engine.schedule.instances import Unrolled
 from shardproof.engine.simulation.inputs import Inputs, read_by
-from shardproof.engine.simulation.lifetimes import last_uses, most_at_once
 from shardproof.engine.simulation.outcomes import outcomes
 from shardproof.engine.simulation.replay import (
     Coordinates,
     Replay,
     count_instances,
-    count_members,
     needed_axes,
 )
 from shardproof.engine.simulation.small_shapes import Sizes, small_shapes
@@ -61,16 +59,6 @@ BUDGET = 6_000
 LARGE = 30_000
 #: Numbers in all tensors together, above which a plan cannot be simulated.
 MOST_ENTRIES = 200_000_000
-#: The same for those that a plan has at one time that is run at the true size of its indexed axes,
-#: to confirm a difference.
-MOST_CONFIRMED = 40_000_000
-#: Numbers that such a plan computes in all.
-MOST_COMPUTED = 1_000_000_000
-#: Why a difference of another plan is not sought in the plan itself.
-TOO_LARGE = (
-    "a difference was seen at fewer classes, experts or positions only, and the plan counts these; "
-    "at their true number it is too large to be run"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +199,7 @@ def simulate(
         unsupported = (*single.unrolled.unsupported, *parallel.unsupported)
         return Simulation(failure=unsupported[0].message)
     every = demands(plan, single, parallel)
-    needed = needed_axes(plan.programs, parallel)
-    needed |= {axis for demand in every for start in demand.offset for axis in start.axes}
+    needed = expanded_axes(plan, parallel, every)
     losses = [demand for demand in every if demand.kind == LOSS]
     if losses and len(single.unrolled.instances) + len(parallel.instances) > LARGE:
         result = simulate_along(plan, single, parallel, needed, seed, more, of_losses=True)
@@ -249,26 +236,11 @@ def simulate_again(
     )
 
 
-def confirmed(
-    simulation: Simulation, plan: Plan, single: Derived, parallel: Unrolled
-) -> Simulation:
-    """A difference of another plan, sought in the plan itself: all indexed axes at their true
-    sizes, the others first at one position of each part, then at two.  Only what differed is
-    computed (of losses and others: the losses), and nothing is kept but that.  It says so in
-    ``failure`` if that is too large.  For example, a difference that was seen with 2 of 8 classes
-    is sought with all 8."""
-    apart = [c.demand for c in simulation.comparisons if c.differs and c.demand.required]
-    apart = [demand for demand in apart if demand.kind == LOSS] or apart
-    one, many = _needed(apart, single, parallel)
-    result = Simulation(expanded=simulation.expanded, failure=TOO_LARGE, seed=simulation.seed)
-    try:
-        sizes = small_shapes(plan, one, many, simulation.expanded, 1, demands=apart, whole=True)
-        for again in (sizes, sizes.again(per_shard=2)):
-            if not result.differs and _affordable(plan, one, many, again, apart):
-                result = _run(plan, one, many, again, simulation.seed, apart, forgetful=True)
-        return replace(result, sides={})
-    except (Unsupported, ShapeMismatch, InvalidInput) as error:
-        return Simulation(expanded=simulation.expanded, failure=str(error), seed=simulation.seed)
+def expanded_axes(plan: Plan, parallel: Unrolled, every: Sequence[Demand]) -> frozenset[str]:
+    """The axes along which something but the batch differs; for example ``{"tp"}`` where ranks hold
+    their columns of a matrix."""
+    offsets = {axis for demand in every for start in demand.offset for axis in start.axes}
+    return needed_axes(plan.programs, parallel) | offsets
 
 
 def _required(
@@ -279,19 +251,20 @@ def _required(
     if not of_losses:
         return required, single.unrolled, parallel
     required = [demand for demand in required if demand.kind == LOSS]
-    return required, *_needed(required, single, parallel)
+    return required, *cones(required, single, parallel)
 
 
-def _needed(
+def cones(
     demands: Iterable[Demand], single: Derived, parallel: Unrolled
 ) -> tuple[Unrolled, Unrolled]:
-    """What demands take of both sides."""
-    expected, combined = _values(demands)
+    """What demands take of both sides; for example the forward passes, of those of losses."""
+    expected, combined = values_of(demands)
     return _reaching(single.unrolled, expected), _reaching(parallel, combined)
 
 
-def _values(demands: Iterable[Demand]) -> tuple[set[int], set[int]]:
-    """The tensors of both sides that demands are about."""
+def values_of(demands: Iterable[Demand]) -> tuple[set[int], set[int]]:
+    """The tensors of both sides that demands are about; for example the single device's loss, and
+    that of each program."""
     demanded = list(demands)
     combined = {v for demand in demanded for term in demand.held for v in term.tensors}
     return {demand.expected for demand in demanded} - {-1}, combined
@@ -306,25 +279,6 @@ def _reaching(unrolled: Unrolled, values: Iterable[int]) -> Unrolled:
             needed.update(instance.inputs)
             rows.append(instance)
     return replace(unrolled, instances=rows[::-1], gradients=[])
-
-
-def _affordable(
-    plan: Plan, single: Unrolled, parallel: Unrolled, sizes: Sizes, demands: Sequence[Demand]
-) -> bool:
-    """Whether both sides can be run where only what demands are about is kept."""
-    expected, combined = _values(demands)
-    one = count_members([plan.single], single, 1, sizes.expanded)
-    many = count_members(plan.programs, parallel, plan.microbatches, sizes.expanded)
-    computed = at_once = 0
-    for side, recording, members, kept in (
-        (single, sizes.single, one, expected),
-        (parallel, sizes.parallel, many, combined),
-    ):
-        numbers = [n * m for n, m in zip(sizes.numbers(recording), members, strict=True)]
-        computed += sum(numbers)
-        ends = last_uses(side.instances, kept)
-        at_once = max(at_once, most_at_once(side.instances, ends, numbers))
-    return computed <= MOST_COMPUTED and at_once <= MOST_CONFIRMED
 
 
 def simulate_along(
@@ -350,7 +304,7 @@ def simulate_along(
             sizes = small_shapes(plan, one, many, expanded, 1, demands=required)
         if sizes.entries > MOST_ENTRIES:
             raise Unsupported(f"{sizes.entries} numbers after shrinking")
-        result = _run(plan, one, many, sizes, seed, required)
+        result = run_both(plan, one, many, sizes, seed, required)
         return replace(result, indexed=indexed, of_losses=of_losses, more=more)
     except ShapeMismatch as error:
         return Simulation(expanded=expanded, failure=str(error), impossible=True)
@@ -358,7 +312,7 @@ def simulate_along(
         return Simulation(expanded=expanded, failure=str(error))
 
 
-def _run(
+def run_both(
     plan: Plan,
     single: Unrolled,
     parallel: Unrolled,
@@ -368,7 +322,11 @@ def _run(
     *,
     forgetful: bool = False,
 ) -> Simulation:
-    """``forgetful``: no values are kept but those that demands are about."""
+    """Both sides on one random input, compared; ``forgetful``: no values are kept but those that
+    demands are about.
+
+    Example: with ``forgetful`` and the demands of losses, ``sides`` of the result have the losses
+    alone."""
 
     def evaluated(*, nudged: bool) -> tuple[Replay, Replay, dict[int, Floats]]:
         return _evaluated(
@@ -419,7 +377,7 @@ def _evaluated(
     )
     one = Replay([plan.single], single, sizes, sizes.single, inputs)
     many = Replay(plan.programs, parallel, sizes, sizes.parallel, inputs)
-    expected, combined = _values(demands)
+    expected, combined = values_of(demands)
     one.run(expected if forgetful else None)
     many.run(combined if forgetful else None)
     return one, many, {d.expected: one.get(d.expected, {}).data for d in demands if d.expected >= 0}

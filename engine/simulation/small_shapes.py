@@ -34,9 +34,9 @@ MOST_PER_SHARD = 8
 
 @dataclass(frozen=True, eq=False)
 class Sizes:
-    """The chosen sizes.  ``expanded``: slice coordinates along which data is distinct; along the
-    others one slice stands for all.  ``indexed``: the least that an indexed axis keeps per shard,
-    where that is more than ``per_shard``; ``whole``: it keeps its true size.
+    """The sizes at which a plan is evaluated.  ``expanded``: slice coordinates along which data is
+    distinct; along the others one slice stands for all.  ``indexed``: the least that an indexed
+    axis keeps per shard, where that is more than ``per_shard``; ``whole``: it keeps its true size.
 
     Example: a layer of [16, 8] of which two ranks have [8, 8] each is evaluated as [4, 2], ranks
     with [2, 2].
@@ -221,7 +221,7 @@ def small_shapes(
     *,
     whole: bool = False,
 ) -> Sizes:
-    """Sizes for both sides.
+    """A small size for every dimension of both sides of a plan.
 
     Example: a network of w1 [16, 8] and w2 [8, 16] on two ranks, with a batch of [12, 8], has 238
     numbers (`Sizes.entries`) in place of thousands.

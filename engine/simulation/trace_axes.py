@@ -313,8 +313,8 @@ RULES: Mapping[Effect, Callable[[Recorder, Instance, Sequence[Recorded]], Record
 
 
 def same(instance: Instance, operands: Hashable) -> Hashable:
-    """Equal for instances of one operator with one set of attributes that are ``operands`` the
-    same; None for an instance that is more than its operator.
+    """A key that is equal for instances of one operator with one set of attributes that are
+    ``operands`` the same; None for an instance that is more than its operator.
 
     Example: two ``concat`` along dimension -1 of tensors of the same dimensions are; an all-reduce
     gives None.
@@ -329,7 +329,7 @@ def same(instance: Instance, operands: Hashable) -> Hashable:
 
 @contextmanager
 def located(instance: Instance, programs: Sequence[Program]) -> Iterator[None]:
-    """Errors inside name the operator, its layer and its rank.
+    """A context in which errors name the operator, its layer and its rank.
 
     Example: "rank 0: concat in h.1: no rule".
     """
@@ -347,7 +347,8 @@ def located(instance: Instance, programs: Sequence[Program]) -> Iterator[None]:
 
 
 def scalar(shape: tuple[int, ...]) -> Recorded:
-    """The loss, or its gradient; raises `ShapeMismatch` for more than one element.
+    """The loss, or its gradient, as a recorded tensor; raises `ShapeMismatch` for more than one
+    element.
 
     Example: of shape (1, 1) a tensor of two dimensions of 1; of (2,) "the loss has shape [2],
     expected one element".

@@ -142,7 +142,7 @@ class Classes:
 
 
 def coordinate(place: int) -> Class:
-    """The digit that a joined mesh axis is.
+    """The class of a mesh axis that an operator sums or gathers over.
 
     Example: the first one is ``((-(1 << 40), 0), 1)``, an axis that no node has.
     """
@@ -150,7 +150,7 @@ def coordinate(place: int) -> Class:
 
 
 class Level(NamedTuple):
-    """A polynomial: its labels by class.
+    """The labels of a polynomial, by class, and how many of each.
 
     Example: an entry of a matrix product has its row and its column as free labels, and one summed
     one.

@@ -46,7 +46,7 @@ def related(claim: Claim, coarse: bool = False) -> list[Relation]:
 
 
 def relations_of(reading: Relating, tensors: Sequence[Tensor]) -> list[Relation]:
-    """What a reading has taken for one another, as the grid names it.
+    """The digits that a reading has taken for one another, as the grid names them.
 
     Example: of a view ``[8, 6] -> [48]`` the second dimension and the output's at stride 1, the
     first one and the output's at stride 6, and that the output's is split there.
@@ -75,7 +75,7 @@ def names_of(tensors: Sequence[Tensor], count: int) -> dict[int, Axis]:
 
 
 def applied(interpreter: Interpreter[Any], claim: Claim, inputs: Sequence[Any]) -> list[Any]:
-    """The operator of a claim in a reading of the declarations.
+    """The operator of a claim, or its derivative, as an interpreter computes it.
 
     Example: over `Relating`, ``linear`` of a claim gives one tensor, whose dimensions are the rows
     of both operands.

@@ -48,7 +48,7 @@ OF_POSITIVE = frozenset({"inv", "rsqrt", "sqrt"})
 
 
 class Domain(Enum):
-    """Of which numbers a function has a value.
+    """The numbers of which a function has a value.
 
     Example: that of a logarithm is `POSITIVE`, which lies in `NONZERO`, that of a reciprocal.
     """

@@ -112,7 +112,8 @@ def recorded(plan: Plan, single: Unrolled) -> Derived:
 
 
 def derive(plan: Plan, single: Unrolled) -> Derived:
-    """Append to the rows of the single-device side what expectations are about.
+    """The single-device side, and after it the instances of what expectations are about: sums of
+    addends, and the derivative of the loss.
 
     Example: 17 instances of ``y = w2 silu(w1 x)``, its own backward among them, and 7 of the
     derivative of its loss, with respect to w1 and w2.

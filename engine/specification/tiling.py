@@ -46,7 +46,7 @@ class Boxes(NamedTuple):
 
 
 def boxes(offset: Sequence[Affine], shape: Sequence[int], extents: Mapping[str, int]) -> Boxes:
-    """The boxes of a shard.
+    """The boxes of a tensor that a family of ranks holds, by the offset and the shape of its shard.
 
     Example: of a shard at ``(8*tp, 0)`` on dp 4 x tp 2 ranks the extents are ``(("tp", 2),)``:
     replicas hold the same box.

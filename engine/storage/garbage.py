@@ -11,10 +11,12 @@ from shardproof.engine.system import portable
 
 @contextmanager
 def no_collector() -> Iterator[None]:
-    """Without cyclic collection: the tables of a plan are millions of objects and hardly a cycle;
-    walking them again and again is a quarter of a large run's time, and frees nothing.
+    """A context without the collection of cyclic garbage.
 
     Example: a run of ``verify`` as a whole is inside of ``with no_collector():``.
+
+    The tables of a plan are millions of objects and hardly a cycle; walking them again and again is
+    a quarter of a large run's time, and frees nothing.
     """
     was = gc.isenabled()
     gc.disable()

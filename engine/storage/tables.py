@@ -92,7 +92,7 @@ def decode(name: str, declared: Declared, data: bytes, form: str) -> dict[str, l
 
 
 def array_of(kind: str, cells: Sequence[Any], types: Mapping[str, pa.DataType] = TYPES) -> pa.Array:
-    """A column of the given cells.
+    """The given cells as an Arrow column of a declared kind.
 
     Example: ``[(2, 8), ()]`` of the kind "numbers" is a list array, ``["x", "y", "x"]`` of the kind
     "word" a dictionary of two.
@@ -131,7 +131,7 @@ def cells_of(kind: str, array: pa.Array) -> list[Any]:
 
 
 def write_file(path: Path, data: bytes) -> str:
-    """Write a file as a whole or not at all; its SHA-256.  Raises `InvalidInput`.
+    """Write a file as a whole or not at all; the result is its SHA-256.  Raises `InvalidInput`.
 
     Example: of ``b"abc"`` it is ``ba7816bf...``.
     """

@@ -17,7 +17,7 @@ def has(package: str) -> bool:
 
 
 def install_line(extra: str) -> str:
-    """What to type for an extra of ours.
+    """The command that installs an extra of ours.
 
     Example: ``pip install 'shardproof[jax]'``.
     """

@@ -87,7 +87,7 @@ def widen_address_space(more_bytes: int) -> tuple[int, int] | None:
 
 
 def restore_address_space(before: tuple[int, int] | None) -> None:
-    """The bound that `widen_address_space` found.
+    """Set the bound that there was before `widen_address_space`.
 
     Example: ``restore_address_space((-1, -1))`` lifts the bound, ``restore_address_space(None)``
     does nothing.
@@ -150,7 +150,8 @@ def _resident_elsewhere(process: int) -> tuple[int, int]:
 
 
 def most_resident(used: resource.struct_rusage) -> int:
-    """Bytes that a process held at most; the kernel counts them in KiB, that of macOS in bytes.
+    """The most memory that a process held, in bytes; the kernel counts it in KiB, that of macOS in
+    bytes.
 
     Example: of ``resource.getrusage(resource.RUSAGE_CHILDREN)`` the peak of the largest child.
     """
@@ -158,7 +159,7 @@ def most_resident(used: resource.struct_rusage) -> int:
 
 
 def processor_seconds(used: resource.struct_rusage) -> float:
-    """Seconds of a processor that a process took.
+    """Seconds of processor time that a process took, of its own and in the kernel.
 
     Example: of 1.5 s in the process and 0.5 s in the kernel for it, 2.0.
     """
@@ -266,7 +267,8 @@ def nameless_file(name: str) -> int:
 
 
 def lock(file: int) -> bool:
-    """Hold an open file alone, until it is closed; False if another process does.
+    """Lock an open file for this process alone, until it is closed; False if another process has
+    locked it.
 
     Example: of a run directory that another run has locked, False at once.
     """

@@ -12,6 +12,7 @@ from math import prod
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch import geometry
+from shardproof.frontends.torch.memory import UNDEFINED
 from shardproof.frontends.torch.state import State
 from shardproof.frontends.torch.trace import (
     Arg,
@@ -145,6 +146,44 @@ def _allreduce(replay: State, event: Event) -> None:
         for part in replay.memory.parts(replay.location(tensor)):
             replay.memory.write(part, _reduced(replay, replay.memory.read(part), group, op))
     replay.issued(event, [*tensors_of(event.args[0])], [])
+
+
+@handles("c10d.reduce_.default")
+def _reduce(replay: State, event: Event) -> None:
+    """The sum is at the root; what other ranks have afterwards is undefined."""
+    group, op = group_of(event), reduction(event)
+    own = _member(group, event) == replay.trace.rank
+    for tensor in listed(event.args[0]):
+        value = _reduced(replay, replay.read(tensor), group, op)
+        replay.write(tensor, value if own else _undefined(replay, replay.location(tensor)))
+    replay.issued(event, [*tensors_of(event.args[0])], [])
+
+
+@handles("c10d.gather_.default")
+def _gather(replay: State, event: Event) -> None:
+    """All ranks' tensors, in the list of the root."""
+    group = group_of(event)
+    own = _member(group, event) == replay.trace.rank
+    (source,) = listed(event.args[1])
+    rows = _rows(replay.location(source).shape)
+    joined = gathered(replay, replay.read(source), group)
+    targets = [t for items in listed(event.args[0]) for t in listed(items)] if own else []
+    for i, target in enumerate(targets):
+        part = replay.memory.slice(joined, 0, i * rows[0], rows[0])
+        replay.write(target, replay.memory.reshape(part, replay.location(target).shape))
+    replay.issued(event, [*tensors_of(*targets)], [*tensors_of(source)])
+
+
+def _member(group: Ranks, event: Event) -> int:
+    """The rank of the root of a collective."""
+    numbers = [a for a in event.args if isinstance(a, int) and not isinstance(a, bool)]
+    if not numbers or not 0 <= numbers[0] < len(group.ranks):
+        raise InvalidInput(f"root {numbers[:1]} of {len(group.ranks)} ranks")
+    return group.ranks[numbers[0]]
+
+
+def _undefined(replay: State, tensor: StridedTensor) -> int:
+    return replay.memory.emit(UNDEFINED, (), tensor.shape, tensor.dtype)
 
 
 @handles("c10d._allgather_base_.default")

@@ -356,9 +356,23 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 writes=self._written(func, args, kwargs),
                 still=() if backward else self._still(args, kwargs),
                 own=own,
+                communicator=self._communicator(func, args),
             )
         )
         return out
+
+    @staticmethod
+    def _communicator(func: Any, args: Sequence[Any]) -> str:
+        """The name of the process group that an operator is issued to ("": to none)."""
+        if func.namespace == "c10d":
+            for x in args:
+                if isinstance(x, torch.ScriptObject) and "ProcessGroup" in str(x._type()):
+                    return str(ProcessGroup.unbox(x).group_name)
+        if func.namespace == "_c10d_functional":
+            for x, argument in zip(args, func._schema.arguments, strict=False):
+                if argument.name == "group_name":
+                    return str(x)
+        return ""
 
     def _written(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> tuple[int, ...]:
         """Tensors that the schema says are written, in its order."""

@@ -252,7 +252,7 @@ class Rank:
     def in_place(self, event: Event, name: str) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """The tensors that a collective reads, and those that it writes."""
         first = [self.view(Tensor(n)) for n in trace.tensors_of(event.args[0])]
-        if name in ("allreduce", "allreduce_coalesced", "broadcast"):
+        if name in ("allreduce", "allreduce_coalesced", "broadcast", "reduce"):
             return first, first
         second = [self.view(Tensor(n)) for n in trace.tensors_of(*event.args[1:2])]
         return second, first
@@ -372,6 +372,12 @@ def joined(
         numbers = [a for a in event.args if isinstance(a, int) and not isinstance(a, bool)]
         root = members[numbers[0] if numbers else 0]
         return [root[own]] if name == "scatter" else list(root)
+    if name in ("reduce", "gather"):
+        rooted = own == next(a for a in event.args if type(a) is int)
+        if name == "gather":
+            return [x for c in columns for x in c] if rooted else []
+        sums = [_reduced(c, reduction(event)) for c in columns]
+        return sums if rooted else [torch.full_like(x, torch.nan) for x in sums]
     if name == "reduce_scatter":
         return [_reduced([m[own] for m in members], reduction(event))]
     raise TooLarge(f"{event.name} is not replayed")
@@ -386,8 +392,8 @@ def _reduced(members: Sequence[torch.Tensor], op: str) -> torch.Tensor:
     if op in ("sum", "avg"):
         total = stacked.sum(0)
         return total / len(members) if op == "avg" else total
-    if op == "max":
-        return stacked.amax(0)
+    if op in ("max", "min"):
+        return stacked.amax(0) if op == "max" else stacked.amin(0)
     raise TooLarge(f"a reduction by {op} is not replayed")
 
 

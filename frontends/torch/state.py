@@ -99,8 +99,8 @@ class State:
             return
         touched = list(trace.tensors_of(*event.args, *event.kwargs.values()))
         written = set(event.writes)
-        if event.name.startswith("c10d."):
-            written.update(touched)
+        if event.name.startswith("c10d.") and event.name != "c10d.send.default":
+            written.update(trace.tensors_of(*event.args[:1]))
         for pending in list(self.pending.values()):
             for number in touched:
                 tensor = self.trace.tensors[number]

@@ -111,7 +111,8 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     or whose forward is differentiated; ``work``: the handle that a collective gave (0: none), which
     a mark `WAIT` names; ``writes``: tensors that the operator's schema says it writes;
     ``still``: operands that no gradient goes to (``detach``, ``no_grad``), of the single side's
-    forward; ``own``: of backward, but not of autograd's own (a custom function, a hook).
+    forward; ``own``: of backward, but not of autograd's own (a custom function, a hook);
+    ``communicator``: the name of the process group that a collective or a message is issued to.
     """
 
     name: str
@@ -126,6 +127,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     writes: tuple[int, ...] = ()
     still: tuple[int, ...] = ()
     own: bool = False
+    communicator: str = ""
 
 
 class Trace(msgspec.Struct, frozen=True):

@@ -32,6 +32,7 @@ from shardproof.engine.lineage.lineage import (
 from shardproof.engine.lineage.nodes import NodeTable, Reduction
 from shardproof.engine.lineage.positions import normal
 from shardproof.partition.inference.canonical import Draft, canonical
+from shardproof.partition.inference.closed import Closed
 
 #: Products that an expansion may have, and factors of a product.
 MOST_PRODUCTS, MOST_FACTORS = 24, 8
@@ -217,6 +218,7 @@ class Matcher:
         #: are written by others, factors are in other places.
         self.meets = False
         self._found: dict[int, Alias | None] = {}
+        self._closed = Closed(table, reference_size)
         self._users: dict[int, list[int]] = {}
         self._work = 0
 
@@ -295,7 +297,7 @@ class Matcher:
 
     def _match(self, number: int) -> Alias | None:
         node = self.table[number]
-        if not isinstance(node.definition, Einsum | Combine) or node.coordinates:
+        if number in self._closed or node.coordinates:
             return None
         for depth in range(DEEPEST + 1):
             if self._work > MOST_WORK:

@@ -151,6 +151,7 @@ def partition(
     more: int = 0,
     memo: Memo | None = None,
     tell: Callable[[int, int], None] = lambda done, total: None,
+    begun: Callable[[Derived, Unrolled], None] = lambda single, parallel: None,
 ) -> Partition:
     """Partition a plan; raises `engine.errors.InvalidInput` if its sides are not of one model or
     if the single-device side contradicts itself, and `Unsupported` if that has no loss to hold
@@ -160,7 +161,8 @@ def partition(
     templates.
 
     ``memo``: obligations that are known from other plans.  ``tell``: how many instances are done,
-    of how many; each is read, and then its claim is compared with others.
+    of how many; each is read, and then its claim is compared with others.  ``begun``: given both
+    sides unrolled, before they are read.
     """
     single = unroll([plan.single], 1)
     parallel = unroll(plan.programs, plan.microbatches)
@@ -171,6 +173,7 @@ def partition(
     _whole(single.faults)
     known = reference(plan.single, single)
     derived = derive(plan, single)
+    begun(derived, parallel)
     alone = replace(plan, microbatches=1, replica_axes=())
     own, others = len(derived.unrolled.instances), len(parallel.instances)
     total = 2 * (own + others)
