@@ -85,6 +85,7 @@ WITH_EXAMPLES: frozenset[str] = frozenset(
         "frontends/graphs/",
         "frontends/hlo/",
         "frontends/jax/",
+        "frontends/nnscaler/",
         "frontends/packages.py",
         "frontends/plans/",
         "frontends/torch/",

@@ -43,7 +43,8 @@ from shardproof.frontends.nnscaler.records import Tensor
 
 
 class BodyWriter:
-    """Writes one body; ``environment``: tensor id -> value that holds it now.
+    """Writes one body, such as ``segment 11``; ``environment``: tensor id -> value that holds it
+    now.
 
     In a backward body ``of`` is the forward one, and a gradient is known by its name and by the
     value of *that* body whose gradient it is: one name may stand for those of several values (of a

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 #: Values that a number has on the ranks of the world, as far as they are known.
@@ -100,41 +101,41 @@ class Watched(int):
     def __bool__(self) -> bool:
         return bool(self._compared("__ne__", 0))
 
-    def _computed(self, kind: str, other: object) -> Any:
+    def _computed(self, kind: str, *others: object) -> Any:
         method = getattr(int, kind)
-        result = method(int(self), other)
+        result = method(int(self), *others)
         if type(result) is not int:
             return result
-        try:
-            if isinstance(other, Watched):
-                both = {r: other.values[r] for r in self.values if r in other.values}
-                values = {r: method(self.values[r], n) for r, n in both.items()}
-            else:
-                values = {r: method(n, other) for r, n in self.values.items()}
-        except (ArithmeticError, ValueError):
-            return result
+        values: dict[int, int] = {}
+        for rank, number in self.values.items():
+            # What a rank does not know of another number, or fails at, is no value of it.
+            with suppress(ArithmeticError, ValueError, KeyError):
+                values[rank] = method(number, *(_on(rank, x) for x in others))
         return Watched.of(result, values, self.splits)
 
-    def __add__(self, other: Any) -> Any:
-        return self._computed("__add__", other)
+    def __divmod__(self, other: Any) -> Any:
+        return self // other, self % other
 
-    def __radd__(self, other: Any) -> Any:
-        return self._computed("__radd__", other)
 
-    def __sub__(self, other: Any) -> Any:
-        return self._computed("__sub__", other)
+#: What is computed of a rank's number and watched.  (Not ``1 << rank``: numbers as long as there
+#: are ranks, for each of them.)
+COMPUTED = (
+    *("add", "radd", "sub", "rsub", "mul", "rmul", "floordiv", "rfloordiv", "mod", "rmod"),
+    *("and", "rand", "or", "ror", "xor", "rxor", "lshift", "rshift", "rrshift"),
+    *("neg", "pos", "abs", "invert"),
+)
 
-    def __rsub__(self, other: Any) -> Any:
-        return self._computed("__rsub__", other)
 
-    def __mul__(self, other: Any) -> Any:
-        return self._computed("__mul__", other)
+def _on(rank: int, x: object) -> object:
+    return x.values[rank] if isinstance(x, Watched) else x
 
-    def __rmul__(self, other: Any) -> Any:
-        return self._computed("__rmul__", other)
 
-    def __floordiv__(self, other: Any) -> Any:
-        return self._computed("__floordiv__", other)
+def _watching(kind: str) -> Callable[..., Any]:
+    def method(self: Watched, *others: object) -> Any:
+        return self._computed(kind, *others)
 
-    def __mod__(self, other: Any) -> Any:
-        return self._computed("__mod__", other)
+    return method
+
+
+for _name in COMPUTED:
+    setattr(Watched, f"__{_name}__", _watching(f"__{_name}__"))
