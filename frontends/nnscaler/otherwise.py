@@ -39,7 +39,8 @@ class Change(NamedTuple):
 
 
 class Otherwise:
-    """The changes of one device's program, as they are met; ``known``: whether these are all."""
+    """The changes of one device's program, as they are met, such as one for each of its chunks;
+    ``known``: whether these are all."""
 
     def __init__(self, program: int) -> None:
         self.changes: list[Change] = []
