@@ -36,11 +36,11 @@ class Drawn:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class SharedInput:
     """An operand that both sides hold alike, whatever it is: numbers of a function of which nothing
     is known.
 
-    Example: ``Held("result 0 of operand 1 of mixed()", (3,))``.
+    Example: ``SharedInput("result 0 of operand 1 of mixed()", (3,))``.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Composed:
     where there are several.
     """
 
-    operands: tuple[Tensor | Drawn | Held, ...]
+    operands: tuple[Tensor | Drawn | SharedInput, ...]
     steps: tuple[Step, ...]
     assumed: tuple[str, ...] = ()
     results: tuple[int, ...] = ()

@@ -59,7 +59,7 @@ class Comparison:
     """
 
     def __init__(self) -> None:
-        self.found: dict[tuple[object, ...], Finding] = {}
+        self.by_key: dict[tuple[object, ...], Finding] = {}
         self.fulls: dict[int, FullTensor] = {}
         self.tensors: dict[int, Tensor] = {}
         #: Parts, with those of their gradients, that contradict nothing.
@@ -73,7 +73,7 @@ class Comparison:
     def findings(self) -> tuple[Finding, ...]:
         """What was noted, one finding for each tensor or group; the last one counts what is left
         out."""
-        every = list(self.found.values())
+        every = list(self.by_key.values())
         if len(every) <= MOST:
             return tuple(every)
         return (
@@ -85,13 +85,13 @@ class Comparison:
         self, place: _Place, key: tuple[object, ...], what: str, expected: object, actual: object
     ) -> None:
         """A contradiction about ``key``, on one more device if it is known."""
-        finding = self.found.get(key)
+        finding = self.by_key.get(key)
         if finding is not None:
             ranks = tuple(sorted({*finding.ranks, place.device}))
-            self.found[key] = finding._replace(ranks=ranks)
+            self.by_key[key] = finding._replace(ranks=ranks)
             return
         layer = f" in {place.layer}" if place.layer else ""
-        self.found[key] = Finding(
+        self.by_key[key] = Finding(
             KIND,
             f"{place.operator}{layer} on rank {place.device}: {what}",
             place.operator,
