@@ -475,7 +475,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.constants,
             tuple(self.notes),
             tuple((name, ranks) for ranks, name in self.groups.items()),
-            tuple(self.splits.found),
+            tuple(self.splits.minorities),
             tuple(self.functions),
         )
 
