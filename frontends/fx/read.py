@@ -139,7 +139,10 @@ def _joined(
     alone, domains = _single(both, assumed)
     (alone,) = groups.needed([alone])
     masks = Masks(alone.masks, len(ranks))
-    bodies = groups.needed([_rank(both, n, domains, masks) for n in range(len(ranks))])
+    bodies = [_rank(both, n, domains, masks) for n in range(len(ranks))]
+    if not groups.agree(bodies):
+        bodies = [_rank(both, n, domains, masks, folds=False) for n in range(len(ranks))]
+    bodies = groups.needed(bodies)
     alone = replace(alone, shards=(*alone.shards, *_memory(bodies)))
     masks.check([len(body.masks) for body in bodies])
     assumed += masks.assumed()
@@ -306,7 +309,11 @@ def _domain(node: Node, known: tuple[int, int] | None) -> tuple[int, int] | None
 
 
 def _rank(
-    both: Pairing, rank: int, domains: Mapping[str, tuple[int, int]], masks: Masks
+    both: Pairing,
+    rank: int,
+    domains: Mapping[str, tuple[int, int]],
+    masks: Masks,
+    folds: bool = True,
 ) -> RankBody:
     graph = both.ranks[rank]
 
@@ -325,7 +332,9 @@ def _rank(
     zeros = frozenset(both.relations.zeros)
     names = both.modules if rank else align.modules(both.single, graph)
     both.modules.update(names)
-    setting = Setting(input_shards, drawn, own, both.relations.constants, zeros, rank, names)
+    setting = Setting(
+        input_shards, drawn, own, both.relations.constants, zeros, rank, names, folds=folds
+    )
     return lower(graph, setting, compared_outputs(both, rank))
 
 
@@ -483,6 +492,6 @@ def alone(path: str) -> bytes:
     }
     both = Pairing(ranks[0], ranks, Relations(), Inputs(boxes), outputs)
     masks = Masks((), len(ranks))
-    bodies = groups.needed([_rank(both, number, {}, masks) for number in range(len(ranks))])
+    bodies = groups.needed([_rank(both, n, {}, masks, folds=False) for n in range(len(ranks))])
     made = programs(bodies, mesh_of(bodies, []), "ranks")
     return store.to_bytes(Plan("plan", Program("none", (), ()), made, microbatches=1))
