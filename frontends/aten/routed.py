@@ -8,7 +8,7 @@ symbol of the file.  Any other operator on such rows is refused by name.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
@@ -100,7 +100,7 @@ def is_routed(x: object) -> bool:
     return isinstance(x, (Where, Chosen, Count))
 
 
-def _routes(*names: str) -> Any:
+def _routes(*names: str) -> Callable[[Rule], Rule]:
     def register(rule: Rule) -> Rule:
         ROUTED.update((name, rule) for name in names)
         return rule
@@ -224,24 +224,27 @@ def _entrywise(name: str) -> None:
 
     @_routes(name)
     def rule(lo: Lowering, *args: Any, **kwargs: Any) -> Any:
-        rows = [x for x in args if isinstance(x, Chosen)]
-        like = rows[0] if rows else None
-        for x in args:
-            mixed = isinstance(x, (Where, Count)) or (
-                isinstance(x, Chosen)
-                and like is not None
-                and (x.where is not like.where or (x.at, x.shape) != (like.at, like.shape))
-            )
-            narrow = isinstance(x, Chosen) or like is None or len(getattr(x, "shape", ())) == 0
-            if mixed or not (narrow or (like.at == 0 and len(x.shape) < len(like.shape))):
-                raise Unsupported(f"{name} of rows that different masks choose")
+        like = next((x for x in args if isinstance(x, Chosen)), None)
         if like is None or is_routed(list(kwargs.values())):
             raise Unsupported(f"{name} of positions")
+        rows = [_beside(like, x) for x in args]
         lo.expected = [(like.rows.shape, lo.expected[0][1])]
-        made = TABLE[name](lo, *(x.rows if isinstance(x, Chosen) else x for x in args), **kwargs)
+        made = TABLE[name](lo, *rows, **kwargs)
         if made.shape != like.rows.shape:
             raise Unsupported(f"{name} of rows, to another shape")
         return replace(like, rows=made)
+
+
+def _beside(like: Chosen, x: Any) -> Any:
+    """An operand for all rows: rows of the same mask, a number, or what every row reads alike."""
+    if isinstance(x, Chosen) and x.where is like.where:
+        if (x.at, x.shape) == (like.at, like.shape):
+            return x.rows
+    elif not is_routed(x):
+        rank = len(getattr(x, "shape", ()))
+        if rank == 0 or (like.at == 0 and rank < len(like.shape)):
+            return x
+    raise Unsupported("rows beside rows that another mask chooses")
 
 
 #: Total functions: they have a value at rows that the mask does not choose, too.

@@ -207,7 +207,7 @@ class _Rank:
         given = [self.argument(a) for a in args]
         rule = routed.ROUTED.get(name) if routed.is_routed(given) else rule
         if rule is None:
-            raise Unsupported(f"{name} of rows of which data says how many there are")
+            raise Unsupported("rows of which data says how many there are")
         result = rule(self.lo, *given, **{k: self.argument(v) for k, v in node.kwargs.items()})
         if functional:
             result = (None, *(result if isinstance(result, tuple) else (result,)))
