@@ -36,7 +36,11 @@ from shardproof.frontends.builder.piecewise import Function
 @dataclass(frozen=True, slots=True)
 class Lookup:
     """Rows of ``table`` (``picked`` False), or an entry of each row of it (True), chosen by ids;
-    zero for ids where ``live`` is 0."""
+    zero for ids where ``live`` is 0.
+
+    Example: ``F.embedding(ids, table)`` with ids [2, 3] and a table [16, 8] has the shape [2, 3,
+    8], and ``live`` 1 for all ids; ``x[torch.arange(2), ids]`` of x [2, 16] is picked.
+    """
 
     table: Real
     ids: Ids
@@ -164,7 +168,11 @@ def _of_logarithms(lo: Lowering, table: Real) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Less(Unviewed):
-    """A lookup of entries, less a number that ids decide: what is written back over them."""
+    """A lookup of entries, less a number that ids decide: what is written back over them.
+
+    Example: ``x[torch.arange(n), ids] - update``, which Megatron's vocabulary-parallel cross
+    entropy writes back into ``x``: ``update`` is 1 for ids that the rank has, 0 for others.
+    """
 
     about = "entries that are written back"
 
@@ -188,14 +196,22 @@ class Less(Unviewed):
 
 def lessened(x: Operand, y: Operand, factor: Fraction) -> Less | None:
     """Entries that ids looked up, minus what the same ids decide; None: the difference is another
-    one."""
+    one.
+
+    Example: the entries that ids in [0, 64) picked, minus 1 where ``ids < 16``, are `Less`; plus
+    it, None.
+    """
     if isinstance(x, Lookup) and x.picked and isinstance(y, Ids) and factor == -1:
         return Less(x, y) if x.ids.at() == y.at() else None
     return None
 
 
 def written_back(lo: Lowering, table: Lowered, chosen: Lowered, less: Less) -> Any:
-    """``table`` [n, v], less a number at one entry of each row."""
+    """``table`` [n, v], less a number at one entry of each row.
+
+    Example: softmax [n, v], less 1 at each row's label, is the softmax minus the derivative of
+    ``pick`` for ones: the gradient of cross entropy.
+    """
     index = ids(chosen)
     real = lo.real(table)
     index = None if index is None else wrapped(index, real.shape[1])
@@ -215,7 +231,11 @@ def written_back(lo: Lowering, table: Lowered, chosen: Lowered, less: Less) -> A
 
 @dataclass(frozen=True, slots=True)
 class Kept(Unviewed):
-    """Rows of a value that count where ids decide it, and are zero elsewhere."""
+    """Rows of a value that count where ids decide it, and are zero elsewhere.
+
+    Example: in the gradient of a vocabulary-parallel embedding, ``gradient.masked_fill(mask[...,
+    None], 0)`` with ``mask`` of ids that another rank has.
+    """
 
     about = "rows that ids zero"
 
@@ -238,7 +258,11 @@ class Kept(Unviewed):
 
 
 def added_rows(lo: Lowering, gradient: Lowered, chosen: Lowered, rows: int) -> Any:
-    """A table of ``rows`` rows: the sum of the gradient's rows by id; what ids zero counts none."""
+    """A table of ``rows`` rows: the sum of the gradient's rows by id; what ids zero counts none.
+
+    Example: a gradient [6, 8] by six ids in [0, 16) and 16 rows is a table [16, 8], the derivative
+    of ``embedding`` for its table.
+    """
     index = ids(chosen)
     if index is None:
         raise Unsupported("rows chosen by what are no ids")
@@ -252,7 +276,11 @@ def added_rows(lo: Lowering, gradient: Lowered, chosen: Lowered, rows: int) -> A
 
 
 def rows_of(lo: Lowering, table: Lowered, chosen: Lowered) -> Any:
-    """Rows of a table by ids: a lookup, which becomes a value as soon as something reads it."""
+    """Rows of a table by ids: a lookup, which becomes a value as soon as something reads it.
+
+    Example: rows of a table [16, 8] by ids [2, 3] in [0, 64) have the shape [2, 3, 8]; read as a
+    value they raise `Narrow`, and by ``torch.where(ids < 16, ids, 0)`` they do not.
+    """
     index = ids(chosen)
     if index is None:
         raise Unsupported("rows chosen by what are no ids")
@@ -262,7 +290,10 @@ def rows_of(lo: Lowering, table: Lowered, chosen: Lowered) -> Any:
 
 
 def wrapped(x: Ids, rows: int) -> Ids:
-    """Where an index is negative it counts from the end."""
+    """Where an index is negative it counts from the end.
+
+    Example: with 64 rows, ``id - 64`` for ids in [0, 64) chooses row ``id``.
+    """
     f = x.function
     negative = piecewise.compare("LT", f, piecewise.constant(f, 0))
     other = piecewise.combine("add", f, piecewise.constant(f, rows))
@@ -271,7 +302,10 @@ def wrapped(x: Ids, rows: int) -> Ids:
 
 def entries_of(lo: Lowering, table: Lowered, chosen: Lowered, wraps: bool = True) -> Any:
     """An entry of each row of a table [n, v], by ids [n], as an index chooses it; ``wraps``: which
-    counts negative ones from the end."""
+    counts negative ones from the end.
+
+    Example: ``x[torch.arange(2), ids]`` of x [2, 16] and ids [2] is picked, of shape [2].
+    """
     index = ids(chosen)
     if index is None:
         raise Unsupported("entries chosen by what are no ids")
@@ -282,7 +316,11 @@ def entries_of(lo: Lowering, table: Lowered, chosen: Lowered, wraps: bool = True
 
 
 def restricted(x: Lookup, mask: Ids, kept: bool) -> Lookup:
-    """The lookup, zero where the mask is not ``kept``."""
+    """The lookup, zero where the mask is not ``kept``.
+
+    Example: rows by ids in [0, 64), kept where ``ids < 16``: ``live`` is 1 on [0, 16) and 0 on [16,
+    64).
+    """
     if mask.shape != x.ids.shape and mask.shape == (*x.ids.shape, 1):
         mask = mask.reshape(x.ids.shape)
     if mask.at() != x.ids.at():
@@ -292,7 +330,11 @@ def restricted(x: Lookup, mask: Ids, kept: bool) -> Lookup:
 
 
 def written(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any:
-    """``x`` with ``value`` where the mask is true, if ids decide it; None: it is something else."""
+    """``x`` with ``value`` where the mask is true, if ids decide it; None: it is something else.
+
+    Example: ``rows.masked_fill((ids >= 16)[:, None], 0)`` is the lookup of rows, restricted to ids
+    below 16; ``ids.masked_fill(ids >= 16, 0)`` is ``id`` on [0, 16) and 0 on [16, 64).
+    """
     if not isinstance(mask, Ids):
         return None
     number = number_of(value)
@@ -318,14 +360,21 @@ def written(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any:
 
 
 def chosen(lo: Lowering, mask: Lowered, number: Fraction, x: Lowered) -> Any:
-    """``number`` where the mask is 1, ``x`` where it is 0."""
+    """``number`` where the mask is 1, ``x`` where it is 0.
+
+    Example: ``x.masked_fill(mask, 2)`` is ``x * (1 - mask) + mask * 2``, with 0 in place of 2 only
+    the product.
+    """
     rest = lo.shift(lo.scale(mask, Fraction(-1)), Fraction(1))
     kept = lo.mul(x, rest)
     return kept if number == 0 else lo.add(kept, lo.scale(mask, number))
 
 
 def entries_written(lo: Lowering, table: Const, chosen: Lowered, values: Ids) -> Any:
-    """Zeros [n, v] with one entry of each row written, where ids decide it the same number."""
+    """Zeros [n, v] with one entry of each row written, where ids decide it the same number.
+
+    Example: zeros [n, v] with 1 at each row's label are the derivative of ``pick`` for ones.
+    """
     index = ids(chosen)
     numbers = sorted({p.offset for p in values.function} - {0})
     if (

@@ -28,14 +28,21 @@ def outside(f: Function, rows: int) -> Function:
 
 
 def interval(like: Function, low: int, high: int) -> Function:
-    """1 on [low, high), 0 elsewhere, for all ids on which ``like`` is defined."""
+    """1 on [low, high), 0 elsewhere, for all ids on which ``like`` is defined.
+
+    Example: low 2 and high 5 with ids in [0, 8) is 0 on [0, 2), 1 on [2, 5) and 0 on [5, 8).
+    """
     pieces = [Piece(like[0].low, low, 0, 0), Piece(low, high, 0, 1)]
     return piecewise.simplified([*pieces, Piece(high, like[-1].high, 0, 0)])
 
 
 @dataclass(frozen=True, slots=True)
 class Scattered:
-    """Where the ids count (``live``), they choose one of ``rows`` rows."""
+    """Where the ids count (``live``), they choose one of ``rows`` rows.
+
+    Example: a rank with 16 rows of a vocabulary of 64: ids in [0, 64), ``id`` on [0, 16) and 0
+    elsewhere, ``live`` 1 on [0, 16), ``rows`` 16.
+    """
 
     ids: Ids
     live: Function

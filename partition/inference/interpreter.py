@@ -74,7 +74,11 @@ MOST_EXPONENTS = 3
 
 
 class LineageInterpreter(Products):
-    """A `engine.ops.primitives.Interpreter` over lineages; all nodes go to ``table``."""
+    """A `engine.ops.primitives.Interpreter` over lineages; all nodes go to ``table``.
+
+    Example: ``einsum("bi,oi->bo", ...)`` of ``n1[a0[4], a1[<4*tp> +4 of 8]]`` and
+    ``n2[a0[6], a1[<4*tp> +4 of 8]]`` is ``n4[a0[4], a1[6]] part #1[<4*tp> +4 of 8]``.
+    """
 
     def unary(self, function: str, x: Lineage) -> Lineage:
         """A function of every entry, as a node of its own."""

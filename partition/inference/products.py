@@ -52,7 +52,11 @@ Region = tuple[str, tuple[Lineage, ...], tuple[tuple[str, int], ...]]
 
 
 class Products(Sums):
-    """Products over lineages, summed over labels."""
+    """Products over lineages, summed over labels.
+
+    Example: ``x[4, 8] w[6, 8]`` over four of eight inputs is
+    ``n4[a0[4], a1[6]] part #1[0 +4 of 8]``; both parts added up are the whole node.
+    """
 
     def __init__(
         self,
