@@ -23,7 +23,11 @@ from shardproof.frontends.aten.rules import TABLE, Rule, lowers
 @dataclass(frozen=True, slots=True, eq=False)
 class Where(Unviewed):
     """The positions at which a mask [n] is true, in their order; ``size``: how many, a negative
-    number that stands for it."""
+    number that stands for it.
+
+    Example: `nonzero` of a mask of 8 tokens, whose shape the file gives as ``["u0", 1]``: shape
+    (-1, 1), of 8 rows.
+    """
 
     about = "positions of which data says how many there are"
 
@@ -54,14 +58,20 @@ class Where(Unviewed):
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How many positions there are."""
+    """How many positions there are.
+
+    Example: ``sym_size`` of `Where` along dimension 0, which a view of the rows is given.
+    """
 
     where: Where
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen(Unviewed):
-    """Of ``rows``, along dimension ``at``, those at the positions of ``where``."""
+    """Of ``rows``, along dimension ``at``, those at the positions of ``where``.
+
+    Example: tokens [8, 4] at the positions of a mask: rows of shape (8, 1, 4), shape (-1, 1, 4).
+    """
 
     about = "rows of which data says how many there are"
 
@@ -94,7 +104,10 @@ ROUTED: dict[str, Rule] = {}
 
 
 def is_routed(x: object) -> bool:
-    """Whether an operand, or an item of one, is of a size that depends on data."""
+    """Whether an operand, or an item of one, is of a size that depends on data.
+
+    Example: ``is_routed([Count(where), 4])`` is True, ``is_routed([8, 4])`` is False.
+    """
     if isinstance(x, (list, tuple)):
         return any(is_routed(item) for item in x)
     return isinstance(x, (Where, Chosen, Count))

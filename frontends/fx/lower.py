@@ -382,3 +382,12 @@ def lower(graph: Graph, setting: Setting, outputs: Sequence[object]) -> RankBody
         {what: name for what, name in rank.memory.items() if name in live},
         tuple(lo.agreed or ()),
     )
+
+
+def unwritten_inputs(bodies: Sequence[RankBody]) -> list[Shard]:
+    """Memory that ranks read before it is written, as inputs of which the single side reads
+    none.
+
+    Example: of ranks that add `empty` to a value, ``unwritten memory 0 of rank 0`` and so on.
+    """
+    return [s for body in bodies for s in body.shards if s.name.startswith(MEMORY)]

@@ -18,7 +18,7 @@ from shardproof.frontends.fx import align, groups, place, pt2, records, relation
 from shardproof.frontends.fx.choose import chosen
 from shardproof.frontends.fx.inputs import Inputs, shape_of
 from shardproof.frontends.fx.inputs import placed as placed_inputs
-from shardproof.frontends.fx.lower import MEMORY, RankBody, Setting, Wide, lower
+from shardproof.frontends.fx.lower import RankBody, Setting, Wide, lower, unwritten_inputs
 from shardproof.frontends.fx.masks import Masks, mask
 from shardproof.frontends.fx.place import Box, Part, Shape
 from shardproof.frontends.fx.programs import bases, mesh_of, programs
@@ -146,7 +146,7 @@ def _joined(
     if not groups.agree(bodies):
         bodies = [_rank(both, n, domains, masks, folds=False) for n in range(len(ranks))]
     bodies = groups.needed(bodies)
-    alone = replace(alone, shards=(*alone.shards, *_memory(bodies)))
+    alone = replace(alone, shards=(*alone.shards, *unwritten_inputs(bodies)))
     masks.check([len(body.masks) for body in bodies])
     assumed += masks.assumed()
     assumed += _constants([alone, *bodies], relations.accepted)
@@ -356,12 +356,6 @@ def compared_outputs(both: Pairing, rank: int) -> list[object]:
         else:
             raise InvalidInput(f"has no node {output.parallel}", f"rank {rank}")
     return outputs
-
-
-def _memory(bodies: Sequence[RankBody]) -> list[Shard]:
-    """Memory that ranks read before it is written, as inputs of which the single side reads
-    none."""
-    return [s for body in bodies for s in body.shards if s.name.startswith(MEMORY)]
 
 
 def _constants(bodies: Sequence[RankBody], accepted: Sequence[str]) -> list[Assumption]:
