@@ -179,16 +179,25 @@ def _decoded(data: bytes) -> Graph:
     """The graph in JSON; sizes that are names (``"u0"``) become negative numbers, each name its
     own."""
     if not _NAMED_SIZE.search(data):
-        return msgspec.json.decode(data, type=Graph)
-    raw, names = msgspec.json.decode(data), dict[str, int]()
-    nodes = raw.get("nodes") if isinstance(raw, dict) else None
-    for node in nodes if isinstance(nodes, list) else ():
-        shape = node.get("shape") if isinstance(node, dict) else None
-        if isinstance(shape, list):
-            node["shape"] = [
-                names.setdefault(n, -1 - len(names)) if isinstance(n, str) else n for n in shape
-            ]
-    return msgspec.convert(raw, Graph)
+        graph = msgspec.json.decode(data, type=Graph)
+        sizes = [n for node in graph.nodes for n in node.shape or ()]
+    else:
+        raw, names, sizes = msgspec.json.decode(data), dict[str, int](), list[int]()
+        nodes = raw.get("nodes") if isinstance(raw, dict) else None
+        for node in nodes if isinstance(nodes, list) else ():
+            shape = node.get("shape") if isinstance(node, dict) else None
+            if isinstance(shape, list):
+                sizes += [n for n in shape if isinstance(n, int)]
+                node["shape"] = [
+                    names.setdefault(n, -1 - len(names))
+                    if isinstance(n, str) and n.isidentifier()
+                    else n
+                    for n in shape
+                ]
+        graph = msgspec.convert(raw, Graph)
+    if any(n < 0 for n in sizes):
+        raise InvalidInput("a shape of negative sizes")
+    return graph
 
 
 def _check(graph: Graph) -> None:
@@ -219,8 +228,8 @@ def _sizes(node: Node, where: str) -> None:
     count = 1
     for size in node.shape or ():
         count *= max(size, 1) if node.op == CALL else size
-        least = -MOST_NODES if node.op == CALL else 0
-        if not least <= size <= MOST_ELEMENTS or count > MOST_ELEMENTS:
+        named = node.op == CALL and -MOST_NODES <= size < 0
+        if not (named or 0 <= size <= MOST_ELEMENTS) or count > MOST_ELEMENTS:
             raise InvalidInput(f"a shape of {printable(str(node.shape), 80)}", where)
     if node.op == PLACEHOLDER and (node.shape is None or node.dtype is None):
         raise InvalidInput("an input without shape or element type", where)
