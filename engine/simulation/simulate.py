@@ -266,7 +266,7 @@ def values_of(demands: Iterable[Demand]) -> tuple[set[int], set[int]]:
     """The tensors of both sides that demands are about; for example the single device's loss, and
     that of each program."""
     demanded = list(demands)
-    combined = {v for demand in demanded for term in demand.held for v in term.tensors}
+    combined = {v for demand in demanded for term in demand.sums for v in term.tensors}
     return {demand.expected for demand in demanded} - {-1}, combined
 
 

@@ -23,7 +23,7 @@ from shardproof.frontends.aten.lowering import (
     broadcast,
 )
 from shardproof.frontends.aten.masks import compared, flags, inverse, numbers
-from shardproof.frontends.aten.rules import lowers
+from shardproof.frontends.aten.rules import lowers, rule_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,12 +395,13 @@ def added(x: Operand, y: Operand, factor: Fraction) -> Positions | None:
 def _triangle(name: str, keeps_below: bool) -> None:
     @lowers(f"aten.{name}.default")
     def rule(lo: Lowering, x: Lowered, diagonal: int = 0) -> Any:
-        """Rows below and on the diagonal, or on and above it, of a tensor of ones."""
-        if not isinstance(x, Const) or x.value != 1 or x.dtype != "bool" or len(x.shape) < 2:
-            raise Unsupported(f"{name} of anything but a mask of ones")
+        """Rows below and on the diagonal, or on and above it; 0 elsewhere."""
         lead = (0,) * (len(x.shape) - 2)
         steps = (*lead, 1, -1) if keeps_below else (*lead, -1, 1)
-        return Compared(Positions(diagonal if keeps_below else -diagonal, steps, x.shape, "int64"))
+        kept = Compared(Positions(diagonal if keeps_below else -diagonal, steps, x.shape, "int64"))
+        if isinstance(x, Const) and x.dtype == "bool" and x.value == 1:
+            return kept
+        return rule_of("aten.masked_fill.Scalar")(lo, x, kept.inverse(), 0)  # type: ignore[misc]
 
 
 _triangle("tril", True)

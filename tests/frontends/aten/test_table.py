@@ -23,6 +23,7 @@ from tests.frontends.aten import (
     calls_of_choices,
     calls_of_convolutions,
     calls_of_exports,
+    calls_of_functions,
     calls_of_graphs,
     calls_of_ids,
 )
@@ -35,6 +36,7 @@ MORE = (
     calls_of_choices,
     calls_of_convolutions,
     calls_of_exports,
+    calls_of_functions,
     calls_of_ids,
 )
 
