@@ -373,6 +373,7 @@ def _evaluated(
         scale=SHARP_SCALE if seed >= SHARP else SMALL if seed % 2 else 1.0,
         positive=seed % 4 >= 2,
         repeated=seed % 4 == 3,
+        signed=seed % 4 == 1,
         nudges=np.random.default_rng(seed + 1) if nudged else None,
     )
     one = Replay([plan.single], single, sizes, sizes.single, inputs)
