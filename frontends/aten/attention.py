@@ -8,7 +8,15 @@ from typing import Any
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten import ids, lookups
-from shardproof.frontends.aten.constants import as_flags
+from shardproof.frontends.aten.hidden import (
+    as_numbers,
+    hidden_after,
+    hide,
+    is_nothing,
+    masked,
+    position_flags,
+    softmax,
+)
 from shardproof.frontends.aten.lowering import (
     Const,
     Lowered,
@@ -20,25 +28,11 @@ from shardproof.frontends.aten.lowering import (
     floating,
     fraction,
 )
-from shardproof.frontends.aten.masks import chosen, flags, inverse
+from shardproof.frontends.aten.masks import chosen, inverse
 from shardproof.frontends.aten.positions import Additive, Compared
 from shardproof.frontends.aten.predicates import selected
 from shardproof.frontends.aten.rules import lowers
-
-
-def hidden_after(mask: Compared, shape: tuple[int, ...]) -> int | None:
-    """The position of the first query, where a mask of scores [..., queries, keys] is true exactly
-    where the key comes after the query; None: it is another mask, or hides all keys of a query.
-
-    Example: of the mask ``torch.ones(4, 4).triu(1)`` of 4 queries and 4 keys it is 0; of a mask [4,
-    6] that is true where ``key - query >= 3``, as a cache of two keys has it, it is 2.
-    """
-    if len(shape) < 2:
-        return None
-    of = mask.expand(shape).of
-    lead = (0,) * (len(shape) - 2)
-    first = -1 - of.const
-    return first if first >= 0 and of.steps == (*lead, -1, 1) else None
+from shardproof.frontends.aten.scores import Hidden, nothing
 
 
 def causal(lo: Lowering, scores: Real, first: int = 0) -> Real:
@@ -57,21 +51,6 @@ def causal(lo: Lowering, scores: Real, first: int = 0) -> Real:
     return lo.reshape(lo.emit("apply_mask", four, mask), scores.shape)  # type: ignore[no-any-return]
 
 
-def _flags(lo: Lowering, mask: Compared) -> Real:
-    """A mask of positions as 0 and 1: a part of a triangle, or a table."""
-    for hidden, inverted in ((mask, True), (mask.inverse(), False)):
-        first = hidden_after(hidden, mask.shape)
-        if first is not None:
-            *_, queries, keys = mask.shape
-            length = max(first + queries, keys)
-            ones = lo.real(Const(Fraction(1), (1, length, length), "float32"))
-            kept: Any = lo.emit("tril", ones)
-            kept = lo.slice(lo.slice(kept, 1, first, queries), 2, 0, keys)
-            kept = lo.expand(lo.reshape(kept, (queries, keys)), mask.shape)
-            return flags(lo.real(inverse(lo, kept) if inverted else kept))
-    return as_flags(lo, mask)
-
-
 def _filled(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any:
     """``value`` where a mask of the input is true: a number, not minus infinity."""
     if not isinstance(value, (int, float)):
@@ -87,7 +66,13 @@ def _masked_fill(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any
     if isinstance(mask, Const):
         if mask.value == 0:
             return x
-        raise Unsupported("a mask that is true everywhere")
+        if value != -inf:
+            raise Unsupported("a mask that is true everywhere")
+        return nothing(lo, x.shape, x.dtype)
+    if value == -inf and not (
+        isinstance(mask, Compared) and hidden_after(mask, x.shape) is not None
+    ):
+        return hide(lo, x, inverse(lo, as_numbers(lo, mask)))
     if isinstance(mask, Real):
         return chosen(lo, mask, value, x)
     if not isinstance(mask, Compared):
@@ -100,14 +85,14 @@ def _masked_fill(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any
     if first == 0 and x.shape[-1] == x.shape[-2]:
         real = lo.real(x)
         return lo.emits("fill_after", [real], {"value": fraction(value)}, real.dtype)[0]
-    if value == -inf:
-        raise Unsupported("masked_fill with minus infinity by a mask that is not causal")
-    return chosen(lo, _flags(lo, mask), value, x)
+    return chosen(lo, position_flags(lo, mask), value, x)
 
 
 @lowers("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf")
 def _where(lo: Lowering, mask: Lowered, x: Operand, y: Operand) -> Any:
     """x where the mask is true, y elsewhere."""
+    if is_nothing(x) or is_nothing(y):
+        return _hidden(lo, mask, x, y)
     if isinstance(mask, ids.Ids) and not floating(lo.expected[0][1]):
         return selected(lo, mask, x, y)
     if isinstance(mask, ids.Ids) and isinstance(x, lookups.Lookup) and _is_zero(y):
@@ -116,55 +101,55 @@ def _where(lo: Lowering, mask: Lowered, x: Operand, y: Operand) -> Any:
         return chosen(lo, lo.real(mask), x, y)
     if not isinstance(mask, Compared):
         return chosen(lo, mask, x, y)
-    if _is_nothing(y):
-        x, y, mask = y, x, mask.inverse()
-    if not _is_nothing(x):
-        return chosen(lo, _flags(lo, mask), x, y)
-    shape, _ = lo.expected[0]
-    first = hidden_after(mask, shape)
-    if first is None or isinstance(y, (int, float)):
-        raise Unsupported("minus infinity where a mask that is not causal is true")
-    return causal(lo, lo.real(lo.expand(y, shape)), first)
+    return chosen(lo, position_flags(lo, mask), x, y)
+
+
+def _hidden(lo: Lowering, mask: Lowered, x: Operand, y: Operand) -> Any:
+    """`_where`, where one side is minus infinity."""
+    shape, dtype = lo.expected[0]
+    if is_nothing(x) and is_nothing(y):
+        return nothing(lo, shape, dtype)
+    scores = y if is_nothing(x) else x
+    if isinstance(mask, Compared) and not isinstance(scores, (int, float, Const)):
+        hidden = mask if is_nothing(x) else mask.inverse()
+        first = hidden_after(hidden, shape)
+        if first is not None:
+            return causal(lo, lo.real(lo.expand(scores, shape)), first)
+    kept = as_numbers(lo, mask)
+    result = hide(lo, scores, inverse(lo, kept) if is_nothing(x) else kept)
+    return result.expand(shape)
 
 
 def _is_zero(x: Operand) -> bool:
     return (isinstance(x, (int, float)) and x == 0) or (isinstance(x, Const) and x.value == 0)
 
 
-def _is_nothing(x: Operand) -> bool:
-    """Whether an operand is minus infinity everywhere."""
-    if isinstance(x, Additive):
-        of = x.where.of
-        ends = zip(of.steps, of.shape, strict=True)
-        return of.const + sum(min(0, step * (n - 1)) for step, n in ends) >= 0
-    return isinstance(x, float) and x == -inf
-
-
 def added(lo: Lowering, x: Operand, y: Operand) -> Any:
-    """x + y, where one is a mask of minus infinity that hides later keys; None: none is one.
+    """x + y, where one is minus infinity in places; None: none is so.
 
     Example: scores [2, 4, 4] plus ``torch.full((4, 4), -inf).triu(1)`` are causal scores; scores
     plus 1.0 are None.
     """
     for scores, mask in ((x, y), (y, x)):
-        if not isinstance(mask, Additive):
-            continue
-        if isinstance(scores, (int, float)):
-            break
-        shape = broadcast(scores.shape, mask.shape)
-        first = hidden_after(mask.where, shape) if shape == scores.shape else None
-        if first is None:
-            raise Unsupported("a mask of minus infinity that is not causal")
-        return causal(lo, lo.real(scores), first)
+        if isinstance(mask, Additive) and not isinstance(scores, (int, float, Additive, Hidden)):
+            shape = broadcast(scores.shape, mask.shape)
+            first = hidden_after(mask.where, shape) if shape == scores.shape else None
+            if first is not None:
+                return causal(lo, lo.real(scores), first)
+        hidden = masked(lo, mask)
+        if hidden is not None:
+            other = masked(lo, scores)
+            total = lo.add(hidden.scores, scores if other is None else other.scores)
+            kept = hidden.kept if other is None else lo.mul(hidden.kept, other.kept)
+            return hide(lo, total, kept)
     return None
 
 
-def _masked(
+def _first(
     q: Lowered, k: Lowered, dropout: float, causally: bool, mask: Lowered | None
 ) -> int | None:
-    """The position of the first query, where attention is causal; None where it is not (a mask that
-    is none of minus infinity is added to scores).  Raises `Unsupported` for masks of minus infinity
-    that are not causal, and for dropout."""
+    """The position of the first query, where attention is causal; None where it is not (any other
+    mask is added to scores).  Raises `Unsupported` for two masks, and for dropout."""
     if dropout:
         raise Unsupported("attention with dropout")
     if mask is None and causally and q.shape[-2] != k.shape[-2]:
@@ -176,8 +161,8 @@ def _masked(
         first = hidden_after(mask.where, scores)
         if first is not None:
             return first
-    if causally or isinstance(mask, Additive):
-        raise Unsupported("attention with a mask of minus infinity that is not causal")
+    if causally:
+        raise Unsupported("attention with a causal mask and another one")
     return None
 
 
@@ -213,19 +198,22 @@ def _ungrouped(lo: Lowering, gradient: Real, like: Lowered) -> Any:
 
 
 def _scores(
-    lo: Lowering, q: Real, k: Real, masked: int | None, mask: Lowered | None, factor: Fraction
+    lo: Lowering, q: Real, k: Real, first: int | None, mask: Lowered | None, factor: Fraction
 ) -> Real:
     """The probabilities [..., s, t]."""
     turned = lo.real(lo.transpose(k, len(k.shape) - 2, len(k.shape) - 1))
     scores = lo.real(lo.scale(lo.emit("matmul", q, turned), factor))
-    if masked is not None:
-        scores = causal(lo, scores, masked)
+    if first is not None:
+        scores = causal(lo, scores, first)
     elif mask is not None:
-        given: Any = lo.real(mask)
+        hidden = masked(lo, mask)
+        given: Any = lo.real(mask) if hidden is None else hidden
         if len(scores.shape) > 4 and len(mask.shape) == 4 and mask.shape[1] != 1:
             given = lo.reshape(given, (mask.shape[0], *scores.shape[1:3], *mask.shape[2:]))
         elif len(scores.shape) > 4 and len(mask.shape) == 4:
             given = lo.reshape(given, (mask.shape[0], 1, 1, *mask.shape[2:]))
+        if isinstance(given, Hidden):
+            return lo.real(softmax(lo, added(lo, scores, given), len(scores.shape) - 1, safe=True))
         scores = lo.real(lo.add(scores, given))
     return lo.emit("softmax", scores, dim=len(scores.shape) - 1)
 
@@ -241,9 +229,9 @@ def _attention(
     attn_mask: Lowered | None = None,
     scale: float | None = None,
 ) -> Any:
-    masked = _masked(q, k, dropout, is_causal, attn_mask)
+    first = _first(q, k, dropout, is_causal, attn_mask)
     reals = _grouped(lo, q, k, v)
-    p = _scores(lo, reals[0], reals[1], masked, attn_mask, _scale(q, scale))
+    p = _scores(lo, reals[0], reals[1], first, attn_mask, _scale(q, scale))
     shape, dtype = lo.expected[1]
     why = "the logarithm of attention's sums, which only its derivative reads"
     result = lo.reshape(lo.emit("matmul", p, reals[2]), (*q.shape[:-1], v.shape[-1]))
@@ -264,10 +252,10 @@ def _attention_backward(
     attn_mask: Lowered | None = None,
     scale: float | None = None,
 ) -> Any:
-    masked = _masked(q, k, dropout, is_causal, attn_mask)
+    first = _first(q, k, dropout, is_causal, attn_mask)
     factor = _scale(q, scale)
     queries, keys, values = _grouped(lo, q, k, v)
-    p = _scores(lo, queries, keys, masked, attn_mask, factor)
+    p = _scores(lo, queries, keys, first, attn_mask, factor)
     g = lo.real(lo.reshape(lo.real(gradient), (*p.shape[:-1], v.shape[-1])))
     rows, columns = len(p.shape) - 2, len(p.shape) - 1
     dv = lo.emit("matmul", lo.real(lo.transpose(p, rows, columns)), g)

@@ -8,6 +8,8 @@ by its contents.
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
+from fractions import Fraction
 from itertools import combinations
 from math import isfinite, prod
 from typing import Any
@@ -21,6 +23,7 @@ from shardproof.engine.plan.ir import Shard
 from shardproof.frontends.aten.lowering import Const, Lowering, Real, Shape, fraction
 from shardproof.frontends.aten.masks import flags
 from shardproof.frontends.aten.positions import Additive, Compared, Positions
+from shardproof.frontends.aten.scores import Hidden, nothing
 
 Array = NDArray[Any]
 
@@ -62,13 +65,13 @@ def constant(lo: Lowering, data: bytes, shape: Shape, dtype: str) -> Any:
     if array.size and (array == array.flat[0]).all() and isfinite(float(array.flat[0])):
         return Const(fraction(array.flat[0].item()), shape, dtype)
     if dtype == "bool":
-        return _mask(array)
+        return _mask(array) or _bits(lo, array)
     if array.dtype.kind == "i":
         positions = _positions(array, dtype)
         if positions is not None:
             return positions
     elif ((array == 0) | (array == -np.inf)).all():
-        return Additive(_mask(array == -np.inf), dtype)
+        return _additive(lo, array == -np.inf, dtype)
     elif not np.isfinite(array).all():
         raise Unsupported("constants that are no numbers")
     return table(lo, array, dtype)
@@ -87,8 +90,8 @@ def _positions(array: Array, dtype: str) -> Positions | None:
     return Positions(first, tuple(steps), array.shape, dtype) if (fit == array).all() else None
 
 
-def _mask(array: Array) -> Compared:
-    """A mask that compares the last two indices; raises `Unsupported` for any other."""
+def _mask(array: Array) -> Compared | None:
+    """A mask that compares the last two indices; None: it is another."""
     if array.ndim >= 2 and array.any():
         rows, columns = array.shape[-2:]
         i, j = np.indices((rows, columns))
@@ -99,7 +102,23 @@ def _mask(array: Array) -> Compared:
             return Compared(Positions(below, (*lead, 1, -1), array.shape, "int64"))
         if (array == (j - i - above >= 0)).all():
             return Compared(Positions(-above, (*lead, -1, 1), array.shape, "int64"))
-    raise Unsupported("a mask of constants that compares no two positions")
+    return None
+
+
+def _bits(lo: Lowering, array: Array) -> Real:
+    """A mask as a table of 0 and 1."""
+    return flags(lo.real(table(lo, array.astype(np.float32), "float32")))
+
+
+def _additive(lo: Lowering, hidden: Array, dtype: str) -> Additive | Hidden:
+    """Minus infinity where ``hidden`` is true, 0 elsewhere."""
+    where = _mask(hidden)
+    if where is not None:
+        return Additive(where, dtype)
+    if hidden.all():
+        return nothing(lo, hidden.shape, dtype)
+    kept = replace(_bits(lo, ~hidden), dtype="float32", domain=None)
+    return Hidden(lo, Const(Fraction(0), hidden.shape, dtype), kept, dtype)
 
 
 def table(lo: Lowering, array: Array, dtype: str) -> Any:

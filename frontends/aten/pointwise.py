@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from math import prod
+from math import inf, prod
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
@@ -20,12 +20,14 @@ from shardproof.frontends.aten.lowering import (
     Real,
     Undefined,
     dimensions,
+    floating,
     fraction,
 )
 from shardproof.frontends.aten.masks import numbers, operand
-from shardproof.frontends.aten.positions import added
+from shardproof.frontends.aten.positions import Additive, added
 from shardproof.frontends.aten.roots import square
 from shardproof.frontends.aten.rules import lowers
+from shardproof.frontends.aten.scores import Hidden, nothing
 
 # -- movement ----------------------------------------------------------------------------------
 
@@ -127,6 +129,8 @@ def _select_backward(
 @lowers("move.cast", "aten._to_copy.default")
 def _cast(lo: Lowering, x: Lowered, dtype: str = "", **_: Any) -> Any:
     dtype = dtype or x.dtype
+    if isinstance(x, (Additive, Hidden)) and floating(dtype):
+        return replace(x, dtype=dtype)
     if isinstance(x, Const):
         integral = x.value.denominator == 1 or "float" in dtype
         if not integral or (dtype == "bool" and x.value not in (0, 1)):
@@ -156,8 +160,10 @@ def _cast(lo: Lowering, x: Lowered, dtype: str = "", **_: Any) -> Any:
 # -- constants ---------------------------------------------------------------------------------
 
 
-def _full(lo: Lowering, number: float) -> Const:
+def _full(lo: Lowering, number: float) -> Const | Hidden:
     shape, dtype = lo.expected[0]
+    if number == -inf and floating(dtype):
+        return nothing(lo, shape, dtype)
     return Const(fraction(number), shape, dtype)
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
+from shardproof.frontends.aten.hidden import as_numbers
 from shardproof.frontends.aten.ids import Ids, compared, ids, integral, made, number_of
 from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Operand, Real, broadcast
 from shardproof.frontends.aten.masks import compared as compared_numbers
-from shardproof.frontends.aten.masks import flags, numbers
+from shardproof.frontends.aten.masks import flags
 from shardproof.frontends.aten.masks import inverse as inverse_of
 from shardproof.frontends.aten.positions import Positions
 from shardproof.frontends.aten.rules import lowers
@@ -29,11 +31,9 @@ def _logical(name: str, both: str) -> None:
             if isinstance(a, Const):
                 keeps = bool(a.value) == (both == "and")
                 return lo.expand(b if keeps else a, broadcast(x.shape, y.shape))
-        if isinstance(x, Ids) and isinstance(y, Ids):
-            if x.at() != y.at():
-                raise Unsupported(f"{name} of ids of unlike positions")
+        if isinstance(x, Ids) and isinstance(y, Ids) and x.at() == y.at():
             return made(lo, x, piecewise.combine(both, x.function, y.function))
-        a, b = numbers(lo, x, "float32"), numbers(lo, y, "float32")
+        a, b = as_numbers(lo, x), as_numbers(lo, y)
         if both == "and":
             return flags(lo.real(lo.mul(a, b)))
         neither = lo.mul(inverse_of(lo, a), inverse_of(lo, b))
@@ -65,6 +65,11 @@ def _equality(name: str) -> None:
         equal = at_positions(lo, x, y) or at_positions(lo, y, x)
         if equal is not None:
             return equal if name == "eq" else flags(lo.real(inverse_of(lo, equal)))
+        first, second = ids(x), ids(y)
+        if first is not None and second is not None and first.at() != second.at():
+            # Of tokens with each other: as the numbers that they are.
+            a, b = (replace(lo.real(i), dtype="float32", domain=None) for i in (x, y))
+            return compared_numbers(lo, name, a, b)
         return compared(lo, name.upper(), x, y) or compared_numbers(lo, name, x, y)
 
 

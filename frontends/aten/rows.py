@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
+from shardproof.frontends.aten.hidden import masked, softmax
 from shardproof.frontends.aten.losses import Unmoved
 from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, dimensions, fraction
 from shardproof.frontends.aten.rules import lowers
@@ -19,13 +20,16 @@ ONE = Fraction(1)
 @lowers("aten._softmax.default")
 def _softmax(lo: Lowering, x: Lowered, dim: int, half: bool = False) -> Any:
     (at,) = dimensions(x.shape, dim)
+    if (scores := masked(lo, x)) is not None:
+        return softmax(lo, scores, at, safe=False)
     return lo.emit("softmax", lo.real(x), dim=at)
 
 
 @lowers("aten._safe_softmax.default")
 def _safe_softmax(lo: Lowering, x: Lowered, dim: int, dtype: str | None = None) -> Any:
-    """A softmax that is 0 in rows of which everything is masked: there are none here, since a mask
-    that is lowered leaves the diagonal."""
+    """A softmax that is 0 in rows of which everything is masked."""
+    if (scores := masked(lo, x)) is not None:
+        return softmax(lo, scores, *dimensions(x.shape, dim), safe=True)
     return _softmax(lo, x, dim)
 
 

@@ -13,6 +13,7 @@ from shardproof.engine.plan.ir import Body, Call, Program, Shard, Source
 from shardproof.frontends.aten import Const, Lowered, Lowering, Real, rule_of
 from shardproof.frontends.aten.constants import constant
 from shardproof.frontends.aten.lowering import Derived
+from shardproof.frontends.aten.masks import FLAGS
 from shardproof.frontends.builder.shapes import Inference
 from shardproof.frontends.torch.memory import (
     CONSTANT,
@@ -116,6 +117,8 @@ class _Rank:
         domain = None
         if given.low is not None and given.high is not None:
             domain = (given.low, given.high)
+        elif tensor.dtype == "bool":
+            domain = FLAGS
         self.known[value] = self.lo.hold(
             Shard(
                 f"batch {name}" if given.kind == "batch" else name,

@@ -12,6 +12,7 @@ from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten import Const, Lowering, Real
 from shardproof.frontends.aten.constants import constant
 from shardproof.frontends.aten.positions import Additive, Compared, Positions
+from shardproof.frontends.aten.scores import Hidden
 
 
 def of(array: Any, lo: Lowering | None = None) -> Any:
@@ -57,9 +58,21 @@ def test_masks_of_minus_infinity_stay_masks() -> None:
     assert found.where == Compared(Positions(-1, (-1, 1), (3, 3), "int64"))
 
 
-def test_other_masks_are_refused() -> None:
-    with pytest.raises(Unsupported, match="compares no two positions"):
-        of(np.array([[True, False], [True, False]]))
+def test_other_masks_are_tables_of_flags() -> None:
+    lo = Lowering()
+    kept = np.array([[True, False], [True, False]])
+    found = of(kept, lo)
+    assert (found.dtype, found.domain) == ("bool", (0, 2))
+    (table,) = lo.contents.values()
+    np.testing.assert_array_equal(table, [1.0, 0.0])
+    hidden = of(np.where(kept, 0.0, -np.inf), lo)
+    assert isinstance(hidden, Hidden)
+    assert (hidden.shape, hidden.dtype, len(lo.contents)) == ((2, 2), "float64", 1)
+    with pytest.raises(Unsupported, match="as numbers"):
+        lo.real(hidden)
+    nothing = of(np.full(3, -np.inf))
+    assert isinstance(nothing, Hidden)
+    assert nothing.kept == Const(Fraction(0), (3,), "float64")
 
 
 def test_a_table_is_one_input_by_its_contents() -> None:

@@ -87,7 +87,7 @@ def test_in_place_overloads_have_the_rule_of_the_others() -> None:
     ("name", "args"),
     [
         ("aten.div.Tensor", (torch.ones(2), torch.zeros(()))),
-        ("aten.full.default", ((2,), float("-inf"))),
+        ("aten.full.default", ((2,), float("inf"))),
         ("aten._to_copy.default", (torch.ones(2),)),
     ],
 )

@@ -1,0 +1,131 @@
+"""Scores that are minus infinity where a mask hides them: padding, windows, documents, prefixes.
+
+Minus infinity is no number, so such scores are numbers and what is kept of them, until a softmax
+reads both: ``kept * exp(x - c) / sum(kept * exp(x - c))`` is the softmax of the masked scores for
+every c. (Causal masks have operators of their own: `attention.causal`.)
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any, Final
+
+from shardproof.frontends.aten.constants import as_flags
+from shardproof.frontends.aten.ids import Ids
+from shardproof.frontends.aten.lowering import (
+    Const,
+    Lowered,
+    Lowering,
+    Operand,
+    Real,
+    broadcast,
+)
+from shardproof.frontends.aten.masks import flags, inverse, numbers, step
+from shardproof.frontends.aten.positions import Additive, Compared
+from shardproof.frontends.aten.scores import Hidden
+
+ONE: Final = Fraction(1)
+
+
+def hidden_after(mask: Compared, shape: tuple[int, ...]) -> int | None:
+    """The position of the first query, where a mask of scores [..., queries, keys] is true exactly
+    where the key comes after the query; None: it is another mask, or hides all keys of a query.
+
+    Example: of the mask ``torch.ones(4, 4).triu(1)`` of 4 queries and 4 keys it is 0; of a mask [4,
+    6] that is true where ``key - query >= 3``, as a cache of two keys has it, it is 2.
+    """
+    if len(shape) < 2:
+        return None
+    of = mask.expand(shape).of
+    lead = (0,) * (len(shape) - 2)
+    first = -1 - of.const
+    return first if first >= 0 and of.steps == (*lead, -1, 1) else None
+
+
+def position_flags(lo: Lowering, mask: Compared) -> Real:
+    """A mask of positions as 0 and 1: a part of a triangle, or a table.
+
+    Example: ``torch.ones(4, 4).tril().bool()`` is the triangle of ones [1, 4, 4], viewed as [4, 4].
+    """
+    for hidden, inverted in ((mask, True), (mask.inverse(), False)):
+        first = hidden_after(hidden, mask.shape)
+        if first is not None:
+            *_, queries, keys = mask.shape
+            length = max(first + queries, keys)
+            ones = lo.real(Const(ONE, (1, length, length), "float32"))
+            kept: Any = lo.emit("tril", ones)
+            kept = lo.slice(lo.slice(kept, 1, first, queries), 2, 0, keys)
+            kept = lo.expand(lo.reshape(kept, (queries, keys)), mask.shape)
+            return flags(lo.real(inverse(lo, kept) if inverted else kept))
+    return as_flags(lo, mask)
+
+
+def as_numbers(lo: Lowering, mask: Operand, dtype: str = "float32") -> Any:
+    """Any mask as 0 and 1: of positions, of ids, of comparisons.
+
+    Example: ``ids != 0`` is 1 where the id is not 0, an operator over the ids.
+    """
+    if isinstance(mask, Compared):
+        mask = position_flags(lo, mask)
+    if isinstance(mask, Ids):
+        mask = lo.real(mask)
+    return numbers(lo, mask, dtype)
+
+
+def hide(lo: Lowering, x: Operand, kept: Lowered) -> Hidden:
+    """``x`` where ``kept`` is 1, minus infinity elsewhere.
+
+    Example: ``scores.masked_fill(mask, -inf)`` is ``hide(lo, scores, 1 - mask)``.
+    """
+    if isinstance(x, (int, float)):
+        x = Const(Fraction(x), (), "float32")
+    given = masked(lo, x)
+    shape = broadcast(x.shape, kept.shape)
+    scores: Any = x
+    if given is not None:
+        scores, kept = given.scores, lo.mul(given.kept, kept)
+    return Hidden(lo, lo.expand(scores, shape), lo.expand(kept, shape), x.dtype)
+
+
+def is_nothing(x: Operand) -> bool:
+    """Whether an operand is minus infinity everywhere.
+
+    Example: ``torch.tensor(-inf)`` is, ``torch.full((4, 4), -inf).triu(1)`` is not.
+    """
+    if isinstance(x, Hidden):
+        return isinstance(x.kept, Const) and x.kept.value == 0
+    if isinstance(x, Additive):
+        of = x.where.of
+        ends = zip(of.steps, of.shape, strict=True)
+        return of.const + sum(min(0, step * (n - 1)) for step, n in ends) >= 0
+    return isinstance(x, float) and x == -float("inf")
+
+
+def masked(lo: Lowering, x: Operand) -> Hidden | None:
+    """An operand as masked scores; None where nothing of it is minus infinity.
+
+    Example: ``torch.full((4, 4), -inf).triu(1)`` keeps 0 up to the diagonal.
+    """
+    if isinstance(x, Hidden):
+        return x
+    if isinstance(x, Additive):
+        kept = as_numbers(lo, x.where.inverse())
+        return Hidden(lo, Const(Fraction(0), x.shape, x.dtype), kept, x.dtype)
+    return None
+
+
+def softmax(lo: Lowering, x: Hidden, dim: int, safe: bool) -> Any:
+    """The softmax of masked scores; of a row of which nothing is kept it is 0 where it is ``safe``,
+    and undefined elsewhere.
+
+    Example: scores [0, 5, 0] that keep the first two entries give [1 / (1 + e^5), e^5 / (1 + e^5),
+    0].
+    """
+    scores = lo.real(x.scores)
+    most = lo.emit("amax", scores, dim=(dim,), keepdim=True)
+    lo.shifts.add(most.number)
+    e = lo.mul(lo.unary("exp", lo.sub(scores, most)), x.kept)
+    total = lo.sum(e, (dim,), True)
+    if safe:
+        total = lo.add(total, inverse(lo, step(lo, total)))
+    return lo.div(e, total)
