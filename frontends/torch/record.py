@@ -76,6 +76,22 @@ def _machinery(path: str) -> bool:
     )
 
 
+def _reduction(name: str) -> str:
+    """A reduction by name; one that multiplies first, with its factor, which the operator's object
+    does not tell: it is that of the options in the frame that issues it."""
+    if name != "premul_sum":
+        return name
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        op: Any = getattr(frame.f_locals.get("opts"), "reduceOp", None)
+        state: Any = op.__getstate__() if isinstance(op, dist.ReduceOp) else None
+        if state is not None and state[0] == dist.ReduceOp.PREMUL_SUM:
+            factor = state[1]
+            return f"{name} {factor!r}" if isinstance(factor, float) else name
+        frame = frame.f_back
+    return name
+
+
 def place(frame: FrameType | None) -> tuple[str, bool]:
     """The innermost frame of the user's, then the innermost one of a library that she calls, in
     words; and whether it was called by autograd's engine."""
@@ -223,7 +239,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if kind == "ProcessGroup":
             return self._group(ProcessGroup.unbox(x))
         if kind == "ReduceOp":
-            return Named("reduce", REDUCTIONS[int(x.op())])
+            return Named("reduce", _reduction(REDUCTIONS[int(x.op())]))
         return Named(kind, "")
 
     def _group_names(self, func: Any, args: Sequence[Any]) -> list[Arg]:

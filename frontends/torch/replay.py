@@ -368,6 +368,9 @@ def _reduced(members: Sequence[torch.Tensor], op: str) -> torch.Tensor:
         return total / len(members) if op == "avg" else total
     if op == "max":
         return stacked.amax(0)
+    name, _, before = op.partition(" ")
+    if name == "premul_sum" and before:
+        return stacked.sum(0) * float(before)
     raise TooLarge(f"a reduction by {op} is not replayed")
 
 
