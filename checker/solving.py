@@ -14,7 +14,10 @@ Texts = tuple[str, str]
 class Solver:
     """Verdicts by text; each text is solved once.  ``memory_limits``: the bytes that a solver has
     at first, and what a text that does not fit is tried with again, alone.  ``progress``: told
-    (done, total) of the texts of a call; what is tried again is not done before that."""
+    (done, total) of the texts of a call; what is tried again is not done before that.
+
+    Example: after ``solve([texts])`` of an obligation that holds, ``unsat(texts)`` is true.
+    """
 
     def __init__(
         self,

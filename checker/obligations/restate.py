@@ -44,6 +44,9 @@ class Rebuilder:
     message.
     ``unforeseen``: how often an obligation could not be stated for a reason that no rule has.
 
+    Example: a Llama with one layer on dp 2 and tp 2 has 248 claims, for which 189 obligations are
+    written again: the others have the forms of these.
+
     ``part``: (k, n) looks at the templates whose number is k modulo n only, and at all their
     instances.
     """
@@ -296,7 +299,10 @@ def _partial(roots: Iterable[Term]) -> set[Term]:
 
 
 def single_values(side: Side, nodes: NodeTable) -> frozenset[int]:
-    """All nodes that live values of the single-device side are made of."""
+    """All nodes that live values of the single-device side are made of.
+
+    Example: all 148 nodes of a Llama with one layer: its ranks make no values of their own.
+    """
     instances = (side.unrolled.instances[number] for number in side.live)
     todo = [
         addend.node

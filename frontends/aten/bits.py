@@ -24,7 +24,10 @@ MOST_ENTRIES, MOST_RUNS = 1 << 20, 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bits:
-    """A mask by its entries."""
+    """A mask by its entries.
+
+    Example: the mask of a window of two keys, ``(j <= i) & (i - j < 2)``.
+    """
 
     array: NDArray[np.bool_]
 
@@ -66,7 +69,10 @@ class Bits:
 
 @dataclass(frozen=True, slots=True)
 class Additive:
-    """What is added to scores: minus infinity where ``where`` is true, 0 elsewhere."""
+    """What is added to scores: minus infinity where ``where`` is true, 0 elsewhere.
+
+    Example: ``torch.full((4, 4), -inf).triu(1)``, the causal mask of scores.
+    """
 
     where: Compared | Bits
     dtype: str
@@ -99,7 +105,10 @@ class Additive:
 
 class Run(NamedTuple):
     """``rows`` of a mask from ``start`` on, which hides columns j of its row i where j > i + last
-    and where j < i + least (None: none on that side)."""
+    and where j < i + least (None: none on that side).
+
+    Example: of a causal window of two keys over 4 rows, ``Run(0, 4, 0, -1)``.
+    """
 
     start: int
     rows: int
@@ -108,7 +117,10 @@ class Run(NamedTuple):
 
 
 def plane(mask: Compared | Bits, shape: Shape) -> Compared | Bits:
-    """A mask that is the same for all leading indices, of the last two; raises `Unsupported`."""
+    """A mask that is the same for all leading indices, of the last two; raises `Unsupported`.
+
+    Example: of a mask ``[1, 1, 4, 4]`` for scores ``[2, 8, 4, 4]``, one of 4 rows and 4 columns.
+    """
     if len(shape) < 2:
         raise Unsupported("a mask without rows and columns")
     wide = mask.expand(shape)
@@ -126,7 +138,11 @@ def plane(mask: Compared | Bits, shape: Shape) -> Compared | Bits:
 
 
 def entries(mask: Compared | Bits) -> NDArray[Any]:
-    """What a mask of rows and columns is, entry by entry; raises `Unsupported` for a large one."""
+    """What a mask of rows and columns is, entry by entry; raises `Unsupported` for a large one.
+
+    Example: of the positions ``j - i - 1`` of 2 rows and 2 columns, ``[[False, True], [False,
+    False]]``.
+    """
     if prod(mask.shape) > MOST_ENTRIES:
         raise Unsupported("a large mask of constants")
     if isinstance(mask, Bits):
@@ -138,7 +154,10 @@ def entries(mask: Compared | Bits) -> NDArray[Any]:
 
 def runs(hidden: NDArray[Any]) -> list[Run]:
     """The runs of rows that a mask [rows, columns] is made of; raises `Unsupported` where a row
-    shows no column, or other than an interval."""
+    shows no column, or other than an interval.
+
+    Example: rows that show keys 0, 0 to 1, 2, 2 to 3 (two documents) are three runs.
+    """
     shown = ~hidden
     rows, columns = shown.shape
     first = shown.argmax(axis=1)

@@ -33,7 +33,10 @@ DTYPES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """A tensor; ``parts`` is None, or the types of a tuple (``token`` is an empty one)."""
+    """A tensor; ``parts`` is None, or the types of a tuple (``token`` is an empty one).
+
+    Example: ``Type((2, 4), "float32")`` prints as ``float32[2, 4]``.
+    """
 
     shape: tuple[int, ...] = ()
     dtype: str = ""
@@ -48,6 +51,9 @@ class Type:
 @dataclass(frozen=True, slots=True)
 class Instruction:
     """``name = type opcode(operands), attrs``; ``attrs`` as written, but without quotes.
+
+    Example: of ``ROOT r = f32[4] reduce(p, zero), dimensions={1}, to_apply=%add``, the operands are
+    ``("p", "zero")`` and ``attrs["dimensions"]`` is ``{1}``.
 
     ``literal``: of a constant; ``number``: of a parameter, and of a get-tuple-element.
     """
@@ -64,7 +70,11 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Computation:
-    """Instructions in an order in which each is given before it is read."""
+    """Instructions in an order in which each is given before it is read.
+
+    Example: the computation ``add`` of an all-reduce: two parameters and their ``add``, which is
+    the root.
+    """
 
     name: str
     instructions: tuple[Instruction, ...]
@@ -74,7 +84,10 @@ class Computation:
 @dataclass(frozen=True, slots=True)
 class Module:
     """``partitions`` and ``replicas`` devices run ``entry``; ``header``: attributes of the module;
-    ``frames``: stack frame numbers -> the user's line."""
+    ``frames``: stack frame numbers -> the user's line.
+
+    Example: of ``HloModule m, num_partitions=8``, eight partitions and one replica.
+    """
 
     name: str
     dialect: str
