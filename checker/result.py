@@ -44,8 +44,8 @@ class Problem(NamedTuple):
 
 
 class CheckResult(NamedTuple):
-    """``ok``: the certificate's verdict stands; ``seconds``: of each part of the check;
-    ``counts``: what was looked at; ``verdict``: the certificate's ("" if there is none);
+    """What a check says. ``ok``: the certificate's verdict stands; ``seconds``: of each part of the
+    check; ``counts``: what was looked at; ``verdict``: the certificate's ("" if there is none);
     ``notes``: what was not looked at, and why; ``compared``: the input files that the plan of the
     run was compared with (none: it was not).
 

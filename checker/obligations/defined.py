@@ -39,7 +39,8 @@ Symbols = Mapping[str, tuple[object, ...]]
 
 
 class Taken(NamedTuple):
-    """A function of some domain is taken of a view of a node, times a factor.
+    """A partial function that the single-device side takes: of which domain, and of which view of a
+    node, times a factor.
 
     Example: of ``log(x)`` on the single device, positive numbers, and the whole of the node that
     ``x`` is.

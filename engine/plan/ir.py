@@ -15,7 +15,7 @@ calls).  No object exists per rank or per microbatch and operator.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import NamedTuple, TypeAlias
@@ -323,6 +323,8 @@ class Plan:
     what its reader assumed beside the defaults.
     ``expectations``: all that must hold; none: what the bodies' losses and gradients say
     (`engine.plan.expectations`).
+    ``otherwise``: gives the parallel programs as the records have them, where the reader went by
+    another account; it is no part of the plan, and not stored with it.
     """
 
     name: str
@@ -336,6 +338,9 @@ class Plan:
     rounded: tuple[Rounded, ...] = ()
     assumed: tuple[Assumption, ...] = ()
     expectations: tuple[Expectation, ...] = ()
+    otherwise: Callable[[], tuple[Program, ...]] | None = field(
+        default=None, compare=False, repr=False
+    )
 
     @property
     def ranks(self) -> int:

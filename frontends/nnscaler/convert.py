@@ -28,6 +28,7 @@ from shardproof.frontends.nnscaler.bodies import BodyWriter
 from shardproof.frontends.nnscaler.calls import Held
 from shardproof.frontends.nnscaler.contradictions import Comparison, renamings
 from shardproof.frontends.nnscaler.forward import Forward, shape_of, tensors_of
+from shardproof.frontends.nnscaler.otherwise import Change, Otherwise
 from shardproof.frontends.nnscaler.records import Constant, Tensor
 
 #: What a reducer does is an option of the runtime, and in no plan.
@@ -43,7 +44,8 @@ REPLICA = "dp"
 
 class Side(NamedTuple):
     """A plan by itself: its programs, how its loss is reduced over the batch, and where its records
-    contradict each other.  ``assumed``: what it is assumed to mean.
+    contradict each other.  ``assumed``: what it is assumed to mean; ``otherwise``: which operators
+    are other ones as recorded, if that is all that is different then.
 
     Example: an MLP of dp 2, pp 2, tp 2: the programs "device 0" to "device 3", 2 microbatches, 2
     replicas, the loss "sum".
@@ -55,6 +57,7 @@ class Side(NamedTuple):
     loss: str
     recorded: tuple[Finding, ...] = ()
     assumed: tuple[Assumption, ...] = ()
+    otherwise: tuple[Change, ...] | None = None
 
 
 class _DeviceWriter:
@@ -75,6 +78,7 @@ class _DeviceWriter:
     ) -> None:
         self.number = number
         self.as_recorded = as_recorded
+        self.otherwise = Otherwise(number)
         self.claims = not single
         #: Full tensors to which several stages contribute: a record of one is about none of them.
         self.joined = joined
@@ -399,6 +403,8 @@ def convert(
     if not single:
         assumed.update(masks.assumed(drawings, replicas * max(1, loads)))
     comparison.compare_groups(set(plan.devices))
+    by_rank = not (single or as_recorded or renamed or drawings)
+    known = by_rank and all(writer.otherwise.known for writer in writers)
     recorded = () if single else (*renamings(renamed), *comparison.findings())
     return Side(
         tuple(programs),
@@ -407,6 +413,7 @@ def convert(
         loss_kind(programs),
         recorded,
         tuple(sorted(assumed, key=lambda x: (x.kind, x.text))),
+        tuple(c for writer in writers for c in writer.otherwise.changes) if known else None,
     )
 
 

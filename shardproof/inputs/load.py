@@ -132,6 +132,19 @@ def _paired(single: Path, parallel: Path, assumptions: Assumptions) -> Plan:
     return _combined(replace(plan, name=plan_name(parallel), assumed=assumed), assumptions)
 
 
+def otherwise(plan: Plan, assumptions: Assumptions) -> Plan | None:
+    """The plan as its records have it, without reading it again (what is assumed of it stays what
+    was); None where its reader does not know it.
+
+    Example: of a plan whose chunks are recorded from other positions than their ranks' place in the
+    group says, the plan with those slices, as ``--nnscaler-groups as-recorded`` reads it.
+    """
+    if plan.otherwise is None:
+        return None
+    other = replace(plan, programs=plan.otherwise(), otherwise=None)
+    return _combined(other, replace(assumptions, groups="as recorded"))
+
+
 def _checked_plan(frontend: Frontend, plan: Plan, where: str) -> Plan:
     """What a frontend of an installed package makes is held to what a stored plan is held to, and
     that its reading is believed is said."""

@@ -44,6 +44,11 @@ class EarlySimulation(Closing):
             if not self._alone:
                 self._held.enter_context(self._itself)
 
+    def is_under_way(self, result: Partition) -> bool:
+        """Whether the plan of ``result`` is being run, so that there is time for something else."""
+        begun = self._itself is not None and result.plan is self._plan
+        return begun and not result.faults and any(not c.holds for c in result.conclusions)
+
     def simulation(self, result: Partition) -> Simulation | None:
         """Both programs at their true sizes, if that shows a difference; None where it does not, or
         was not begun, or ``result`` is of another plan."""

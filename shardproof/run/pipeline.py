@@ -16,7 +16,7 @@ from shardproof.cluster.settings import Settings
 from shardproof.cluster.verdicts.cache import VerdictCache
 from shardproof.cluster.verdicts.ledger import Ledger
 from shardproof.diagnosis.explain.counterexample import simulated
-from shardproof.diagnosis.search import diagnosed, recorded_otherwise
+from shardproof.diagnosis.search import Diagnosis, diagnosed, recorded_otherwise
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.findings import Finding
 from shardproof.engine.ops.listing import foreign
@@ -236,19 +236,16 @@ def _decide(
     causes: tuple[Finding, ...] = ()
     if not is_proved(result, open_stages):
         otherwise = _ahead(result, otherwise)
+        search = Diagnosis(result, otherwise, partial(progress.update, detail="repairs tried"))
+        if early.is_under_way(result):
+            search.run()
         if not result.faults:
             seeds = SEEDS if any(not c.holds for c in result.conclusions) else 1
             simulation = early.simulation(result) or simulated(result, seeds, tell=tell)
         summed = partials(result)
         if result.faults or (simulation is not None and simulation.differs):
             known = not result.faults and summed and is_all(result, summed)
-            causes = (
-                ()
-                if known
-                else diagnosed(
-                    result, simulation, otherwise, partial(progress.update, detail="repairs tried")
-                )
-            )
+            causes = () if known else diagnosed(result, simulation, search=search)
         others = (f._replace(group=f.group + len(summed)) if f.group else f for f in causes)
         causes = (*summed, *others)
     elif doubtful(result.nodes, result.reference_size):
