@@ -32,6 +32,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.torch.reductions import reduction
 from shardproof.frontends.torch.shadows import MOST_COMPUTED, MOST_SHADOW, Shadows, flat
 from shardproof.frontends.torch.trace import (
     CONSTANT,
@@ -56,8 +57,6 @@ _KEPT = (torch.float64, torch.float32, torch.int64, torch.int32, torch.bool)
 #: Events of one rank.
 MOST_EVENTS = 2_000_000
 
-REDUCTIONS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")
-
 #: Operators that ask about a tensor, not about its values.
 QUESTIONS = frozenset({"prim.device.default", "aten.is_same_size.default", "aten.sym_size.int"})
 
@@ -74,22 +73,6 @@ def _machinery(path: str) -> bool:
     return path.startswith((_TORCH, *_OURS, "<")) or (
         path.startswith(_LIBRARIES) and not path.startswith(_PACKAGES)
     )
-
-
-def _reduction(name: str) -> str:
-    """A reduction by name; one that multiplies first, with its factor, which the operator's object
-    does not tell: it is that of the options in the frame that issues it."""
-    if name != "premul_sum":
-        return name
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        op: Any = getattr(frame.f_locals.get("opts"), "reduceOp", None)
-        state: Any = op.__getstate__() if isinstance(op, dist.ReduceOp) else None
-        if state is not None and state[0] == dist.ReduceOp.PREMUL_SUM:
-            factor = state[1]
-            return f"{name} {factor!r}" if isinstance(factor, float) else name
-        frame = frame.f_back
-    return name
 
 
 def place(frame: FrameType | None) -> tuple[str, bool]:
@@ -246,7 +229,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if kind == "ProcessGroup":
             return self._group(ProcessGroup.unbox(x))
         if kind == "ReduceOp":
-            return Named("reduce", _reduction(REDUCTIONS[int(x.op())]))
+            return Named("reduce", reduction(int(x.op())))
         return Named(kind, "")
 
     def _group_names(self, func: Any, args: Sequence[Any]) -> list[Arg]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.torch.ordinary.parts import Case
-from benchmarks.torch.unseen import attention, divided, heads, mixtures, training, vision
+from benchmarks.torch.unseen import attention, divided, heads, mixtures, recurrent, training, vision
 
 CASES: list[Case] = [
     *vision.CASES,
@@ -12,4 +12,5 @@ CASES: list[Case] = [
     *training.CASES,
     *heads.CASES,
     *divided.CASES,
+    *recurrent.CASES,
 ]
