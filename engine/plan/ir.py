@@ -284,7 +284,7 @@ class Expectation:
     own word; rows of one kind and name are about the same single-device value and must cover it.
     ``single``: the addends of that value, of program 0, the single-device one; none, for a
     gradient: the derivative of the loss with respect to parameter ``name``.
-    ``held``: the addends of the parallel value; none: it has no counterpart, and the row fails.
+    ``parallel``: the addends of the parallel value; none: it has no counterpart, and the row fails.
     ``offset``: where the box begins in the single-device value, affine in the coordinates of the
     parallel program and ``mb``; none: the value is all of it.  Its extent is the value's.
     ``required``: whether a proof needs it; of others it is printed whether they hold.
@@ -301,7 +301,7 @@ class Expectation:
     kind: str
     name: str
     single: tuple[Addend, ...]
-    held: tuple[Addend, ...]
+    parallel: tuple[Addend, ...]
     offset: tuple[Affine, ...] = ()
     required: bool = True
 

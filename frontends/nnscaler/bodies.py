@@ -16,7 +16,7 @@ from shardproof.engine.plan_files.calling import wrong_call
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.nnscaler import cells, masks, stepwise
 from shardproof.frontends.nnscaler.assumed import ASYNCHRONOUS, BEFORE_ADAPTER
-from shardproof.frontends.nnscaler.calls import Drawn, Held
+from shardproof.frontends.nnscaler.calls import Drawn, SharedInput
 from shardproof.frontends.nnscaler.forward import (
     Device,
     Forward,
@@ -133,7 +133,7 @@ class BodyWriter:
         )
         source = source_of(op, op.id)
         if operator.steps:
-            operands = [*inputs, *(self.hold(x) for x in operator.held)]
+            operands = [*inputs, *(self.hold(x) for x in operator.shared)]
             made = stepwise.pushed(self, operator, operands, op, source)
             self.within[op.id] = (*operands, *made)
             results = operator.results or (len(operands) + len(made) - 1,)
@@ -143,7 +143,7 @@ class BodyWriter:
             self.emit(operator.name, inputs, outputs, operator.attrs, source)
         self.reads[op.id], self.makes[op.id] = inputs, outputs
 
-    def hold(self, shared: Held) -> int:
+    def hold(self, shared: SharedInput) -> int:
         """The value of what both sides hold alike."""
         number = self.device.held_alike(shared)
         if number not in self.shards:

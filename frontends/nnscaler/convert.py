@@ -25,7 +25,7 @@ from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.nnscaler import cells, masks
 from shardproof.frontends.nnscaler.assumed import numbers
 from shardproof.frontends.nnscaler.bodies import BodyWriter
-from shardproof.frontends.nnscaler.calls import Held
+from shardproof.frontends.nnscaler.calls import SharedInput
 from shardproof.frontends.nnscaler.contradictions import Comparison, renamings
 from shardproof.frontends.nnscaler.forward import Forward, shape_of, tensors_of
 from shardproof.frontends.nnscaler.otherwise import Change, Otherwise
@@ -91,7 +91,7 @@ class _DeviceWriter:
         self.axes = ((REPLICA, replicas, stride),) if replicas > 1 else ()
         self.bodies: list[Body] = []
         self.calls: list[Call] = []
-        self.held: list[Shard] = []
+        self.shards: list[Shard] = []
         self.shard_numbers: dict[tuple[str, tuple[tuple[int, int], ...]], int] = {}
         self.graded: dict[int, int] = {}
         self.seeds: dict[int, int] = {}
@@ -107,12 +107,12 @@ class _DeviceWriter:
         number = self.shard_numbers.get(key)
         gradient = tensor.grad()
         if number is None:
-            number = len(self.held)
+            number = len(self.shards)
             self.shard_numbers[key] = number
             offset = tuple(affine(start) for start, _ in tensor.box)
             if tensor.dtype.startswith("complex"):
                 offset = (*offset, ZERO)
-            self.held.append(
+            self.shards.append(
                 Shard(
                     name,
                     shape_of(tensor, tensor.full.shape),
@@ -126,13 +126,15 @@ class _DeviceWriter:
             self.graded[gradient.id] = number
         return number
 
-    def held_alike(self, shared: Held) -> int:
+    def held_alike(self, shared: SharedInput) -> int:
         box = tuple((0, n) for n in shared.shape)
         number = self.shard_numbers.get((shared.name, box))
         if number is None:
-            number = self.shard_numbers[shared.name, box] = len(self.held)
+            number = self.shard_numbers[shared.name, box] = len(self.shards)
             none = (ZERO,) * len(shared.shape)
-            self.held.append(Shard(shared.name, shared.shape, shared.shape, none, "float32", False))
+            self.shards.append(
+                Shard(shared.name, shared.shape, shared.shape, none, "float32", False)
+            )
             self.assumed.add(numbers(shared))
         return number
 
@@ -265,7 +267,7 @@ class _DeviceWriter:
         group = Group(ranks=tuple(sorted(cell.device)), axes=tuple(a for a, _, _ in self.axes))
         for weight in cell.weights:
             number = self.shard(weight)
-            shape = self.held[number].shape
+            shape = self.shards[number].shape
             before, after = len(values), len(values) + 1
             name = f"gradient of {weight.full.name}"
             values += [Value(shape, weight.dtype, name), Value(shape, weight.dtype, name)]
@@ -295,7 +297,7 @@ class _DeviceWriter:
             name=f"device {self.number}",
             bodies=tuple(unclaimed(body, self.joined) for body in self.bodies),
             calls=rebound(self.calls, set(self.seeds)),
-            shards=tuple(self.held),
+            shards=tuple(self.shards),
             base=self.number,
             axes=self.axes,
             seeds=tuple(self.seeds.items()),

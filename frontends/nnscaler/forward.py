@@ -12,7 +12,7 @@ from shardproof.engine.plan.ir import Body, Source, Value
 from shardproof.engine.plan.recorded import RecordedSlice
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.nnscaler import cells
-from shardproof.frontends.nnscaler.calls import Held
+from shardproof.frontends.nnscaler.calls import SharedInput
 from shardproof.frontends.nnscaler.masks import Drawings
 from shardproof.frontends.nnscaler.operators import Declared
 from shardproof.frontends.nnscaler.otherwise import Otherwise
@@ -96,7 +96,7 @@ class Device(Protocol):
     def shard(self, tensor: Tensor) -> int:
         """The number of the shard that a parameter or buffer is."""
 
-    def held_alike(self, shared: Held) -> int:
+    def held_alike(self, shared: SharedInput) -> int:
         """The number of the shard that stands for what both sides hold alike."""
 
     def graded_shard(self, tensor: Tensor) -> int:

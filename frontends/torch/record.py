@@ -60,6 +60,12 @@ MOST_EVENTS = 2_000_000
 #: Operators that ask about a tensor, not about its values.
 QUESTIONS = frozenset({"prim.device.default", "aten.is_same_size.default", "aten.sym_size.int"})
 
+#: Operators that change how a tensor lies in its memory, and nothing in that.
+RESHAPED = frozenset(
+    getattr(torch.ops.aten, name)
+    for name in ("t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_")
+)
+
 _LIBRARIES = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
 _PACKAGES = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
 _OURS = tuple(
@@ -323,7 +329,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             out = func(*args, **kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException):
             return self._real(func, args, kwargs)
-        if given is None:
+        if given is None or func.overloadpacket in RESHAPED:
             return out
         if func.namespace not in ("c10d", "_c10d_functional", "prim", "prims"):
             if not self._shadows.follow(func, args, kwargs, out):
@@ -468,7 +474,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.constants,
             tuple(self.notes),
             tuple((name, ranks) for ranks, name in self.groups.items()),
-            tuple(self.splits.found),
+            tuple(self.splits.minorities),
             tuple(self.functions),
         )
 

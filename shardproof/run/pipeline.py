@@ -70,6 +70,9 @@ def run(
 ) -> Result:
     """Verify a plan; everything that the verdict rests on is written to ``out``.
 
+    Example: the GPT of examples/gpt.py: "proved" with 539 stages and 114 templates, and
+    ``certificate.json`` in ``out``.
+
     ``settings``: those of the options, or others to go on with.  ``inputs``: SHA-256 of the files
     that the plan was read from, by name, for the certificate.  ``otherwise``: the plan as it is if
     groups are in the order that it records, which a refutation for another order is tried with.
@@ -211,7 +214,11 @@ class _Work(NamedTuple):
 
 
 def counts(result: Partition, answers: Answers) -> Counts:
-    """What there was, and how much of it was distinct."""
+    """What there was, and how much of it was distinct.
+
+    Example: ``Counts(single_operators=132, parallel_operators=1392, ranks=4, stages=539,
+    obligations=462, templates=114, cached=0)``.
+    """
     return Counts(
         single_operators=result.single.unrolled.total,
         parallel_operators=result.parallel.unrolled.total,
