@@ -195,21 +195,3 @@ def _rms_norm_backward(
     if mask[1]:
         gradients[1] = lo.sum(lo.mul(gradient, y), rest)
     return tuple(gradients)
-
-
-@lowers("aten._weight_norm_interface.default")
-def _weight_norm(lo: Lowering, v: Lowered, g: Lowered, dim: int = 0) -> Any:
-    """v g / |v|, the norm over all dimensions but one; and the norms, in the shape of g."""
-    rest = tuple(d for d in range(len(v.shape)) if d != dim)
-    norms = lo.unary("sqrt", lo.sum(lo.mul(v, v), rest, True))
-    return lo.mul(v, lo.div(g, norms)), lo.reshape(norms, g.shape)
-
-
-@lowers("aten._weight_norm_interface_backward.default")
-def _weight_norm_backward(
-    lo: Lowering, gradient: Lowered, v: Lowered, g: Lowered, norms: Lowered, dim: int
-) -> Any:
-    rest = tuple(d for d in range(len(v.shape)) if d != dim)
-    along = lo.sum(lo.mul(gradient, v), rest, True)
-    outward = lo.div(lo.mul(v, along), lo.mul(norms, norms))
-    return lo.mul(lo.div(g, norms), lo.sub(gradient, outward)), lo.div(along, norms)

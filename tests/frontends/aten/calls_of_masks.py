@@ -1,4 +1,4 @@
-"""Random calls by masks of which every row shows an interval, and by any others; larger images."""
+"""Random calls by masks of which every row shows an interval, and by any others."""
 
 from __future__ import annotations
 
@@ -59,20 +59,3 @@ def _(d: Draw) -> Call:
     added = torch.zeros(mask.shape, dtype=torch.float64).masked_fill(mask, -np.inf)
     additive = Both(Additive(Bits(mask.numpy()), "float64"), added)
     return (d.real(*d.sizes(1 + d.below(2)), *mask.shape), additive), {}
-
-
-def _enlarged(rank: int) -> None:
-    @call(f"aten.upsample_nearest{rank}d.default")
-    def _(d: Draw) -> Call:
-        x = d.real(*d.sizes(2 + rank))
-        return (x, [n * (1 + d.below(3)) for n in x.shape[2:]]), {}
-
-    @call(f"aten.upsample_nearest{rank}d_backward.default")
-    def _(d: Draw) -> Call:
-        before = d.sizes(2 + rank)
-        after = [n * (1 + d.below(3)) for n in before[2:]]
-        return (d.real(*before[:2], *after), after, list(before)), {}
-
-
-for _rank in (1, 2, 3):
-    _enlarged(_rank)

@@ -81,25 +81,6 @@ def _rms_backward(
     return x.grad, None if held is None else held.grad
 
 
-def _weights(d: Draw) -> tuple[torch.Tensor, torch.Tensor, int]:
-    v = d.real(*d.any_shape(2))
-    dim = (0, len(v.shape) - 1)[d.below(2)]  # PyTorch's kernel knows the first and the last
-    g = d.real(*(n if i == dim else 1 for i, n in enumerate(v.shape)))
-    return v, g, dim
-
-
-@call("aten._weight_norm_interface.default")
-def _(d: Draw) -> Call:
-    return _weights(d), {}
-
-
-@call("aten._weight_norm_interface_backward.default")
-def _(d: Draw) -> Call:
-    v, g, dim = _weights(d)
-    _, norms = torch.ops.aten._weight_norm_interface(v, g, dim)
-    return (d.real(*v.shape), v, g, norms, dim), {}
-
-
 #: Overloads without a kernel on this machine, by autograd of what they differentiate.
 REFERENCES: dict[str, Callable[..., Any]] = {
     "aten._fused_rms_norm_backward.default": _rms_backward,
