@@ -8,11 +8,13 @@ from typing import Any
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten import ids, lookups
+from shardproof.frontends.aten.bits import Additive, Bits, entries, plane, runs
 from shardproof.frontends.aten.hidden import (
+    Mask,
     as_numbers,
     hidden_after,
-    hide,
     is_nothing,
+    keep,
     masked,
     position_flags,
     softmax,
@@ -29,7 +31,7 @@ from shardproof.frontends.aten.lowering import (
     fraction,
 )
 from shardproof.frontends.aten.masks import chosen, inverse
-from shardproof.frontends.aten.positions import Additive, Compared
+from shardproof.frontends.aten.positions import Compared, Positions
 from shardproof.frontends.aten.predicates import selected
 from shardproof.frontends.aten.rules import lowers
 from shardproof.frontends.aten.scores import Hidden, nothing
@@ -51,6 +53,37 @@ def causal(lo: Lowering, scores: Real, first: int = 0) -> Real:
     return lo.reshape(lo.emit("apply_mask", four, mask), scores.shape)  # type: ignore[no-any-return]
 
 
+def _recent(lo: Lowering, scores: Real, least: int) -> Real:
+    """Scores [..., queries, keys] with minus infinity where key j comes before i + ``least``: by
+    the transpose of a causal mask."""
+    *lead, queries, keys = scores.shape
+    row, column = max(least, 0), max(-least, 0)
+    length = max(row + queries, column + keys)
+    like = lo.real(Const(Fraction(0), (1, length), "float32"))
+    mask: Any = lo.permute(lo.emit("create_mask", like, like), (0, 1, 3, 2))
+    mask = lo.real(lo.slice(lo.slice(mask, 2, row, queries), 3, column, keys))
+    four = lo.reshape(scores, (1, prod(lead), queries, keys) if len(lead) != 2 else scores.shape)
+    return lo.reshape(lo.emit("apply_mask", four, mask), scores.shape)  # type: ignore[no-any-return]
+
+
+def hide(lo: Lowering, scores: Real, mask: Mask) -> Real:
+    """Scores [..., queries, keys] with minus infinity where a mask of positions is true; raises
+    `Unsupported` for one of which a query sees other than an interval of keys.
+
+    Example: a window of two keys is a causal mask and the transpose of another one.
+    """
+    first = hidden_after(mask, scores.shape)
+    if first is not None:
+        return causal(lo, scores, first)
+    at = len(scores.shape) - 2
+    parts = []
+    for run in runs(entries(plane(mask, scores.shape))):
+        part = lo.real(lo.slice(scores, at, run.start, run.rows))
+        part = part if run.last is None else causal(lo, part, run.last)
+        parts.append(part if run.least is None else _recent(lo, part, run.least))
+    return lo.real(lo.concat(parts, at))
+
+
 def _filled(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any:
     """``value`` where a mask of the input is true: a number, not minus infinity."""
     if not isinstance(value, (int, float)):
@@ -69,54 +102,57 @@ def _masked_fill(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any
         if value != -inf:
             raise Unsupported("a mask that is true everywhere")
         return nothing(lo, x.shape, x.dtype)
-    if value == -inf and not (
-        isinstance(mask, Compared) and hidden_after(mask, x.shape) is not None
-    ):
-        return hide(lo, x, inverse(lo, as_numbers(lo, mask)))
+    if value == -inf:
+        return _without(lo, x, mask)
     if isinstance(mask, Real):
         return chosen(lo, mask, value, x)
-    if not isinstance(mask, Compared):
+    if not isinstance(mask, (Compared, Bits)):
         return _filled(lo, x, mask, value)
-    if not isinstance(value, (int, float)) or not (isfinite(value) or value == -inf):
+    if not isinstance(value, (int, float)) or not isfinite(value):
         raise Unsupported(f"masked_fill with {value}")
-    first = hidden_after(mask, x.shape)
-    if first is not None and value == -inf:
-        return causal(lo, lo.real(x), first)
-    if first == 0 and x.shape[-1] == x.shape[-2]:
+    if hidden_after(mask, x.shape) == 0 and x.shape[-1] == x.shape[-2]:
         real = lo.real(x)
         return lo.emits("fill_after", [real], {"value": fraction(value)}, real.dtype)[0]
     return chosen(lo, position_flags(lo, mask), value, x)
+
+
+def _without(lo: Lowering, x: Operand, hidden: Lowered) -> Any:
+    """``x`` with minus infinity where a mask is true."""
+    if isinstance(hidden, (Compared, Bits)) and isinstance(x, Real):
+        shape = broadcast(x.shape, hidden.shape)
+        try:
+            return hide(lo, lo.real(lo.expand(x, shape)), hidden)
+        except Unsupported:  # Other than an interval of a row is shown.
+            pass
+    return keep(lo, x, inverse(lo, as_numbers(lo, hidden)))
 
 
 @lowers("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf")
 def _where(lo: Lowering, mask: Lowered, x: Operand, y: Operand) -> Any:
     """x where the mask is true, y elsewhere."""
     if is_nothing(x) or is_nothing(y):
-        return _hidden(lo, mask, x, y)
+        return _shown(lo, mask, x, y)
     if isinstance(mask, ids.Ids) and not floating(lo.expected[0][1]):
         return selected(lo, mask, x, y)
     if isinstance(mask, ids.Ids) and isinstance(x, lookups.Lookup) and _is_zero(y):
         return lookups.restricted(x, mask, True)
     if isinstance(mask, ids.Ids):
         return chosen(lo, lo.real(mask), x, y)
-    if not isinstance(mask, Compared):
+    if not isinstance(mask, (Compared, Bits)):
         return chosen(lo, mask, x, y)
     return chosen(lo, position_flags(lo, mask), x, y)
 
 
-def _hidden(lo: Lowering, mask: Lowered, x: Operand, y: Operand) -> Any:
+def _shown(lo: Lowering, mask: Lowered, x: Operand, y: Operand) -> Any:
     """`_where`, where one side is minus infinity."""
     shape, dtype = lo.expected[0]
     if is_nothing(x) and is_nothing(y):
         return nothing(lo, shape, dtype)
-    scores = y if is_nothing(x) else x
-    if isinstance(mask, Compared) and not isinstance(scores, (int, float, Const)):
-        hidden = mask if is_nothing(x) else mask.inverse()
-        first = hidden_after(hidden, shape)
-        if first is not None:
-            return causal(lo, lo.real(lo.expand(scores, shape)), first)
+    if isinstance(mask, (Compared, Bits)):
+        hidden, scores = (mask, y) if is_nothing(x) else (mask.inverse(), x)
+        return lo.expand(_without(lo, scores, hidden), shape)
     kept = as_numbers(lo, mask)
-    result = hide(lo, scores, inverse(lo, kept) if is_nothing(x) else kept)
+    result = keep(lo, y, inverse(lo, kept)) if is_nothing(x) else keep(lo, x, kept)
     return result.expand(shape)
 
 
@@ -131,38 +167,38 @@ def added(lo: Lowering, x: Operand, y: Operand) -> Any:
     plus 1.0 are None.
     """
     for scores, mask in ((x, y), (y, x)):
-        if isinstance(mask, Additive) and not isinstance(scores, (int, float, Additive, Hidden)):
-            shape = broadcast(scores.shape, mask.shape)
-            first = hidden_after(mask.where, shape) if shape == scores.shape else None
-            if first is not None:
-                return causal(lo, lo.real(scores), first)
+        if isinstance(mask, Additive) and isinstance(scores, Real):
+            return _without(lo, scores, mask.where)
         hidden = masked(lo, mask)
         if hidden is not None:
             other = masked(lo, scores)
             total = lo.add(hidden.scores, scores if other is None else other.scores)
             kept = hidden.kept if other is None else lo.mul(hidden.kept, other.kept)
-            return hide(lo, total, kept)
+            return keep(lo, total, kept)
     return None
 
 
-def _first(
+def _later(
     q: Lowered, k: Lowered, dropout: float, causally: bool, mask: Lowered | None
-) -> int | None:
-    """The position of the first query, where attention is causal; None where it is not (any other
-    mask is added to scores).  Raises `Unsupported` for two masks, and for dropout."""
+) -> Mask | None:
+    """Which keys attention hides from which queries; None where it hides none (a mask that is none
+    of these is added to scores).  Raises `Unsupported` for dropout."""
     if dropout:
         raise Unsupported("attention with dropout")
-    if mask is None and causally and q.shape[-2] != k.shape[-2]:
-        raise Unsupported(f"a causal mask of {q.shape[-2]} queries and {k.shape[-2]} keys")
-    if mask is None:
-        return 0 if causally else None
-    scores = (*q.shape[:-1], k.shape[-2])
+    queries, keys = q.shape[-2], k.shape[-2]
+    if mask is None and causally and queries != keys:
+        raise Unsupported(f"a causal mask of {queries} queries and {keys} keys")
+    if mask is None and causally:
+        return Compared(Positions(-1, (-1, 1), (queries, keys), "int64"))
     if isinstance(mask, Additive) and not causally:
-        first = hidden_after(mask.where, scores)
-        if first is not None:
-            return first
-    if causally:
-        raise Unsupported("attention with a causal mask and another one")
+        try:
+            hidden = plane(mask.where, (*q.shape[:-1], keys))
+            runs(entries(hidden))
+        except Unsupported:  # Other than an interval of a row is shown, or rows differ.
+            return None
+        return hidden
+    if causally and mask is not None:
+        raise Unsupported("attention with a mask that is causal besides")
     return None
 
 
@@ -198,13 +234,13 @@ def _ungrouped(lo: Lowering, gradient: Real, like: Lowered) -> Any:
 
 
 def _scores(
-    lo: Lowering, q: Real, k: Real, first: int | None, mask: Lowered | None, factor: Fraction
+    lo: Lowering, q: Real, k: Real, later: Mask | None, mask: Lowered | None, factor: Fraction
 ) -> Real:
     """The probabilities [..., s, t]."""
     turned = lo.real(lo.transpose(k, len(k.shape) - 2, len(k.shape) - 1))
     scores = lo.real(lo.scale(lo.emit("matmul", q, turned), factor))
-    if first is not None:
-        scores = causal(lo, scores, first)
+    if later is not None:
+        scores = hide(lo, scores, later)
     elif mask is not None:
         hidden = masked(lo, mask)
         given: Any = lo.real(mask) if hidden is None else hidden
@@ -229,9 +265,9 @@ def _attention(
     attn_mask: Lowered | None = None,
     scale: float | None = None,
 ) -> Any:
-    first = _first(q, k, dropout, is_causal, attn_mask)
+    later = _later(q, k, dropout, is_causal, attn_mask)
     reals = _grouped(lo, q, k, v)
-    p = _scores(lo, reals[0], reals[1], first, attn_mask, _scale(q, scale))
+    p = _scores(lo, reals[0], reals[1], later, attn_mask, _scale(q, scale))
     shape, dtype = lo.expected[1]
     why = "the logarithm of attention's sums, which only its derivative reads"
     result = lo.reshape(lo.emit("matmul", p, reals[2]), (*q.shape[:-1], v.shape[-1]))
@@ -252,10 +288,10 @@ def _attention_backward(
     attn_mask: Lowered | None = None,
     scale: float | None = None,
 ) -> Any:
-    first = _first(q, k, dropout, is_causal, attn_mask)
+    later = _later(q, k, dropout, is_causal, attn_mask)
     factor = _scale(q, scale)
     queries, keys, values = _grouped(lo, q, k, v)
-    p = _scores(lo, queries, keys, first, attn_mask, factor)
+    p = _scores(lo, queries, keys, later, attn_mask, factor)
     g = lo.real(lo.reshape(lo.real(gradient), (*p.shape[:-1], v.shape[-1])))
     rows, columns = len(p.shape) - 2, len(p.shape) - 1
     dv = lo.emit("matmul", lo.real(lo.transpose(p, rows, columns)), g)

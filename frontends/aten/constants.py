@@ -8,8 +8,6 @@ by its contents.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
-from fractions import Fraction
 from itertools import combinations
 from math import isfinite, prod
 from typing import Any
@@ -20,10 +18,11 @@ from numpy.typing import NDArray
 from shardproof.engine.algebra.affine import ZERO
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.ir import Shard
+from shardproof.frontends.aten.bits import Additive, Bits
 from shardproof.frontends.aten.lowering import Const, Lowering, Real, Shape, fraction
 from shardproof.frontends.aten.masks import flags
-from shardproof.frontends.aten.positions import Additive, Compared, Positions
-from shardproof.frontends.aten.scores import Hidden, nothing
+from shardproof.frontends.aten.positions import Compared, Positions
+from shardproof.frontends.aten.scores import nothing
 
 Array = NDArray[Any]
 
@@ -65,13 +64,15 @@ def constant(lo: Lowering, data: bytes, shape: Shape, dtype: str) -> Any:
     if array.size and (array == array.flat[0]).all() and isfinite(float(array.flat[0])):
         return Const(fraction(array.flat[0].item()), shape, dtype)
     if dtype == "bool":
-        return _mask(array) or _bits(lo, array)
+        return _mask(array)
     if array.dtype.kind == "i":
         positions = _positions(array, dtype)
         if positions is not None:
             return positions
+    elif (array == -np.inf).all():
+        return nothing(lo, shape, dtype)
     elif ((array == 0) | (array == -np.inf)).all():
-        return _additive(lo, array == -np.inf, dtype)
+        return Additive(_mask(array == -np.inf), dtype)
     elif not np.isfinite(array).all():
         raise Unsupported("constants that are no numbers")
     return table(lo, array, dtype)
@@ -90,8 +91,8 @@ def _positions(array: Array, dtype: str) -> Positions | None:
     return Positions(first, tuple(steps), array.shape, dtype) if (fit == array).all() else None
 
 
-def _mask(array: Array) -> Compared | None:
-    """A mask that compares the last two indices; None: it is another."""
+def _mask(array: Array) -> Compared | Bits:
+    """A mask that compares the last two indices, or any other by its entries."""
     if array.ndim >= 2 and array.any():
         rows, columns = array.shape[-2:]
         i, j = np.indices((rows, columns))
@@ -102,23 +103,7 @@ def _mask(array: Array) -> Compared | None:
             return Compared(Positions(below, (*lead, 1, -1), array.shape, "int64"))
         if (array == (j - i - above >= 0)).all():
             return Compared(Positions(-above, (*lead, -1, 1), array.shape, "int64"))
-    return None
-
-
-def _bits(lo: Lowering, array: Array) -> Real:
-    """A mask as a table of 0 and 1."""
-    return flags(lo.real(table(lo, array.astype(np.float32), "float32")))
-
-
-def _additive(lo: Lowering, hidden: Array, dtype: str) -> Additive | Hidden:
-    """Minus infinity where ``hidden`` is true, 0 elsewhere."""
-    where = _mask(hidden)
-    if where is not None:
-        return Additive(where, dtype)
-    if hidden.all():
-        return nothing(lo, hidden.shape, dtype)
-    kept = replace(_bits(lo, ~hidden), dtype="float32", domain=None)
-    return Hidden(lo, Const(Fraction(0), hidden.shape, dtype), kept, dtype)
+    return Bits(array)
 
 
 def table(lo: Lowering, array: Array, dtype: str) -> Any:
@@ -182,12 +167,16 @@ def numbered(lo: Lowering, of: Positions) -> Real:
     return lo.real(lo.expand(table(lo, indices.astype(np.int64), "int64"), of.shape))
 
 
-def as_flags(lo: Lowering, mask: Compared) -> Real:
+def as_flags(lo: Lowering, mask: Compared | Bits) -> Real:
     """A mask of positions as a table of 0 and 1; raises `Unsupported` for a large one.
 
     Example: a causal mask of 4 by 4 positions is a table of 16 numbers, 6 of them 1; one of 256 by
     256 has more than `MOST_SEARCHED` entries.
     """
+    if isinstance(mask, Bits):
+        if mask.array.size > MOST_SEARCHED:
+            raise Unsupported("a large mask of constants as numbers")
+        return flags(lo.real(table(lo, mask.array.astype(np.float32), "float32")))
     of = mask.of
     moving = [n if step else 1 for n, step in zip(of.shape, of.steps, strict=True)]
     if prod(moving) > MOST_SEARCHED:
@@ -195,8 +184,8 @@ def as_flags(lo: Lowering, mask: Compared) -> Real:
     index = np.indices(moving)
     total = of.const + sum((s * index[d] for d, s in enumerate(of.steps)), np.zeros(moving, int))
     bits = (total >= 0).astype(np.float32)
-    table = lo.real(constant(lo, bits.tobytes(), tuple(moving), "float32"))
-    return flags(lo.real(lo.expand(table, mask.shape)))
+    least = lo.real(constant(lo, bits.tobytes(), tuple(moving), "float32"))
+    return flags(lo.real(lo.expand(least, mask.shape)))
 
 
 def _place(whole: Array, part: Array) -> tuple[int, ...] | None:

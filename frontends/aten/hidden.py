@@ -8,8 +8,10 @@ every c. (Causal masks have operators of their own: `attention.causal`.)
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any, Final
+from typing import Any, TypeAlias
 
+from shardproof.engine.errors import Unsupported
+from shardproof.frontends.aten.bits import Additive, Bits, Run, entries, plane, runs
 from shardproof.frontends.aten.constants import as_flags
 from shardproof.frontends.aten.ids import Ids
 from shardproof.frontends.aten.lowering import (
@@ -21,20 +23,20 @@ from shardproof.frontends.aten.lowering import (
     broadcast,
 )
 from shardproof.frontends.aten.masks import flags, inverse, numbers, step
-from shardproof.frontends.aten.positions import Additive, Compared
+from shardproof.frontends.aten.positions import Compared, Positions
 from shardproof.frontends.aten.scores import Hidden
 
-ONE: Final = Fraction(1)
+Mask: TypeAlias = Compared | Bits
 
 
-def hidden_after(mask: Compared, shape: tuple[int, ...]) -> int | None:
+def hidden_after(mask: Mask, shape: tuple[int, ...]) -> int | None:
     """The position of the first query, where a mask of scores [..., queries, keys] is true exactly
     where the key comes after the query; None: it is another mask, or hides all keys of a query.
 
     Example: of the mask ``torch.ones(4, 4).triu(1)`` of 4 queries and 4 keys it is 0; of a mask [4,
     6] that is true where ``key - query >= 3``, as a cache of two keys has it, it is 2.
     """
-    if len(shape) < 2:
+    if len(shape) < 2 or isinstance(mask, Bits):
         return None
     of = mask.expand(shape).of
     lead = (0,) * (len(shape) - 2)
@@ -42,17 +44,28 @@ def hidden_after(mask: Compared, shape: tuple[int, ...]) -> int | None:
     return first if first >= 0 and of.steps == (*lead, -1, 1) else None
 
 
-def position_flags(lo: Lowering, mask: Compared) -> Real:
-    """A mask of positions as 0 and 1: a part of a triangle, or a table.
+def position_flags(lo: Lowering, mask: Mask) -> Real:
+    """A mask of positions as 0 and 1: parts of triangles, or a table.
 
     Example: ``torch.ones(4, 4).tril().bool()`` is the triangle of ones [1, 4, 4], viewed as [4, 4].
     """
-    for hidden, inverted in ((mask, True), (mask.inverse(), False)):
-        first = hidden_after(hidden, mask.shape)
+    if isinstance(mask, Bits):
+        for hidden, inverted in ((mask, False), (mask.inverse(), True)):
+            try:
+                flat = plane(hidden, mask.shape)
+                alike = runs(entries(flat))
+            except Unsupported:
+                continue
+            holds = lo.concat([_hidden(lo, run, flat.shape[1]) for run in alike], 0)
+            holds = inverse(lo, holds) if inverted else holds
+            return flags(lo.real(lo.expand(holds, mask.shape)))
+        return as_flags(lo, mask)
+    for later, inverted in ((mask, True), (mask.inverse(), False)):
+        first = hidden_after(later, mask.shape)
         if first is not None:
             *_, queries, keys = mask.shape
             length = max(first + queries, keys)
-            ones = lo.real(Const(ONE, (1, length, length), "float32"))
+            ones = lo.real(Const(Fraction(1), (1, length, length), "float32"))
             kept: Any = lo.emit("tril", ones)
             kept = lo.slice(lo.slice(kept, 1, first, queries), 2, 0, keys)
             kept = lo.expand(lo.reshape(kept, (queries, keys)), mask.shape)
@@ -60,22 +73,45 @@ def position_flags(lo: Lowering, mask: Compared) -> Real:
     return as_flags(lo, mask)
 
 
+def _hidden(lo: Lowering, run: Run, keys: int) -> Lowered:
+    """1 where a run of rows hides a key, else 0."""
+    shape = (run.rows, keys)
+    total: Any = Const(Fraction(0), shape, "float32")
+    if run.last is not None:
+        later = Compared(Positions(-1 - run.last, (-1, 1), shape, "int64"))
+        total = lo.add(total, numbers(lo, position_flags(lo, later), "float32"))
+    if run.least is not None:
+        earlier = Compared(Positions(run.least - 1, (1, -1), shape, "int64"))
+        total = lo.add(total, numbers(lo, position_flags(lo, earlier), "float32"))
+    return total  # type: ignore[no-any-return]
+
+
 def as_numbers(lo: Lowering, mask: Operand, dtype: str = "float32") -> Any:
     """Any mask as 0 and 1: of positions, of ids, of comparisons.
 
     Example: ``ids != 0`` is 1 where the id is not 0, an operator over the ids.
     """
-    if isinstance(mask, Compared):
+    if isinstance(mask, (Compared, Bits)):
         mask = position_flags(lo, mask)
     if isinstance(mask, Ids):
         mask = lo.real(mask)
     return numbers(lo, mask, dtype)
 
 
-def hide(lo: Lowering, x: Operand, kept: Lowered) -> Hidden:
+def operand(lo: Lowering, x: Operand) -> Any:
+    """A mask as numbers of the result's type, any other operand as it is.
+
+    Example: in ``scores * (ids != 0)`` the mask is 0 and 1 in float32.
+    """
+    if isinstance(x, (Real, Compared, Bits)) and x.dtype == "bool":
+        return as_numbers(lo, x, lo.expected[0][1])
+    return x
+
+
+def keep(lo: Lowering, x: Operand, kept: Lowered) -> Hidden:
     """``x`` where ``kept`` is 1, minus infinity elsewhere.
 
-    Example: ``scores.masked_fill(mask, -inf)`` is ``hide(lo, scores, 1 - mask)``.
+    Example: ``scores.masked_fill(mask, -inf)`` is ``keep(lo, scores, 1 - mask)``.
     """
     if isinstance(x, (int, float)):
         x = Const(Fraction(x), (), "float32")
@@ -95,6 +131,8 @@ def is_nothing(x: Operand) -> bool:
     if isinstance(x, Hidden):
         return isinstance(x.kept, Const) and x.kept.value == 0
     if isinstance(x, Additive):
+        if isinstance(x.where, Bits):
+            return bool(x.where.array.all())
         of = x.where.of
         ends = zip(of.steps, of.shape, strict=True)
         return of.const + sum(min(0, step * (n - 1)) for step, n in ends) >= 0

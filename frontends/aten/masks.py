@@ -78,16 +78,6 @@ def numbers(lo: Lowering, mask: Operand, dtype: str) -> Any:
     return lo.emits("to", [mask], {"dtype": dtype}, dtype)[0]
 
 
-def operand(lo: Lowering, x: Operand) -> Any:
-    """A mask as numbers of the result's type, any other operand as it is.
-
-    Example: in ``x * (x > 0)`` the mask is read as 0 and 1 of float32, ``x`` as it is.
-    """
-    if isinstance(x, Real) and x.dtype == "bool":
-        return numbers(lo, x, lo.expected[0][1])
-    return x
-
-
 def is_number(x: Operand) -> bool:
     """Whether an operand is a floating-point value, or a constant.
 

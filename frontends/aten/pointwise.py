@@ -11,6 +11,8 @@ from typing import Any
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten import ids, lookups
 from shardproof.frontends.aten.attention import added as added_mask
+from shardproof.frontends.aten.bits import Additive
+from shardproof.frontends.aten.hidden import operand
 from shardproof.frontends.aten.joined import joined, mixed
 from shardproof.frontends.aten.lowering import (
     Const,
@@ -23,8 +25,8 @@ from shardproof.frontends.aten.lowering import (
     floating,
     fraction,
 )
-from shardproof.frontends.aten.masks import numbers, operand
-from shardproof.frontends.aten.positions import Additive, added
+from shardproof.frontends.aten.masks import numbers
+from shardproof.frontends.aten.positions import added
 from shardproof.frontends.aten.roots import square
 from shardproof.frontends.aten.rules import lowers
 from shardproof.frontends.aten.scores import Hidden, nothing
