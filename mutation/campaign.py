@@ -126,7 +126,7 @@ def run(
 
 
 def table(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """For each kind of mutation and label: how many there are, by verdict.
+    """How many mutants there are by verdict, for each kind of mutation and label.
 
     Example: the row ``{"kind": "missing", "label": "different", "proved": 0, "refuted": 31, ...}``.
     """
@@ -144,7 +144,7 @@ def table(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
 
 
 def totals(outcomes: Sequence[Outcome]) -> dict[str, dict[str, int]]:
-    """By label and verdict, over all kinds.
+    """How many mutants there are by label and verdict, over all kinds.
 
     Example: ``{"equivalent": {"proved": 40, "refuted": 0, ...}, "different": {...}, ...}``.
     """

@@ -44,7 +44,7 @@ Array = NDArray[Any]
 
 
 class TrueSizes(Sizes):
-    """Nothing is made smaller: every position is there.
+    """The true sizes of a plan: nothing is made smaller, every position is there.
 
     Example: a hidden dimension of 96 has 96 positions, and all of them are computed.
     """
@@ -54,7 +54,7 @@ class TrueSizes(Sizes):
 
 
 class FieldInputs(Inputs):
-    """Random residues; index data stays what it is.
+    """Inputs of a plan as random residues of a finite field; index data stays what it is.
 
     Example: a parameter has random residues from 1 on, ids of tokens the numbers that they are.
     """
@@ -91,10 +91,10 @@ def _positions(dim: Sequence[Sequence[int]]) -> range:
 
 
 class FieldReplay(Replay):
-    """Evaluates rows over the finite field.
+    """Evaluates instances of a plan over the finite field.
 
-    Example: a quotient is the product with the inverse modulo the prime, so that there is no
-    rounding.
+    Example: a ``mul`` by 1/3 multiplies by the inverse of 3 modulo the prime, so that nothing is
+    rounded, and an exponential is a random function.
     """
 
     def interpreter(self, at: Mapping[str, int]) -> Any:
@@ -117,8 +117,8 @@ class FieldReplay(Replay):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What is furthest off: ``error`` relative to the scale of its tensor (1 or 0 in the field);
-    ``where`` in words.
+    """What is furthest off in a comparison: ``error`` relative to the scale of its tensor (1 or 0
+    in the field); ``where`` in words.
 
     Example: ``Difference(19.0, "gradient wte.weight on stage 0 {'tp': 1}")``.
     """

@@ -245,7 +245,8 @@ def another_seed(plan: Plan, rng: Random) -> Mutation | None:
 
 
 def another_loss(plan: Plan, rng: Random) -> Mutation | None:
-    """Losses combine otherwise.
+    """The losses of microbatches and replicas combine by the mean in place of the sum, or the other
+    way round.
 
     Example: "losses combine by mean in place of sum".
     """

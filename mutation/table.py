@@ -48,8 +48,8 @@ Applies: TypeAlias = Callable[[Op, Body], bool]
 
 @dataclass(frozen=True, slots=True)
 class Mutator:
-    """``kind``: the row of the report that its mutants are counted in; ``keeps``: it is meant to
-    keep what the plan computes (what a mutant really is, its label says).
+    """A way to change plans. ``kind``: the row of the report that its mutants are counted in;
+    ``keeps``: it is meant to keep what the plan computes (what a mutant really is, its label says).
 
     Example: ``Mutator("operator removed", "missing", on_operator(computes, removed))``.
     """
@@ -69,8 +69,8 @@ TRIES: Final = 12
 
 
 def on_operator(applies: Applies, change: BodyChange) -> PlanChange:
-    """A change of one operator, somewhere: for all that run its program, on one rank, in one
-    microbatch, or in the same place of several programs.
+    """A change of one operator made a change of a plan: somewhere, for all that run its program, on
+    one rank, in one microbatch, or in the same place of several programs.
 
     Example: `mutation.operators.removed` becomes "rms_norm in layers.1 (rank 2, body forward,
     operator 2): removed, gives out hidden [1, 4, 4096], on ranks [3] too, one position along tp".

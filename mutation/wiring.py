@@ -8,7 +8,7 @@ from typing import Final
 
 from shardproof.engine.plan.collectives import COLLECTIVES, COMMUNICATION
 from shardproof.engine.plan.ir import Attr, Body, Group, Op, Plan
-from shardproof.mutation.edit import Draft, alike, pick_body, with_body
+from shardproof.mutation.edit import Draft, Place, alike, name_op, pick_body, with_body
 from shardproof.mutation.table import Changed, Mutation, Mutator, on_operator
 
 
@@ -173,7 +173,7 @@ def group_along(plan: Plan, rng: Random) -> Mutation | None:
     new = replace(group, axes=order)
     draft = Draft(program.bodies[b])
     draft.change(o, attrs={**op.attrs, "group": new})
-    name = f"{op.name} in {op.source.module} (rank {program.base}, {program.bodies[b].name}, {o})"
+    name = name_op(plan, Place(p, b, o))
     return Mutation(with_body(plan, p, b, draft.built()), f"{name}: {group} becomes {new}")
 
 

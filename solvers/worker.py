@@ -256,7 +256,7 @@ def answer(ask: Callable[[Question], Outcome], version: str, question: Question)
 
 
 def serve(settings: Settings, source: BinaryIO, sink: BinaryIO) -> None:
-    """Answer until the source ends.
+    """Answer questions until the source ends.
 
     Example: "ready", and then for each question one reply, until the parent closes the pipe.
     """

@@ -27,9 +27,9 @@ Alone = Callable[[Mode], Solver]
 
 @dataclass
 class Proofs:
-    """What was found.  ``counts``: templates with a proof, their bytes and steps, proofs that the
-    built-in checker and ethos accepted, templates that one solver alone proves; ``notes``: what was
-    not looked at, and why.
+    """What the proofs of a run show. ``counts``: templates with a proof, their bytes and steps,
+    proofs that the built-in checker and ethos accepted, templates that one solver alone proves;
+    ``notes``: what was not looked at, and why.
 
     Example: where 152 templates have proofs and all are followed, ``counts["proofs"]`` and
     ``counts["proofs_followed"]`` are 152.

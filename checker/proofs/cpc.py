@@ -21,7 +21,7 @@ from shardproof.checker.proofs.terms import Form, NotCovered, Rejected, Terms, f
 
 
 class Checked(NamedTuple):
-    """``steps``: how many were checked; ``rules``: how often each was used.
+    """A proof that holds. ``steps``: how many were checked; ``rules``: how often each was used.
 
     Example: ``Checked(8, {"evaluate": 1, "cong": 2, "trans": 2, ...})`` for the proof that x + y is
     y + x.

@@ -53,7 +53,8 @@ def forms_of(text: str) -> list[Form]:
 
 
 class Terms:
-    """Terms by number.  A key is a rational, a name, or (head, operands).
+    """The terms of proofs and texts, each once, by number. A key is a rational, a name, or (head,
+    operands).
 
     Example: ``x`` read twice has one number; ``app("+", x, y)`` and ``app("+", y, x)`` have two.
     """

@@ -32,8 +32,8 @@ MOST: Final = 60_000
 
 
 class Compared(NamedTuple):
-    """``error``: the largest relative difference, at ``where``; ``notes``: what was not looked
-    at.
+    """How far both sides of a plan are apart: ``error``, the largest relative difference, at
+    ``where``; ``notes``: what was not looked at.
 
     Example: ``Compared(1.8e-15, "gradient of layers.0.attention_norm.weight on rank 3")``.
     """

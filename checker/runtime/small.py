@@ -66,7 +66,8 @@ class _Batch:
 
 @dataclass(slots=True)
 class Shapes:
-    """Tensors that are dimensions alone; ``seen``: what every operator did to them.
+    """The inputs and operators of a plan over dimensions alone; ``seen``: what every operator did
+    to them.
 
     Example: hidden 4096 and the 4096 inputs of ``wq`` are one class of axes, since a ``linear``
     contracts them.
@@ -229,8 +230,8 @@ def _loads(program: object, number: int) -> bool:
 
 @dataclass(slots=True)
 class Sized(Values):
-    """Numbers at small sizes; ``kept``: how many positions are left along a coordinate that
-    divides the batch, where it has fewer.
+    """The inputs and operators of a plan on numbers, at small sizes; ``kept``: how many positions
+    are left along a coordinate that divides the batch, where it has fewer.
 
     Example: a hidden axis of 4096 of which each position stands for 512 has 8 here, and the
     ``mean`` over it still divides by 4096.
@@ -312,16 +313,16 @@ class Sized(Values):
         whole = [self.dim(dim) for dim in tensor.full]
         local = [self.dim(dim) for dim in tensor.local]
         name = f"batch {number}"
-        if name not in self.held:
+        if name not in self.batches:
             drawn = [count(dim) for dim in whole]
             domain = self.shapes.axes[tensor.domain]
             most = domain.most // self.divisor(tensor.domain) if domain.most else 0
-            self.held[name] = (
+            self.batches[name] = (
                 self.random.integers(0, most, drawn).astype(float)
                 if most
                 else self.random.standard_normal(drawn)
             )
-        data = self.held[name]
+        data = self.batches[name]
         if slices is None:
             return Lot(data[None], tuple(whole))
         tensors = []

@@ -20,8 +20,8 @@ UNCLAIMED = frozenset({"shard", "load", "seed", "recv", "broadcast"})
 
 @dataclass(frozen=True)
 class Side:
-    """One side: ``name`` is "single" or "parallel"; ``live``: numbers of the instances that some
-    conclusion depends on; ``stages``: of the run, by instance.
+    """One side of a plan as the checker unrolls it: ``name`` is "single" or "parallel"; ``live``:
+    numbers of the instances that some conclusion depends on; ``stages``: of the run, by instance.
 
     Example: ``where(18)`` of the parallel side is "rank 0: linear in layers.0.attention (row 18)".
     """

@@ -28,7 +28,8 @@ _REDUCES = {"sum": "einsum", "max": "amax", "via": "einsum"}
 
 
 class ViewChecker:
-    """Raises `IllFormed`.
+    """Checks that lineages are views of their nodes; raises `IllFormed` for what is
+    none.
 
     Example: 112 positions from ``112*tp`` on of 224 are inside on both ranks; from ``112 + 112*tp``
     on: "[112*tp + 112, +112) is not inside [0, 224)".

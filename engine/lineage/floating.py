@@ -7,6 +7,8 @@ on where it was put.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.lineage.lineage import BROADCAST, Dim, StridedInterval, View
 from shardproof.engine.lineage.views import is_block, merge, split
@@ -29,6 +31,23 @@ def floating(view: View) -> tuple[tuple[Dim, ...], tuple[StridedInterval, ...]]:
     dims = tuple(tuple(a for a in dim if a.size != 1) for dim in view.dims)
     single = [a for dim in view.dims for a in dim if is_floating(a)]
     return dims, (*single, *view.fixed)
+
+
+def picked(view: View, dims: Sequence[int]) -> View:
+    """The same view, where a position of one of many that was cut out of a dimension is in none.
+
+    Example: of ``[a1[4], a0[2 +1 of 3] x a2[5]]`` the second dimension runs along ``a2[5]``, at
+    ``a0[2 +1 of 3]``: the third of three blocks of five.  ``a0[<tp> +1 of 3]`` stays, which is a
+    rank's part of what others have the rest of.
+    """
+    result = list(view.dims)
+    out: list[StridedInterval] = []
+    for i in dims:
+        own = [a for a in result[i] if is_floating(a) and not a.start.terms]
+        if own and any(a.size > 1 for a in result[i]):
+            result[i] = tuple(a for a in result[i] if a not in own)
+            out += own
+    return View(tuple(result), (*out, *view.fixed)) if out else view
 
 
 def within(

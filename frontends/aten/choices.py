@@ -19,6 +19,7 @@ from shardproof.frontends.aten.lowering import (
     Shape,
     dimensions,
     fraction,
+    reduced,
 )
 from shardproof.frontends.aten.masks import flags, inverse
 from shardproof.frontends.aten.positions import Positions, consecutive
@@ -290,6 +291,9 @@ _placed("argmin", True)
 def _extreme(lo: Lowering, x: Lowered, dim: int, keepdim: bool, least: bool) -> Any:
     """The maximum or minimum over a dimension, and where it is."""
     (at,) = dimensions(x.shape, dim)
+    if x.shape[at] == 1:
+        shape = reduced(x.shape, (at,), keepdim)
+        return lo.reshape(x, shape), Const(Fraction(0), shape, "int64")
     real = lo.real(x)
     ranked = lo.real(lo.scale(real, -ONE)) if least else real
     value: Any = lo.emit("amax", ranked, dim=(at,), keepdim=keepdim)

@@ -185,6 +185,7 @@ class Lowering:
         self.groups: Mapping[str, tuple[int, ...]] = {}
         #: What is taken for something else, by what it is: only graphs that list it may.
         self.standins: dict[str, str] | None = None
+        self.agreed: list[Any] | None = None  # constants that are gathered, unless others differ
         #: Memory that nothing has written, as a value; None: it has none.
         self.unwritten: Callable[[Undefined], Real] | None = None
         #: A named input for the mask of the next random operator, by its shape; None: no masks.

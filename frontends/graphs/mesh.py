@@ -29,8 +29,8 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """``names``, ``extents``: axes, slowest first; rank is the coordinates as a number.
-    ``explicit``: axes along which every coordinate is a program of its own.
+    """How ranks lie: ``names``, ``extents`` of axes, slowest first; a rank is its coordinates as a
+    number. ``explicit``: axes along which every coordinate is a program of its own.
 
     Example: ``Mesh(("dp", "tp"), (2, 4))``: rank 6 is at dp 1 and tp 2, and one program runs on
     all.
@@ -139,7 +139,7 @@ class Mesh:
 def fits(
     mesh: Mesh, tables: Iterable[Table], groups: Iterable[Groups], pairs: Iterable[Pairs]
 ) -> bool:
-    """Whether everything can be written on the mesh.
+    """Whether tables, groups and permutations of ranks can all be written on the mesh.
 
     Example: the permutation {{0,1},{2,3}} fits on axes of 2 and 2, not on one axis of 4.
     """

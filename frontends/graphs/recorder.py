@@ -78,8 +78,8 @@ GROUP, PAIRS = "group", "pairs"
 
 @dataclass(slots=True)
 class Recorder:
-    """``ranks``: how many run what is recorded; ``source``: where the operators that follow come
-    from.
+    """The operators of a body while they are recorded. ``ranks``: how many run them; ``source``:
+    where the operators that follow come from.
 
     Example: ``op("exp", x)`` appends an operator and gives the number of its value.
     """

@@ -31,8 +31,8 @@ Array = NDArray[Any]
 
 
 class Validation(NamedTuple):
-    """``compared``: tensors of all ranks; ``message``: why it was not replayed, or what differs;
-    ``judge``: who evaluated the program.
+    """What a replay of a translation showed. ``compared``: tensors of all ranks; ``message``: why
+    it was not replayed, or what differs; ``judge``: who evaluated the program.
 
     Example: ``Validation(True, True, 12).text()`` is "the translation was replayed: 12 tensors
     agree with PyTorch's".
@@ -88,7 +88,8 @@ def drawn(plan: Plan, random: np.random.Generator) -> dict[str, Array]:
 
 
 def run(plan: Plan, arrays: Mapping[str, Array]) -> dict[int, Mapping[int, NDArray[np.float64]]]:
-    """What the single side (-1) and every rank compare, by value of their bodies.
+    """The values that are compared, by rank (-1: the single side) and by their numbers in the
+    bodies.
 
     Example: of a plan on two ranks, the keys -1, 0 and 1, each with the loss by its value's number.
     """
@@ -119,7 +120,8 @@ def difference(actual: Array, expected: Array, least: float = 0.0) -> float:
 
 
 def agreed(pairs: Iterable[tuple[str, Array, Array]], judge: str) -> Validation:
-    """Whether what the plan gives is what the program gives: (which, actual, expected).
+    """Whether tensors of the plan are what the program gives, from triples of which, actual and
+    expected.
 
     Example: 2 beside 1 for "loss on rank 1": "loss on rank 1 differs by 1".
     """

@@ -143,7 +143,8 @@ def _divided(part: Shape, full: Shape, ranks: int) -> int | None:
 
 
 def plan(name: str, single: Side, parallel: Side, notes: Sequence[Assumption] = ()) -> Plan:
-    """The plan; ``parallel.graph`` has a placement for every input and output.
+    """The plan of two lowered graphs; ``parallel.graph`` has a placement for every input and
+    output.
 
     Example: of two ranks on one mesh axis, one program "parallel" with that axis and a row of the
     table for every output.

@@ -34,7 +34,7 @@ def _collective(
 
 
 def all_reduce(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """The sum, maximum or minimum over each group; of predicates, and and or.
+    """The sum, maximum or minimum over each group; of predicates, "and" and "or".
 
     Example: in groups {{0,1},{2,3}} by ``add``, ``all_reduce`` with ``op="sum"`` and these groups;
     by ``minimum``, the negated maximum of the negated tensor; by ``multiply`` it is refused.
@@ -74,7 +74,7 @@ def all_gather(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def reduce_scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """Of the group's sum, each device's part along a dimension.
+    """Each device's part, along a dimension, of the sum over its group.
 
     Example: ``f32[8]`` in groups of two along dimension 0 is ``f32[4]``, of rank 1 the second half
     of the sum.
@@ -90,7 +90,8 @@ def reduce_scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def all_to_all(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """A part of one dimension to every member, what arrives joined along the same one.
+    """An exchange in which every member of a group gets a part of one dimension from every other,
+    joined along the same one.
 
     Example: ``f32[8,6]`` among four along dimension 0: `Exchanged`, until a reshape and a transpose
     say along which dimension what arrives is joined.

@@ -40,8 +40,8 @@ _LOGIC: Mapping[str, Callable[[Any, Any], bool]] = {
 
 
 def evaluate(computation: Computation, given: Sequence[int]) -> Any:
-    """The result for these parameters; raises `Unsupported` for an operator that does more than
-    compare and choose.
+    """The result of a computation for given parameters; raises `Unsupported` for an operator that
+    does more than compare and choose.
 
     Example: of the body of JAX's ``argmax``, the parameters (1, 0, 2, 1) give (2, 1): the larger
     number with its place. An ``add`` among its operators is refused.

@@ -242,8 +242,8 @@ def sign(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def compare(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """Predicates of tensors are numbers, 0 or 1.  Example: ``x > y`` is ``step(x - y)``, ``x >= y``
-    is ``1 - step(y - x)``, and ``x < inf`` is true, under the printed assumption that numbers are
+    """A comparison, as numbers 0 and 1.  Example: ``x > y`` is ``step(x - y)``, ``x >= y`` is
+    ``1 - step(y - x)``, and ``x < inf`` is true, under the printed assumption that numbers are
     finite."""
     exact = _of_ids(low, node, xs)
     if exact is not None:
@@ -429,8 +429,9 @@ def _mixed(low: Lowering, node: Node, p: Item, x: Item, y: Item) -> Item:
 
 
 def convert(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """A cast between floats is the identity over the reals; others by name.  Example: ``f32`` to
-    ``bf16`` is the operand; ``f32`` to ``s32`` is ``trunc``, under a printed assumption."""
+    """A cast: between floats the identity over the reals; to integers a truncation; to predicates,
+    whether it is not zero.  Example: ``f32`` to ``bf16`` is the operand; ``f32`` to ``s32`` is
+    ``trunc``, under a printed assumption."""
     source = low.graph.values[node.operands[0]].dtype
     target = low.dtype(node)
     if isinstance(xs[0], Ids):

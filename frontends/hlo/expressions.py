@@ -79,7 +79,7 @@ def _interval(name: str, of: Sequence[Interval], whole: Interval) -> Interval:
 
 
 def interval_of(dtype: str) -> Interval | None:
-    """The whole numbers of an element type; None: it is of others.
+    """From and to (exclusive) of the whole numbers that an element type has; None: it has others.
 
     Example: (-128, 128) for ``int8``, (0, 2) for ``bool``, None for ``float32``.
     """

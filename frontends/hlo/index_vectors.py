@@ -67,7 +67,7 @@ def _own(x: Item, number: int) -> Item:
 
 
 def apply(low: Lowering, node: Node, xs: Sequence[Item], rule: Rule) -> Item:
-    """An operator on vectors: index by index; raises `Unsupported` for any other.
+    """An operator on vectors of indices, index by index; raises `Unsupported` for any but `EACH`.
 
     Example: ``compare(v, 0), direction=GE`` of ``v = s32[4,2]`` compares the count with 0, which is
     folded, and the ids with 0, which is a function of the id; ``negate(v)`` is refused.

@@ -192,7 +192,8 @@ def _restricted(low: Lowering, rows: Lookup, p: Ids, kept: bool) -> Lookup:
 
 
 def cast(x: Ids, source: str, target: str) -> Ids:
-    """Between integers where all values fit; to predicates: whether it is not zero.
+    """Ids of another integer type, where all values fit, or as a predicate: whether the id is not
+    zero.
 
     Example: ids in [-3, 32) fit ``s8``; as ``pred`` they are 0 for the id 0 and 1 for all others.
     """
@@ -256,7 +257,8 @@ def ids_after_move(
 
 
 def own_axes(shape: Shape) -> tuple[int, ...]:
-    """Axes of an origin: dimensions of one position are not counted.
+    """The axes of ids that are a tensor of the body as it is: dimensions of one position are not
+    counted.
 
     Example: of shape (4, 1, 6), (0, -1, 2).
     """
@@ -264,7 +266,8 @@ def own_axes(shape: Shape) -> tuple[int, ...]:
 
 
 def reshaped(x: Lookup, shape: Shape) -> Lookup | None:
-    """Rows among which dimensions of one position come and go; None: another reshape.
+    """A lookup of rows after a reshape in which dimensions of one position come and go; None: it is
+    another reshape.
 
     Example: the row ``f32[6]`` of a lookup as ``[1, 6]`` is a `Lookup` of that shape whose
     dimension 1 is the equation's first; as ``[2, 3]`` it is None.

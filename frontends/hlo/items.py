@@ -31,7 +31,8 @@ from shardproof.frontends.hlo.module import Array
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A value of the body.  Example: ``Tensor(2)``, of ``add(x, z)`` of the first two inputs."""
+    """A value of the body that is being written.  Example: ``Tensor(2)``, of ``add(x, z)`` of the
+    first two inputs."""
 
     value: int
 
@@ -155,7 +156,7 @@ def per_rank(functions: Sequence[Function], ranks: int) -> tuple[Function, ...]:
 
 
 def table_of(numbers: Sequence[int]) -> int | PerRank:
-    """An attribute from a number for each rank.
+    """An attribute from its number on each rank: one number where all are equal.
 
     Example: ``[0, 4, 8]`` is ``PerRank((0, 4, 8))``, ``[4, 4]`` is 4.
     """
@@ -163,7 +164,7 @@ def table_of(numbers: Sequence[int]) -> int | PerRank:
 
 
 class Values:
-    """Makes engine values of items, each once.
+    """Makes values of the body of items, each of them once.
 
     Example: ``tensor`` of a `Lookup` is a ``onehot`` of the ids and an ``einsum`` with the rows; of
     a constant 7 of shape (4,), a ``full``, the same one whenever it is asked for.
@@ -180,10 +181,6 @@ class Values:
                 return value
             case Known():
                 return self.known(item)
-            case Ids():
-                return self.ids(item)
-            case Lookup():
-                return self.lookup(item)
             case Gated(value, gate):
                 known = self.recorder.known(("gated", value, gate))
                 if known is None:
@@ -193,12 +190,21 @@ class Values:
                 return self.bits(item)
             case Vectors():
                 raise Unsupported("vectors of indices read as numbers")
+            case Ids() | Lookup() | Exchanged():
+                emitted = self.recorder.known(("item", item))
+                if emitted is None:
+                    emitted = self._emitted(item)
+                return self.recorder.once(("item", item), emitted)
+
+    def _emitted(self, item: Ids | Lookup | Exchanged) -> int:
+        """The operators of an item, appended to the body."""
+        match item:
+            case Ids():
+                return self.ids(item)
+            case Lookup():
+                return self.lookup(item)
             case Exchanged():
-                key = ("exchanged", item)
-                emitted = self.recorder.known(key)
-                return self.recorder.once(
-                    key, exchange.plain(self.recorder, item) if emitted is None else emitted
-                )
+                return exchange.plain(self.recorder, item)
 
     # -- constants --------------------------------------------------------------------------
 

@@ -27,8 +27,8 @@ _EXACT = frozenset({*MOVEMENT, "select", "compare"})
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """``arrays``: one for all ranks, or one for each; repeated elements are held once (NumPy views
-    with stride 0).
+    """A tensor whose numbers are known on every rank. ``arrays``: one for all ranks, or one for
+    each; repeated elements are held once (NumPy views with stride 0).
 
     Example: ``partition-id() * 4`` on four ranks has the arrays 0, 4, 8 and 12; a constant has one.
     """
@@ -110,7 +110,8 @@ def ranks(numbers: Sequence[int], type: Type) -> Known:
 def fold(
     opcode: str, attrs: Mapping[str, Any], operands: Sequence[Known], type: Type
 ) -> Known | None:
-    """The result if it is exact to compute it now; None: it is not.
+    """The result of an operator on known tensors, where it is exact to compute it now; None: it is
+    not.
 
     Example: ``multiply`` of the rank number and 4 is 0, 4, 8, 12; of two floats it is None, since
     float32 would round.

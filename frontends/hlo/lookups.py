@@ -284,8 +284,9 @@ def _written(low: Lowering, ids: Ids, count: int, live: tuple[Function, ...] = (
 
 
 def dynamic(low: Lowering, node: Node, xs: Sequence[Item], first: int) -> tuple[int, Ids]:
-    """Of a dynamic slice or update of one position along one dimension, and of all others along
-    the rest: the dimension, and the scalar id of the position; raises `Unsupported`.
+    """Where a dynamic slice or update of one position begins: the dimension in which data says so,
+    and the scalar id of the position. Raises `Unsupported` unless it begins at 0 in all other
+    dimensions.
 
     Example: of ``dynamic-slice(x, i, 0)`` with an id ``i``, dimension 0 and ``i``; two ids are
     refused.
@@ -302,7 +303,7 @@ def dynamic(low: Lowering, node: Node, xs: Sequence[Item], first: int) -> tuple[
 
 
 def dynamic_slice(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """One row whose number is an id.
+    """A dynamic slice of one row, whose number is an id.
 
     Example: ``dynamic-slice(x, i, 0)`` of ``f32[5,6]`` as ``[1, 6]``: the ``onehot`` of ``i`` and
     ``einsum`` by ``v,va->a``; as ``[2, 6]`` it is refused.
@@ -328,7 +329,7 @@ def dynamic_slice(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def dynamic_update(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """One row written over whose number is an id, clamped.
+    """A dynamic update of one row, whose number is an id (clamped).
 
     Example: ``f32[1,6]`` at row ``i`` of ``x = f32[5,6]`` is ``h * u + x * (1 - h)`` where ``h`` is
     the one-hot of ``i`` along the rows.

@@ -22,7 +22,8 @@ ASSUMED: Final = (
 
 
 def hidden(low: Lowering, item: Item) -> Item:
-    """One of two values between which a mask chooses: minus infinity as a number.
+    """One of two tensors between which a mask chooses, with minus infinity as a large negative
+    number.
 
     Example: ``broadcast(constant(-inf))`` is -1e30, with a printed assumption; other items are as
     they are.

@@ -101,7 +101,7 @@ def _cut(low: Lowering, item: Item, starts: Sequence[int | PerRank], sizes: Shap
 
 
 def slice(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """A box, or every so many positions of it.
+    """A box of a tensor, or every so many positions of it.
 
     Example: [1:5] of nine is ``slice`` with start 1 and size 4; [1:8:3] is position 1 of each row
     of the ``view`` as [3, 3].
@@ -138,7 +138,8 @@ def reverse(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def dynamic_slice(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """A part that begins at known numbers, at a function of the device's number, or at ids.
+    """A part of a tensor that begins at known numbers, at a function of the device's number, or at
+    ids.
 
     Example: at ``partition-id() * 2`` of ``f32[8]`` on four ranks, ``slice`` with the start
     ``PerRank((0, 2, 4, 6))``.
@@ -149,7 +150,8 @@ def dynamic_slice(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def dynamic_update(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """What is before the part, the part, what is after it, along each dimension.
+    """A tensor with a part of it written over: along each dimension what is before the part, the
+    part, and what is after it.
 
     Example: ``f32[2]`` at 7 of ``f32[8]``, which is clamped to 6: ``concat`` of the first six
     entries and the part.

@@ -187,7 +187,8 @@ KNOWN: Mapping[str, Mapping[str, str]] = {
 
 
 def typed(instruction: Instruction) -> dict[str, Any]:
-    """The attributes that mean something; raises `Unsupported`, `InvalidInput` by name.
+    """The attributes of an instruction that mean something for values; raises `Unsupported`,
+    `InvalidInput` by name.
 
     Example: ``dimensions={1,0}`` of a transpose is ``{"dimensions": (1, 0)}``, its ``metadata`` is
     dropped; ``strange=1`` is refused.

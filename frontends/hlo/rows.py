@@ -20,9 +20,9 @@ from shardproof.frontends.hlo.state import Lowering
 
 
 class Rows(NamedTuple):
-    """``dim``: along which rows lie; ``starts``: the first row on every rank; ``along``: which
-    dimension of the index (without that of index vectors) counts on from there (-1: none does);
-    ``size``: how many rows.
+    """Known rows of a tensor. ``dim``: along which they lie; ``starts``: the first row on every
+    rank; ``along``: which dimension of the index (without that of index vectors) counts on from
+    there (-1: none does); ``size``: how many rows.
 
     Example: rows 2 and 3 by the index ``{{2}, {3}}`` are ``Rows(0, (2,), 0, 2)``.
     """

@@ -108,8 +108,8 @@ REDUCTIONS: Mapping[str, tuple[Callable[..., Any], Any]] = {
 
 
 def apply(opcode: str, attrs: Attrs, xs: Sequence[Array], shape: tuple[int, ...]) -> Array:
-    """The result of shape ``shape``; raises `Unsupported` for an operator without a rule here,
-    `InvalidInput` for one that does not fit its operands.
+    """The result, of shape ``shape``, of an operator on NumPy arrays; raises `Unsupported` for an
+    operator without a rule here, `InvalidInput` for one that does not fit its operands.
 
     Example: ``remainder`` of [-7, 7] by 3 is [-1, 1], and ``divide`` of them by 2 is [-3, 3].
     """
@@ -128,7 +128,7 @@ def apply(opcode: str, attrs: Attrs, xs: Sequence[Array], shape: tuple[int, ...]
 def several(
     opcode: str, attrs: Attrs, xs: Sequence[Array], shapes: Sequence[tuple[int, ...]]
 ) -> tuple[Array, ...]:
-    """The results of an operator that has several.
+    """The results of an operator on NumPy arrays that has several.
 
     Example: ``topk`` of [3, 9, 5] with ``k`` 2 is [9, 5] and [1, 2].
     """
@@ -223,7 +223,8 @@ def _dot(xs: Sequence[Any], attrs: Attrs, shape: tuple[int, ...]) -> Any:
 
 
 def dot_equation(attrs: Attrs, left: int, right: int) -> str:
-    """The contraction as einsum writes it: batch dimensions, then left ones, then right ones.
+    """The contraction of a ``dot`` as einsum writes it: batch dimensions, then left ones, then
+    right ones.
 
     Example: batch dimensions 0 and contracting dimensions 2 of two ``[b, s, d]`` are
     ``abc,adc->abd``.
@@ -255,7 +256,8 @@ def _places(indices: Any, vector: int) -> Any:
 
 
 def reads(taps: Taps, size: int, steps: int) -> Any:
-    """[positions, taps, steps]: 1 where a tap of a window reads a position, else 0.
+    """Which position each tap of a window reads at each step, as a table [positions, taps, steps]
+    of 0 and 1.
 
     Example: two taps every two positions, of six: step 1 reads position 2 by tap 0 and position 3
     by tap 1.

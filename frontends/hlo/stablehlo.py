@@ -35,7 +35,8 @@ _RENAMED = {"optimization_barrier": "opt-barrier", "broadcast_in_dim": "broadcas
 
 
 def parse(text: str) -> Module:
-    """The module; raises `UnreadablePlan` with the line where text is none that we know.
+    """The module of a StableHLO text; raises `UnreadablePlan` with the line where text is none that
+    we know.
 
     Example: ``stablehlo.reduce ... applies stablehlo.add`` in the function ``main`` is an
     instruction ``reduce`` of the computation ``main`` and a computation ``add.computation``.
@@ -51,7 +52,7 @@ def parse(text: str) -> Module:
 
 
 def tensor(text: str) -> Type:
-    """``tensor<4x8xf32>``.
+    """The type that MLIR writes as ``tensor<4x8xf32>``.
 
     Example: that is float32 of shape (4, 8); ``tensor<?x8xf32>`` is refused.
     """

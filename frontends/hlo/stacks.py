@@ -44,7 +44,7 @@ def _takes_row(graph: Graph, node: Node) -> bool:
 
 
 def hold(low: Lowering, placed: PlacedInput) -> Tensor:
-    """A stack as its rows, side by side.
+    """An input that is a stack of layers' parameters, as one input for every row, side by side.
 
     Example: ``p = f32[3,8]`` becomes the inputs ``p[0]``, ``p[1]`` and ``p[2]`` of shape [1, 8] and
     a ``concat`` of them.

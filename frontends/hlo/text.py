@@ -43,7 +43,8 @@ _OPEN, _CLOSE = "({[", ")}]"
 
 
 def parse(text: str) -> Module:
-    """The module; raises `UnreadablePlan` with the line where text is no HLO that we know.
+    """The module of an HLO text; raises `UnreadablePlan` with the line where text is no HLO that we
+    know.
 
     Example: ``negate(z)`` in line 5 of a module without ``z`` is refused: "line 5: z is read before
     it is given".
@@ -164,7 +165,7 @@ def _count(header: Mapping[str, str], key: str) -> int:
 
 
 def parse_instruction(line: str, number: int) -> tuple[bool, Instruction]:
-    """One line, and whether it is the computation's root.
+    """The instruction of one line, and whether it is the computation's root.
 
     Example: ``ROOT %r = f32[4]{0} reduce(%p, %zero), dimensions={1}`` is True and the instruction
     ``r`` of ``p`` and ``zero``.
@@ -262,7 +263,7 @@ def _operand(text: str) -> str:
 
 
 def attributes(line: str, at: int) -> Iterator[tuple[str, str]]:
-    """``, key=value`` pairs up to the end of the line.
+    """The ``, key=value`` pairs of an instruction, up to the end of the line.
 
     Example: ``, dimensions={1}, to_apply=%add`` is ``("dimensions", "{1}")`` and
     ``("to_apply", "%add")``.

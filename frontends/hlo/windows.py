@@ -33,7 +33,7 @@ _PLAIN = Taps(1)
 
 
 def every(low: Lowering, value: int, dim: int, start: int, step: int, count: int) -> int:
-    """Positions ``start``, ``start + step``, ... of a dimension.
+    """Every ``step``-th position of a dimension, ``count`` of them, from ``start`` on.
 
     Example: positions 1, 4 and 7 of nine are column 1 of the ``view`` as [3, 3].
     """
@@ -62,8 +62,8 @@ def every(low: Lowering, value: int, dim: int, start: int, step: int, count: int
 
 
 def spread(low: Lowering, value: int, dim: int, before: int, gap: int, count: int) -> int:
-    """As ``count`` positions of a dimension: ``gap`` zeros between neighbours, ``before`` in front
-    (less than none: so many positions are left out).
+    """A dimension spread to ``count`` positions: ``gap`` zeros between neighbours, ``before`` in
+    front (less than none: so many positions are left out).
 
     Example: nine positions with two zeros between neighbours and one in front, as 27: position p
     comes to 3 p + 1, by a table of 0 and 1 that both sides hold.
@@ -158,7 +158,8 @@ def _largest(low: Lowering, value: int, dim: int, taps: Taps, steps: int, least:
 
 
 def convolution(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """Dimension by dimension what the taps read, then one contraction with the kernel.
+    """A convolution: dimension by dimension what the taps read, then one contraction with the
+    kernel.
 
     Example: ``f32[2,6,3]`` by a kernel ``f32[2,3,5]``, ``dim_labels=b0f_0io->b0f``: what both taps
     read, [2, 3, 2, 5], contracted with the kernel by ``bcmg,dcm->bdg``.

@@ -31,7 +31,8 @@ HOW = (
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """HLO text of both sides, names and placements of inputs and outputs, in order.
+    """A captured step: HLO text of both sides, names and placements of inputs and outputs, in
+    order.
 
     Example: of a step ``mlp(p, x)`` the inputs are ``p['a']``, ``p['b']`` and ``x``, the outputs
     ``result[0]`` and so on; ``p['a']`` of [8, 16] begins at columns 0, 4, 8 and 12 of four
@@ -47,7 +48,7 @@ class Captured:
 
 
 def capture(step: Step, seconds: float = 600.0) -> Captured:
-    """Both texts; raises `InvalidInput` where a step cannot be lowered, or cannot get there.
+    """A step lowered for both sides; raises `InvalidInput` where it cannot be lowered, or not here.
 
     Example: on a mesh of eight devices, after jax has made an array: "jax has started with 1
     device, the mesh has 8", with what to do.

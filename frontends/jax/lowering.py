@@ -21,8 +21,10 @@ _AFTER = "*after_spmd-partitioning*.txt"
 
 
 def started() -> int:
-    """How many devices jax has; 0: it has not started, for example 1 after ``jnp.zeros(3)`` on a
-    processor without flags."""
+    """How many devices jax has; 0: it has not started.
+
+    Example: 1 after ``jnp.zeros(3)`` on a processor, without flags.
+    """
     from jax._src import xla_bridge
 
     return len(jax.devices()) if xla_bridge.backends_are_initialized() else 0
@@ -38,7 +40,7 @@ def devices(count: int) -> None:
 
 
 def lowered(step: Step) -> Mapping[str, Any]:
-    """Texts, names and placements, as plain data.
+    """HLO texts of both sides of a step, names and placements of inputs and outputs, as plain data.
 
     Example: of ``mlp`` on a mesh dp 2, tp 4: the text of ``jit_mlp`` for one device, that of one
     device after the partitioner, and for ``p['a']`` the shape [8, 16] with eight starts.

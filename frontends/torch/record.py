@@ -61,6 +61,12 @@ REDUCTIONS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "pre
 #: Operators that ask about a tensor, not about its values.
 QUESTIONS = frozenset({"prim.device.default", "aten.is_same_size.default", "aten.sym_size.int"})
 
+#: Operators that change how a tensor lies in its memory, and nothing in that.
+RESHAPED = frozenset(
+    getattr(torch.ops.aten, name)
+    for name in ("t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_")
+)
+
 _LIBRARIES = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
 _PACKAGES = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
 _OURS = tuple(
@@ -324,7 +330,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             out = func(*args, **kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException):
             return self._real(func, args, kwargs)
-        if given is None:
+        if given is None or func.overloadpacket in RESHAPED:
             return out
         if func.namespace not in ("c10d", "_c10d_functional", "prim", "prims"):
             if not self._shadows.follow(func, args, kwargs, out):
@@ -469,7 +475,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.constants,
             tuple(self.notes),
             tuple((name, ranks) for ranks, name in self.groups.items()),
-            tuple(self.splits.found),
+            tuple(self.splits.minorities),
             tuple(self.functions),
         )
 

@@ -130,7 +130,7 @@ class TypeName:
 
 
 class DType(TypeName):
-    """A torch element type; ``name`` is ``float32`` and the like.
+    """A torch element type by its name.
 
     Example: ``DType("torch", "bfloat16")`` prints as ``torch.bfloat16``.
     """
@@ -173,7 +173,7 @@ class NumpyDType:
 
 
 class NumpyScalar:
-    """``numpy.core.multiarray.scalar``: makes the plain Python number of its bytes.
+    """``numpy.core.multiarray.scalar``, which makes the plain Python number of its bytes.
 
     Example: of ``NumpyDType("i8")`` and the eight bytes of 7, the number 7; two bytes of ``f4`` are
     refused.

@@ -130,7 +130,7 @@ def receiver(program: ProgramBuilder, into: BodyBuilder, peer: int, name: str) -
 def schedule(
     program: ProgramBuilder, parts: Sequence[Part], stage: int, stages: int, microbatches: int
 ) -> None:
-    """Issue all calls of a stage.
+    """Issue all calls of a stage in the order of the interleaved pipeline.
 
     Example: two stages with two parts each: a stage receives by calls of their own, in the order in
     which its neighbour sends, just before it needs the first of them.
@@ -152,7 +152,7 @@ def schedule(
         if receive is not None:
             source = (stage - 1 if work.forward else stage + 1) % stages
             while work not in arrived:
-                took(program, parts, waiting[source].pop(), stages, arrived)
+                issue_receive(program, parts, waiting[source].pop(), stages, arrived)
             inputs = arrived.pop(work)
         elif not work.forward:
             inputs = (program.seed(part.losses[work.microbatch]),)
@@ -163,14 +163,14 @@ def schedule(
         program.call(body, inputs, outputs, work.microbatch if loads else -1)
 
 
-def took(
+def issue_receive(
     program: ProgramBuilder,
     parts: Sequence[Part],
     work: Work,
     stages: int,
     arrived: dict[Work, tuple[int, ...]],
 ) -> None:
-    """Receive what ``work`` will read.
+    """Issue the call that receives what ``work`` will read.
 
     Example: for backward through part 2, a call of that part's ``receive_gradient``, whose slot
     ``arrived`` keeps until the pass runs.

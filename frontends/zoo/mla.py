@@ -39,7 +39,8 @@ class Latent:
 
 
 def latent_attention(model: Model[Any], x: int, path: str, sizes: Latent, frequencies: int) -> int:
-    """``x`` [b, outside, hidden] (normed) to the same; ``frequencies`` [tokens, rope/2, 2].
+    """Multi-head latent attention of ``x`` [b, outside, hidden] (normed), of the same shape;
+    ``frequencies`` [tokens, rope/2, 2].
 
     Example: on two tensor-parallel ranks ``wq_b_nope`` and ``wk_b`` have 64 of 128 heads each; the
     latent itself is computed on both.

@@ -117,7 +117,8 @@ def branch(model: Model[Any], x: int) -> int:
 
 
 def swiglu(model: Model[Any], x: int, path: str, width: int) -> int:
-    """``x`` [b, tokens, hidden] -> addends of the same: w2 (silu(w1 x) * w3 x).
+    """A gated feed-forward, w2 (silu(w1 x) * w3 x): ``x`` [b, tokens, hidden] -> addends of the
+    same shape.
 
     Example: a width of 14336 on two ranks is 7168 on each, and their results are added up outside.
     """

@@ -96,7 +96,7 @@ def batch_notes(parallel: Parallel) -> tuple[str, ...]:
 def single_program(
     model: type[Model[C]], config: C, parallel: Parallel, inference: Inference
 ) -> Program:
-    """The model on one device.
+    """The program of the model on one device.
 
     Example: of a GPT, a body "forward" with all layers, called once, and its backward.
     """
@@ -140,7 +140,7 @@ def stages_of(config: ModelConfig, parallel: Parallel, number: int, size: int) -
 def stage_program(
     model: type[Model[C]], config: C, parallel: Parallel, number: int, inference: Inference
 ) -> Program:
-    """Pipeline stage ``number``.
+    """The program of pipeline stage ``number``.
 
     Example: "stage 1" of two with tp 2 has the base rank 2, and warms up with no microbatch.
     """

@@ -29,7 +29,7 @@ from shardproof.engine.lineage.expressions import (
     Select,
     Unary,
 )
-from shardproof.engine.lineage.floating import sunk
+from shardproof.engine.lineage.floating import picked, sunk
 from shardproof.engine.lineage.lineage import (
     ABSOLUTE,
     BROADCAST,
@@ -327,6 +327,8 @@ class LineageInterpreter(Products):
             readings = ways([addend], self.mesh, ascii_letters, sums=True, sides=self.as_partial)
             yield from (tried(another, way) for way in readings)
 
+        if self.reference_size is None:
+            addend = addend._replace(view=picked(addend.view, [dim]))
         first = tried(lambda t: self._amax(shape, t, dim).addends[0], addend)
         maximum = self._first_reading([addend], first, others)
         return Lineage(shape[:dim] + shape[dim + 1 :], (maximum,))

@@ -13,7 +13,7 @@ from string import ascii_letters
 
 from shardproof.engine.errors import ShapeMismatch
 from shardproof.engine.lineage.expressions import Einsum
-from shardproof.engine.lineage.floating import sunk
+from shardproof.engine.lineage.floating import picked, sunk
 from shardproof.engine.lineage.lineage import (
     ABSOLUTE,
     BROADCAST,
@@ -151,6 +151,12 @@ class Products(Sums):
             made = self._product(spelled, output + way.kept, way.addends, {**sizes, **more})
             return dropped(made, len(output))
 
+        if self.reference_size is None:
+            # What the single-device program cuts out of a dimension and sums over is no part of a
+            # sum that somebody completes.
+            reduced = [[i for i, name in enumerate(n) if name not in output] for n in names]
+            pairs = zip(addends, reduced, strict=True)
+            addends = [t._replace(view=picked(t.view, over)) for t, over in pairs]
         first = tried(lambda t: self._product(names, output, t, sizes), addends)
         return self._first_reading(addends, first, others)
 
