@@ -117,7 +117,10 @@ def _along(lo: Lowering, x: Lowered, dim: int, *others: Lowered) -> Any:
 @lowers("aten.scatter_add.default")
 def _scatter_add(lo: Lowering, x: Lowered, dim: int, index: Lowered, source: Lowered) -> Any:
     (target, chosen, values), back = _along(lo, x, dim, index, source)
-    added = _spread(lo, values, lo.real(chosen), target.shape)
+    if isinstance(chosen, ids.Ids) and isinstance(values, lookups.Zeroed) and chosen.shape[-1] == 1:
+        added: Any = lookups.added_entries(lo, values, chosen, target.shape[-1])
+    else:
+        added = _spread(lo, values, lo.real(chosen), target.shape)
     return _turned(lo, lo.add(target, added), back)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.ir import Attr, Group
-from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real
+from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real, fraction
 from shardproof.frontends.aten.rules import lowers
 
 
@@ -26,6 +26,9 @@ def _reduction(op: str, count: int) -> tuple[str, Fraction]:
     """The engine's reduction, and the factor afterwards."""
     if op == "avg":
         return "sum", Fraction(1, count)
+    name, _, before = op.partition(" ")
+    if name == "premul_sum" and before:
+        return "sum", fraction(float(before))
     if op not in ("sum", "max"):
         raise Unsupported(f"a reduction by {op}")
     return op, Fraction(1)

@@ -146,42 +146,6 @@ class Compared:
         return Compared(Positions(-of.const - 1, tuple(-s for s in of.steps), of.shape, of.dtype))
 
 
-@dataclass(frozen=True, slots=True)
-class Additive:
-    """What is added to scores: minus infinity where ``where`` is true, 0 elsewhere.
-
-    Example: ``torch.full((4, 4), -inf).triu(1)``, the causal mask of scores.
-    """
-
-    where: Compared
-    dtype: str
-
-    @property
-    def shape(self) -> Shape:
-        """That of the mask."""
-        return self.where.shape
-
-    def reshape(self, shape: Shape) -> Additive:
-        """The same mask in another shape."""
-        return Additive(self.where.reshape(shape), self.dtype)
-
-    def expand(self, shape: Shape) -> Additive:
-        """The mask repeated along dimensions of size 1 and new leading ones."""
-        return Additive(self.where.expand(shape), self.dtype)
-
-    def permute(self, order: Sequence[int]) -> Additive:
-        """The mask with its dimensions in another order."""
-        return Additive(self.where.permute(order), self.dtype)
-
-    def slice(self, dim: int, start: int, size: int) -> Additive:
-        """The mask of ``size`` positions of a dimension, from ``start`` on."""
-        return Additive(self.where.slice(dim, start, size), self.dtype)
-
-    def real(self, lo: Lowering) -> Real:
-        """Refused: minus infinity is no number; a softmax reads it as a mask."""
-        raise Unsupported("a mask of minus infinity as numbers")
-
-
 def whole(x: Operand) -> Positions | None:
     """An operand as positions, if it is one or a constant integer.
 

@@ -32,6 +32,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.torch.reductions import reduction
 from shardproof.frontends.torch.shadows import MOST_COMPUTED, MOST_SHADOW, Shadows, flat
 from shardproof.frontends.torch.trace import (
     CONSTANT,
@@ -55,8 +56,6 @@ MOST_CONSTANT = MOST_COMPUTED
 _KEPT = (torch.float64, torch.float32, torch.int64, torch.int32, torch.bool)
 #: Events of one rank.
 MOST_EVENTS = 2_000_000
-
-REDUCTIONS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")
 
 #: Operators that ask about a tensor, not about its values.
 QUESTIONS = frozenset({"prim.device.default", "aten.is_same_size.default", "aten.sym_size.int"})
@@ -236,7 +235,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if kind == "ProcessGroup":
             return self._group(ProcessGroup.unbox(x))
         if kind == "ReduceOp":
-            return Named("reduce", REDUCTIONS[int(x.op())])
+            return Named("reduce", reduction(int(x.op())))
         return Named(kind, "")
 
     def _group_names(self, func: Any, args: Sequence[Any]) -> list[Arg]:

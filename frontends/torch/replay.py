@@ -395,6 +395,9 @@ def _reduced(members: Sequence[torch.Tensor], op: str) -> torch.Tensor:
         return total / len(members) if op == "avg" else total
     if op in ("max", "min"):
         return stacked.amax(0) if op == "max" else stacked.amin(0)
+    name, _, before = op.partition(" ")
+    if name == "premul_sum" and before:
+        return stacked.sum(0) * float(before)
     raise TooLarge(f"a reduction by {op} is not replayed")
 
 

@@ -26,6 +26,7 @@ from tests.frontends.aten import (
     calls_of_functions,
     calls_of_graphs,
     calls_of_ids,
+    calls_of_masks,
 )
 from tests.frontends.aten.calls import CALLS, Both, Draw
 from tests.frontends.aten.calls_of_norms import REFERENCES
@@ -38,6 +39,7 @@ MORE = (
     calls_of_exports,
     calls_of_functions,
     calls_of_ids,
+    calls_of_masks,
 )
 
 #: Rows that only move data, or that ranks join in: tested with recorded steps; of sizes that depend
