@@ -399,10 +399,10 @@ def written(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any:
     number = number_of(value)
     if isinstance(x, Lookup):
         kept = restricted(x, mask, False)
-        other = value.value if isinstance(value, Const) else value
-        if other == 0 or not isinstance(other, (int, float, Fraction)):
-            return kept if other == 0 else None
-        holds = lo.scale(x.among(lo, mask.function), fraction(other))
+        fill = value.value if isinstance(value, Const) else value
+        if fill == 0 or not isinstance(fill, (int, float, Fraction)):
+            return kept if fill == 0 else None
+        holds = lo.scale(x.among(lo, mask.function), fraction(fill))
         return lo.add(lo.real(kept), holds)
     index = ids(x)
     rows = x.shape[:-1]
