@@ -51,12 +51,15 @@ def confirmed(
     is sought with all 8."""
     apart = [c.demand for c in simulation.comparisons if c.differs and c.demand.required]
     apart = [demand for demand in apart if demand.kind == LOSS] or apart
-    for later in LATER:
-        seed = simulation.seed + later
+    seeds = [simulation.seed + later for later in LATER]
+    first = _at_true_sizes(plan, single, parallel, simulation.expanded, seeds[0], apart)
+    if first.differs or first.failure:
+        return first
+    for seed in seeds[1:]:
         itself = _at_true_sizes(plan, single, parallel, simulation.expanded, seed, apart)
-        if itself.differs or itself.failure:
-            break
-    return itself
+        if itself.differs:
+            return itself
+    return first
 
 
 def outright(plan: Plan, single: Derived, parallel: Unrolled) -> Simulation:
