@@ -50,8 +50,8 @@ def cone(
     """The cone of a claim; raises `Unsupported` if it is too large.
 
     ``adds``: the operator adds its inputs up, so that partial sums have to be opened.
-    ``widened``: by how many definitions the cut is moved away from the inputs, or behind which nodes
-    (whatever they are, the claim follows from the one that is stated); then partial sums
+    ``widened``: by how many definitions the cut is moved away from the inputs, or behind which
+    nodes (whatever they are: the claim follows from the one that is stated); then partial sums
     are opened, too.  A partial sum that is taken for a complete one, over a block or in the
     definition of a result, always has to be; and one is where fewer definitions are read then (a
     sum over a block is the complete sum of another node).

@@ -66,7 +66,12 @@ TABLES: Mapping[str, Mapping[str, str]] = {
     },
     "lineages": {"shape": "numbers", "terms": "refs"},
     "tensors": {"side": "word", "lineage": "ref"},
-    "stages": {"side": "word", "row": "ref", "template": "ref", "live": "flag", "problem": "word",
+    "stages": {
+        "side": "word",
+        "row": "ref",
+        "template": "ref",
+        "live": "flag",
+        "problem": "word",
         "opened": "refs",
     },
     "templates": {

@@ -37,8 +37,8 @@ from shardproof.partition.inference.canonical import Draft, canonical
 MOST_PRODUCTS, MOST_FACTORS = 24, 8
 #: Definitions of reference nodes that are multiplied out below a value, one under the other.
 DEEPEST = 3
-#: Reference nodes that are compared with one value, how far above its leaves they may be, and by how
-#: many definitions they are multiplied out themselves.
+#: Reference nodes that are compared with one value, how far above its leaves they may be, and by
+#: how many definitions they are multiplied out themselves.
 MOST_CANDIDATES, HIGHEST, TALLEST = 100, 5, 7
 #: Definitions that a value and a candidate are multiplied out by until they meet, and how many
 #: candidates are tried.

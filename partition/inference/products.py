@@ -114,13 +114,13 @@ class Products(Sums):
         if addend.partials or (whole := self._zeros.rest(addend.node)) is None:
             return (addend,)
         try:
-            kept = [composed(addend, t)._replace(places=addend.places) for t in whole.lineage.addends]
+            parts = [composed(addend, t) for t in whole.lineage.addends]
         except Misaligned:
             return (addend,)
         self.rewrote = True
         self.dropped += 1
         self.opened |= whole.opened
-        return tuple(kept)
+        return tuple(t._replace(places=addend.places) for t in parts)
 
     def _einsum(self, spec: str, xs: Sequence[Lineage], sizes: Mapping[str, int]) -> Lineage:
         """A product in one region.  Behind a wrong chunk ranks, layers and operands have the same
@@ -247,11 +247,9 @@ class Products(Sums):
             if rest.factor != factor:
                 self.counted.add(SOME)
             return self._product_addend(*rest, intervals)
-        if (rest := self._seen_anyway(read)) is not None:
-            addends, atoms = [x.addend for x in rest], [x.intervals for x in rest]
-            return self._product_addend(
-                factor, addends, atoms, dims, outputs, extents, intervals
-            )
+        if (seen := self._seen_anyway(read)) is not None:
+            addends, atoms = [x.addend for x in seen], [x.intervals for x in seen]
+            return self._product_addend(factor, addends, atoms, dims, outputs, extents, intervals)
         pulled = self._pulled(factor, read, dims, outputs, extents, intervals)
         if pulled is not None:
             return pulled

@@ -99,9 +99,7 @@ class _Expansion:
             inner: dict[int, int] = {}
             below = [self._read(o, leaf, definition.outputs, inner) for o in definition.operands]
             own = frozenset(inner.values())
-            return [
-                p._replace(summed=p.summed | own) for p in self.multiplied(below, over, depth)
-            ]
+            return [p._replace(summed=p.summed | own) for p in self.multiplied(below, over, depth)]
         if known and isinstance(definition, Combine) and depth and over & leaf.labels():
             self.opened.add(leaf.node)
             return [
@@ -149,9 +147,7 @@ class _Expansion:
             rest.remove(leaf)
             if definition.function == "exp":
                 opposite = Unary("exp", -definition.factor, definition.node)
-                other = next(
-                    (x for x in rest if self.table[x.node].definition == opposite), None
-                )
+                other = next((x for x in rest if self.table[x.node].definition == opposite), None)
                 masked = self.table.is_masked(definition.node)
                 if other is not None and not masked and _alike(other, leaf):
                     rest.remove(other)
@@ -203,8 +199,8 @@ class _Expansion:
         return None
 
     def form(self, one: _Product, outputs: Sequence[int]) -> object:
-        """A product without names: equal values have equal forms.  Labels go by where they are read,
-        and by what is read there beside; few unlike products are alike in that."""
+        """A product without names: equal products have equal forms.  Labels go by where they are
+        read, and by what is read there beside; few unlike products are alike in that."""
         names: dict[int, Hashable] = {label: n for n, label in enumerate(outputs)}
         summed = [(label, (self.extents[label],)) for label in sorted(one.summed)]
         names.update((label, extent) for label, extent in summed if label not in names)

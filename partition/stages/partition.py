@@ -295,7 +295,8 @@ def _template(result: Partition, name: str, number: int, known: Known) -> Lowere
         signature = known.signatures(claim)
     except Unsupported as error:
         # What is too large down to the inputs may be small behind them.
-        signature, lowered = None, ALONE if number in side.opened else LoweredClaim(NONE, str(error))
+        signature = None
+        lowered = ALONE if number in side.opened else LoweredClaim(NONE, str(error))
     if signature is not None:
         lowered = known.equal.get(signature.content)
         if lowered is None:
