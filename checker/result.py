@@ -30,7 +30,11 @@ MOST_OF_A_KIND = 10
 
 
 class Problem(NamedTuple):
-    """Why a run does not show what its certificate says.  ``kind`` is one of `KINDS`."""
+    """Why a run does not show what its certificate says.  ``kind`` is one of `KINDS`.
+
+    Example: ``Problem("solver", "template 3 is timeout")`` prints as "solver: template 3 is
+    timeout".
+    """
 
     kind: str
     message: str
@@ -40,10 +44,14 @@ class Problem(NamedTuple):
 
 
 class CheckResult(NamedTuple):
-    """``ok``: the certificate's verdict stands; ``seconds``: of each part of the check;
-    ``counts``: what was looked at; ``verdict``: the certificate's ("" if there is none);
+    """What a check says. ``ok``: the certificate's verdict stands; ``seconds``: of each part of the
+    check; ``counts``: what was looked at; ``verdict``: the certificate's ("" if there is none);
     ``notes``: what was not looked at, and why; ``compared``: the input files that the plan of the
-    run was compared with (none: it was not)."""
+    run was compared with (none: it was not).
+
+    Example: of a Llama with one layer on four ranks, ``ok``, with ``counts["templates"]`` 152 and
+    ``counts["conclusions"]`` 37.
+    """
 
     ok: bool
     verdict: str
@@ -55,7 +63,10 @@ class CheckResult(NamedTuple):
 
 
 class Problems:
-    """Collects problems; of each kind the first few, and how many more there are."""
+    """Collects problems; of each kind the first few, and how many more there are.
+
+    Example: of twelve problems of the kind "stage", the first ten and "stage: and 2 more".
+    """
 
     def __init__(self) -> None:
         self._found: dict[str, list[str]] = {}

@@ -12,9 +12,13 @@ Texts = tuple[str, str]
 
 
 class Solver:
-    """Verdicts by text; each text is solved once.  ``memory_limits``: the bytes that a solver has
-    at first, and what a text that does not fit is tried with again, alone.  ``progress``: told
-    (done, total) of the texts of a call; what is tried again is not done before that."""
+    """The solvers' verdicts on texts, each of which is solved once. ``memory_limits``: the bytes
+    that a solver has at first, and what a text that does not fit is tried with again, alone.
+    ``progress``: told (done, total) of the texts of a call; what is tried again is not done before
+    that.
+
+    Example: after ``solve([texts])`` of an obligation that holds, ``unsat(texts)`` is true.
+    """
 
     def __init__(
         self,

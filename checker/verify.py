@@ -80,6 +80,10 @@ def check(
 ) -> CheckResult:
     """Whether the verdict of a finished run stands.
 
+    Example: of the run of a Llama with one layer on four ranks, ``ok`` with the verdict "proved";
+    after one changed bit in ``atoms.arrow`` "file: ... was changed: it has
+    another SHA-256 than in the certificate".
+
     ``inputs``: SHA-256 of the input files by name, and ``plan``: the plan as read from them again,
     if the caller has them; both are held against the certificate.  ``thorough``: rebuild every
     operator's obligation, also those that are others up to names.  ``proofs``: check the stored

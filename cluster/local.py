@@ -37,6 +37,9 @@ def solve_each(
     """Keys and verdicts in order. A solver's death, at work or while starting, is only believed
     when it repeats: whatever killed it may not have been the query, and the next child is empty.
     ``memory_tries``: the same for a death of memory, 1 where somebody else tries with more of it.
+
+    Example: a query whose Z3 is killed twice and then says "unsat" is "unsat"; one that it dies of
+    three times is "crashed".
     """
     for query in queries:
         yield query.key, _solve(portfolio, query, memory_tries)
@@ -60,6 +63,8 @@ def _solve(portfolio: Portfolio, query: Query, memory_tries: int) -> Solved:
 def limits(settings: Settings, machine: int) -> tuple[int, ...]:
     """The bytes that one solver gets at first, and what it is tried again with on this machine,
     where the user sets no limit: doubled, up to all there is for as many as a worker may have.
+
+    Example: with 21 GiB and a worker that has two solvers, 2, 4, 8 and 10.5 GiB.
     """
     levels = [settings.first_limit_bytes]
     most = machine // settings.solvers_per_worker
@@ -69,7 +74,11 @@ def limits(settings: Settings, machine: int) -> tuple[int, ...]:
 
 
 def note_peaks(peaks: Peaks, worker: int, answers: Sequence[Answer]) -> None:
-    """Raise the peaks of a worker to what its answers report."""
+    """Raise the peaks of a worker to what its answers report.
+
+    Example: answers of Z3 with 40 and 90 MiB raise the peak ``(0, "z3")`` of worker 0 from 60 to 90
+    MiB.
+    """
     for answer in answers:
         slot = (worker, answer.solver)
         peaks[slot] = max(peaks.get(slot, 0.0), answer.rss_mib)
@@ -77,6 +86,9 @@ def note_peaks(peaks: Peaks, worker: int, answers: Sequence[Answer]) -> None:
 
 class LocalExecutor(Closing):
     """Workers in this process, one portfolio each; children stay warm until :meth:`close`.
+
+    Example: 40 queries are solved by one worker, since a second takes longer to start than it
+    saves; 400 by one per CPU.
 
     ``peaks`` is what solver children needed so far. Opening it starts the first worker's child,
     so that it warms up while the caller prepares queries. For one caller at a time.

@@ -26,7 +26,10 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def machine_bytes() -> int:
-    """What solvers may have on this machine, or in this container, at most."""
+    """What solvers may have on this machine, or in this container, at most.
+
+    Example: 21 GiB in a container whose ``memory.max`` is 24 GiB, whatever the host has.
+    """
     size = int(psutil.virtual_memory().total)
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         with suppress(OSError, ValueError):
@@ -36,5 +39,8 @@ def machine_bytes() -> int:
 
 @functools.cache
 def most_workers() -> int:
-    """How many workers this machine has use for: CPUs, and memory for their solvers."""
+    """How many workers this machine has use for: CPUs, and memory for their solvers.
+
+    Example: 8 on a machine with 2 CPUs and 24 GiB; 5 in a container of 600 MiB.
+    """
     return max(1, min(WORKERS_PER_CPU * cpus(), machine_bytes() // PORTFOLIO_BYTES))

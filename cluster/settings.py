@@ -38,7 +38,10 @@ _PACKAGES = {"z3": "z3-solver", "cvc5": "cvc5"}
 
 
 def parse_size(text: str) -> int:
-    """The bytes in "2GiB", "512 MB", "1.5g" or "1000000". Raises ValueError for anything else."""
+    """The bytes in "2GiB", "512 MB", "1.5g" or "1000000". Raises ValueError for anything else.
+
+    Example: "1.5g" is 1,610,612,736, "512 MB" is 512,000,000.
+    """
     match = _SIZE.fullmatch(text)
     unit = None if match is None else _SPELLED.get(match[2].lower())
     if match is None or unit is None:
@@ -51,7 +54,10 @@ def parse_size(text: str) -> int:
 
 @functools.cache
 def installed_version(solver: str) -> str:
-    """The version of the installed package of a solver, without loading it; empty if missing."""
+    """The version of the installed package of a solver, without loading it; empty if missing.
+
+    Example: "5.4.0.0" for ``z3``, from the package ``z3-solver``.
+    """
     try:
         return importlib.metadata.version(_PACKAGES[solver])
     except importlib.metadata.PackageNotFoundError:
@@ -61,6 +67,10 @@ def installed_version(solver: str) -> str:
 @dataclass(frozen=True, slots=True)
 class Options:
     """What a verdict may depend on besides its text; equal options make verdicts comparable.
+
+    Example:
+    ``{"cvc5":"1.4.2","memory_limit_bytes":0,"mode":"both","seed":1,"timeout":30.0,"z3":"5.4.0.0"}``
+    is the text of those of ``--solver both``.
 
     The version of a solver that the mode does not use is empty; a memory limit of 0 is none but
     that of the machine.
@@ -87,6 +97,9 @@ class Options:
 class Settings:
     """How to execute. ``timeout`` is in seconds per query, the memory limit holds per solver;
     without one a query may have, alone, what the machine has (`cluster.memory.retry`).
+
+    Example: ``Settings(executor="ray", address="10.0.0.1:6379", timeout=60.0)``;
+    ``executor="local"`` with an address is refused.
 
     ``workers`` None means one per CPU: of this process (local), of the cluster (Ray). An
     ``address`` is that of a running Ray cluster. ``memory_budget_bytes`` bounds this process and

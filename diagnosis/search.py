@@ -8,7 +8,7 @@ layers is one cause.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Final
 
@@ -89,6 +89,9 @@ AS_NAMED: Final = (
 
 class Diagnosis:
     """One plan being diagnosed: what it was, what has been tried, what was found.
+
+    Example: of a GPT without its last all-reduce: one cause, found and put right with the first
+    candidate.
 
     ``otherwise``: the plan as it is under another order of its groups, if there is one; ``tell`` is
     told how many repairs were tried, of at most how many.
@@ -327,9 +330,21 @@ class Diagnosis:
 
 def recorded_otherwise(state: Partition) -> set[str]:
     """The kinds of findings that tell of another order of groups, or of another owner of a
-    gradient: the plan as its records have it is the first repair that is tried."""
-    kinds = {f.kind for f in (*state.findings, *state.plan.recorded)}
-    return kinds & {CHUNK_POSITION, GRADIENT_NAME}
+    gradient: the plan as its records have it is the first repair that is tried.
+
+    Example: ``{"chunk position"}`` of a plan whose chunks lie elsewhere than the position of their
+    ranks says.
+    """
+    return told_otherwise((*state.findings, *state.plan.recorded))
+
+
+def told_otherwise(findings: Iterable[Finding]) -> set[str]:
+    """The kinds among findings that say so.
+
+    Example: ``{"gradient name"}`` of ``[Finding("metadata", "..."), Finding("gradient name",
+    "...")]``.
+    """
+    return {f.kind for f in findings} & {CHUNK_POSITION, GRADIENT_NAME}
 
 
 def diagnosed(
@@ -340,6 +355,10 @@ def diagnosed(
 ) -> tuple[Finding, ...]:
     """What is wrong with a refuted plan: cause by cause, the first one first, then those findings
     beside the verdict that go away with a cause; nothing if no operator is found to begin it.
+
+    Example: "add in h.1.mlp on ranks [0, 1] of the first replica: its input h.1.mlp.linear is still
+    a partial sum ...", with the repair "holds with an all-reduce over ranks [0, 1] (axis tp) after
+    linear in `h.1.mlp`".
 
     ``simulation``: of the plan, if it could be run; ``otherwise``, ``tell``: see `Diagnosis`.
     """
@@ -395,7 +414,11 @@ def _findings_of(search: Diagnosis, number: int, examples: Examples) -> Iterator
 
 
 def followers(search: Diagnosis) -> list[Finding]:
-    """Findings beside the verdict that go away with the repair of a cause, with its number."""
+    """Findings beside the verdict that go away with the repair of a cause, with its number.
+
+    Example: a finding "metadata" of a value that is recorded as complete, gone with the all-reduce
+    of group 1.
+    """
     left = [f for f in search.result.findings if f.kind != DEFINEDNESS]
     result: list[Finding] = []
     for number, cause in enumerate(search.causes, 1):

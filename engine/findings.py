@@ -11,6 +11,9 @@ from typing import Any, Final, NamedTuple
 class Difference:
     """One element of a counterexample: what ``ranks`` have at ``index`` of their shard of a tensor.
 
+    Example: ``Difference((1,), (0, 3), 0.96, 0.95, "y", "[0:12, 0:8]")``: rank 1 has 0.95 at [0, 3]
+    of its shard of ``y``, and 0.96 is expected.
+
     ``tensor``: which one, in words; ``shard``: which part of the whole of it (empty: not said);
     ``microbatch``: -1 where all have the same; ``near``: rows of (expected, actual) of the elements
     around it, the last two dimensions only.
@@ -28,6 +31,9 @@ class Difference:
 
 class Finding(NamedTuple):
     """Something wrong with a plan, or beside its verdict, with everything a report needs.
+
+    Example: ``Finding("deadlock", "ranks [0, 1] wait for each other; rank 0 waits in recv", "recv",
+    ranks=(0, 1))``.
 
     ``ranks`` and ``microbatches`` have it (no microbatch: all of them); ``agreeing_ranks`` and
     ``agreeing_microbatches`` run the same operator and do not.
@@ -68,19 +74,31 @@ STORED: Final = Finding._fields[:9]
 
 def listed(finding: Finding) -> list[Any]:
     """A finding that a plan records as plain data: its fields in order, lists where it has
-    tuples."""
+    tuples.
+
+    Example: ``Finding("deadlock", "...", "recv", ranks=(0, 1))`` is ``["deadlock", "...", "recv",
+    "", "", [0, 1], [], "", ""]``.
+    """
     cells = finding[: len(STORED)]
     return [list(cell) if isinstance(cell, tuple) else cell for cell in cells]
 
 
 def unlisted(cells: Sequence[Any]) -> Finding:
-    """The finding that `listed` gave."""
+    """The finding that `listed` gave.
+
+    Example: of ``["deadlock", "...", "recv", "", "", [0, 1], [], "", ""]`` its ``ranks`` are (0,
+    1).
+    """
     fields: list[Any] = [tuple(cell) if isinstance(cell, list) else cell for cell in cells]
     return Finding(*fields)
 
 
 def are_listed(value: object) -> bool:
-    """Whether this is a list of what `listed` gives."""
+    """Whether a value is a list of what `listed` gives.
+
+    Example: ``[]`` is one, and nine cells with the ranks ``[0, 1]`` are; with the ranks ``[True]``
+    they are none, since a truth value is no rank.
+    """
     return isinstance(value, list) and all(_is_listed(cells) for cells in value)
 
 

@@ -4,4 +4,7 @@ from shardproof.engine.errors import InvalidInput
 
 
 class UnreadablePlan(InvalidInput):
-    """A plan file that cannot be read, or whose records are not what a plan holds."""
+    """A plan file that cannot be read, or whose records are not what a plan holds.
+
+    Example: "line 5: z is read before it is given".
+    """

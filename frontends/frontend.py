@@ -90,7 +90,10 @@ FRONTENDS: Final = (
 
 
 def frontends() -> tuple[Frontend, ...]:
-    """All of them, imported."""
+    """All of them, imported.
+
+    Example: five of ours; the third and fourth have the names "text" and "HLO text".
+    """
     modules = []
     for name in FRONTENDS:
         module, _, member = name.partition(":")
@@ -100,7 +103,11 @@ def frontends() -> tuple[Frontend, ...]:
 
 def of(path: Path) -> Frontend:
     """The frontend that reads ``path``, ours before those of packages; the first one if nobody
-    recognises it.  Raises `InvalidInput` if nobody does and a package could not be asked."""
+    recognises it.  Raises `InvalidInput` if nobody does and a package could not be asked.
+
+    Example: ``mlp.single.hlo``, which begins with ``HloModule``, is read by "HLO text";
+    ``README.md``, which nobody recognises, by the first of `FRONTENDS`.
+    """
     known = frontends()
     head = b""
     if path.is_file():
@@ -121,7 +128,11 @@ def of(path: Path) -> Frontend:
 
 
 def foreign(frontend: Frontend) -> tuple[Assumption, ...]:
-    """What is believed of a frontend of a package: what it reads is what the file means."""
+    """What is believed of a frontend of a package: what it reads is what the file means.
+
+    Example: none of "HLO text"; of the example package, "the frontend tiny-graph of the module
+    my_package.reader reads what the file means".
+    """
     if frontend in frontends():
         return ()
     module = type(frontend).__module__
@@ -130,7 +141,12 @@ def foreign(frontend: Frontend) -> tuple[Assumption, ...]:
 
 
 def of_pair(single: Path, parallel: Path) -> Frontend:
-    """The frontend that reads both; raises `InvalidInput` if they are of two formats."""
+    """The frontend that reads both; raises `InvalidInput` if they are of two formats.
+
+    Example: ``mlp.single.hlo`` and ``plan.txt``, which begins with ``plan "small"``, are of two
+    formats: "expected HLO or StableHLO text (.hlo, .txt, .mlir) as the single side is, found a plan
+    as text (.plan.txt)".
+    """
     one, other = of(single), of(parallel)
     if one is not other:
         raise InvalidInput(

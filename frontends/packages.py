@@ -17,7 +17,10 @@ GROUP: Final = "shardproof.frontends"
 
 class Installed(NamedTuple):
     """``frontends``: what entry points name; ``problems``: what is wrong with packages that cannot
-    be imported."""
+    be imported.
+
+    Example: ``Installed((FRONTEND,), ("broken (my_package.reader:NAME): AttributeError: ...",))``.
+    """
 
     frontends: tuple[Any, ...]
     problems: tuple[str, ...]
@@ -25,7 +28,11 @@ class Installed(NamedTuple):
 
 @cache
 def load() -> Installed:
-    """The frontends of packages, imported."""
+    """The frontends of packages, imported.
+
+    Example: of the package in ``examples/package``, its frontend; without any package,
+    ``Installed((), ())``.
+    """
     loaded, problems = [], []
     for point in sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value)):
         try:

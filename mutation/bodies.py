@@ -9,13 +9,17 @@ from random import Random
 from typing import Final
 
 from shardproof.engine.plan.ir import Attr, Body, Op, Plan
-from shardproof.mutation.edit import alike, pick_body, with_body, with_program
+from shardproof.mutation.edit import Place, alike, name_op, pick_body, with_body, with_program
 from shardproof.mutation.operators import NUMBERS
 from shardproof.mutation.table import Changed, Mutation, Mutator, on_operator
 
 
 def both_directions(plan: Plan, rng: Random) -> Mutation | None:
-    """A constant that is changed in forward and backward alike: a consistent other model."""
+    """A constant that is changed in forward and backward alike: a consistent other model.
+
+    Example: "rms_norm (rank 0, body forward, operator 60) and its backward: eps 1/100000 becomes
+    1001/100000000", as in another model.
+    """
     choices = [
         (p, b, o, key)
         for p, program in enumerate(plan.programs)
@@ -44,7 +48,7 @@ def both_directions(plan: Plan, rng: Random) -> Mutation | None:
     for number, body in enumerate(bodies):
         if b in (number, body.forward_body):
             bodies[number] = replace(body, ops=tuple(map(with_attr, body.ops)))
-    what = f"{op.name} in {op.source.module} (rank {program.base}) and its backward: {key} {old}"
+    what = f"{name_op(plan, Place(p, b, o))} and its backward: {key} {old}"
     made = replace(program, bodies=tuple(bodies))
     return Mutation(with_program(plan, p, made), f"{what} becomes {new}")
 
@@ -63,7 +67,11 @@ def _own(attrs: Mapping[str, Attr]) -> dict[str, Attr]:
 
 
 def loss_changed(plan: Plan, rng: Random) -> Mutation | None:
-    """A loss that is not one, that counts twice, or another number in its place."""
+    """Another loss: none, one that counts twice, another tensor in its place or beside it.
+
+    Example: "the loss of forward on stage 0 and loss.sum (70) are two", so that the gradient of the
+    sum before its division is added.
+    """
     chosen = pick_body(plan, rng, lambda body: body.losses)
     if chosen is None:
         return None
@@ -101,7 +109,11 @@ def _exchanged(body: Body, values: tuple[int, ...], rng: Random) -> tuple[int, .
 
 
 def ends_exchanged(body: Body, number: int, rng: Random) -> Changed | None:
-    """Two inputs or two outputs of a body exchanged."""
+    """Two inputs or two outputs of a body exchanged.
+
+    Example: the segment of a pipeline that is given ``x`` and ``mask`` of one shape binds each to
+    the other's slot.
+    """
     for field in rng.sample(["inputs", "outputs"], 2):
         values = body.inputs if field == "inputs" else body.outputs
         moved = _exchanged(body, values, rng)
@@ -114,7 +126,10 @@ def ends_exchanged(body: Body, number: int, rng: Random) -> Changed | None:
 
 
 def frozen(plan: Plan, rng: Random) -> Mutation | None:
-    """A parameter that the parallel plan does not train."""
+    """A parameter that the parallel plan does not train.
+
+    Example: "ln_f.weight on rank 0 is not trained".
+    """
     choices = [
         (p, s)
         for p, program in enumerate(plan.programs)

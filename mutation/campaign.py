@@ -44,7 +44,11 @@ VERDICTS: Final = ("proved", "refuted", "inconclusive", "rejected", "internal er
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One mutant: what was changed (``what``), what it is (``label``), what was said of it."""
+    """One mutant: what was changed (``what``), what it is (``label``), what was said of it.
+
+    Example: mutator "collective dropped" of the kind "missing", labelled "different", verdict
+    "refuted": no ``disagreement``; a verdict "proved" would be one.
+    """
 
     number: int
     mutator: str
@@ -75,6 +79,9 @@ class Outcome:
 def derive(plan: Plan, seed: int, number: int) -> tuple[Mutator, Mutation] | None:
     """Mutant ``number``; None where its mutator finds nothing in this plan to change.
 
+    Example: mutant 0 of seed 0 of a GPT with tp 2: the mutator "another operator", "backward of mul
+    in loss (rank 0, body backward, operator 0): becomes add".
+
     Mutators take turns, so that every kind gets its share of any number of mutants.
     """
     mutator = MUTATORS[number % len(MUTATORS)]
@@ -92,6 +99,9 @@ def run(
 ) -> Iterator[Outcome]:
     """The outcomes of mutants, one by one; ``verify`` is what is tested, ``keep`` is given each
     with its plan.
+
+    Example: ``run(plan, 0, range(100), verify)``, of which a mutator that finds nothing to change
+    gives no outcome.
 
     ``cache``: where proofs of texts are kept across mutants; the user's folder if it is None.
     """
@@ -116,7 +126,10 @@ def run(
 
 
 def table(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """For each kind of mutation and label: how many there are, by verdict."""
+    """How many mutants there are by verdict, for each kind of mutation and label.
+
+    Example: the row ``{"kind": "missing", "label": "different", "proved": 0, "refuted": 31, ...}``.
+    """
     counts: dict[tuple[str, str], Counter[str]] = {}
     for outcome in outcomes:
         key = (outcome.kind, outcome.label.label)
@@ -131,6 +144,9 @@ def table(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
 
 
 def totals(outcomes: Sequence[Outcome]) -> dict[str, dict[str, int]]:
-    """By label and verdict, over all kinds."""
+    """How many mutants there are by label and verdict, over all kinds.
+
+    Example: ``{"equivalent": {"proved": 40, "refuted": 0, ...}, "different": {...}, ...}``.
+    """
     counts = Counter((outcome.label.label, outcome.verdict) for outcome in outcomes)
     return {label: {v: counts[label, v] for v in VERDICTS} for label in LABELS}

@@ -17,7 +17,10 @@ POSITIONS: Final = ("start", "stop", "local_expert_start", "local_expert_end")
 
 
 def another_dimension(body: Body, number: int, rng: Random) -> Changed | None:
-    """Another dimension, of the same extent if there is one."""
+    """Another dimension, of the same extent if there is one.
+
+    Example: "softmax in layers.0.attention (rank 0, body forward, operator 21): dim -1 becomes 2".
+    """
     op = body.ops[number]
     keys = [k for k in DIMENSIONS if isinstance(op.attrs.get(k), int)]
     tensors = [v for v in (*op.inputs, *op.outputs) if v >= 0]
@@ -35,7 +38,11 @@ def another_dimension(body: Body, number: int, rng: Random) -> Changed | None:
 
 
 def another_view(body: Body, number: int, rng: Random) -> Changed | None:
-    """Two sizes of a view exchanged, or a transposition in place of the view."""
+    """Two sizes of a view exchanged, or a transposition in place of the view.
+
+    Example: of a view to (1, 10, 6, 8), one to (1, 10, 8, 6) that is transposed to the shape that
+    the next operator expects: "sizes 2 and 3 exchanged, then transposed back".
+    """
     op = body.ops[number]
     size = op.attrs.get("size")
     if op.backward or not isinstance(size, tuple) or len(size) < 2:
@@ -56,7 +63,10 @@ def another_view(body: Body, number: int, rng: Random) -> Changed | None:
 
 
 def transposed(body: Body, number: int, rng: Random) -> Changed | None:
-    """Two dimensions of equal extent of the result exchanged."""
+    """Two dimensions of equal extent of the result exchanged.
+
+    Example: of attention scores [1, 6, 10, 10], "dimensions 2 and 3 of its result exchanged".
+    """
     op = body.ops[number]
     shape = body.values[op.outputs[0]].shape
     pairs = [(i, j) for i in range(len(shape)) for j in range(i) if shape[i] == shape[j] > 1]
@@ -71,7 +81,11 @@ def transposed(body: Body, number: int, rng: Random) -> Changed | None:
 
 
 def rolled(body: Body, number: int, rng: Random) -> Changed | None:
-    """The two halves of a dimension of the result exchanged."""
+    """The two halves of a dimension of the result exchanged.
+
+    Example: of eight tokens, tokens 4 to 7 and then 0 to 3: "halves of dimension 1 of its result
+    exchanged".
+    """
     op = body.ops[number]
     shape = body.values[op.outputs[0]].shape
     dims = [d for d, n in enumerate(shape) if n > 1 and n % 2 == 0]
@@ -90,7 +104,10 @@ def rolled(body: Body, number: int, rng: Random) -> Changed | None:
 
 
 def another_position(body: Body, number: int, rng: Random) -> Changed | None:
-    """A slice, a table or experts that begin elsewhere."""
+    """A slice, a table or experts that begin elsewhere.
+
+    Example: "embedding in wte (rank 0, body forward, operator 1): start 112*tp becomes 111*tp".
+    """
     op = body.ops[number]
     keys = [k for k in POSITIONS if isinstance(op.attrs.get(k), int | Affine)]
     if not keys:
@@ -107,7 +124,10 @@ def another_position(body: Body, number: int, rng: Random) -> Changed | None:
 
 
 def another_size(body: Body, number: int, rng: Random) -> Changed | None:
-    """A size that the data does not have."""
+    """A size that the data does not have.
+
+    Example: "size (1, 8, 8, 128) becomes (1, 8, 8, 129)".
+    """
     op = body.ops[number]
     size = op.attrs.get("size")
     if isinstance(size, int):

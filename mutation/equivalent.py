@@ -1,7 +1,7 @@
 """Mutators that are meant to keep what a plan computes: identities that a plan may use.
 
-Only forward operators of bodies and communication are rewritten; the backward operators that read
-the same values stay as they are, and so stay right.
+One operator is rewritten, or operators are inserted behind it; the backward operators that read the
+same values stay as they are, and so stay right.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ def _set(body: Body, number: int, what: str, **fields: object) -> Changed:
 
 
 def commuted(body: Body, number: int, rng: Random) -> Changed | None:
-    """Operands of a sum or product the other way round."""
+    """Operands of a sum or product the other way round.
+
+    Example: ``add(x, y)`` becomes ``add(y, x)``.
+    """
     op = body.ops[number]
     if len(op.inputs) < 2 or op.inputs[0] == op.inputs[1] or "alpha" in op.attrs:
         return None
@@ -62,7 +65,10 @@ def commuted(body: Body, number: int, rng: Random) -> Changed | None:
 
 
 def scale_moved(body: Body, number: int, rng: Random) -> Changed | None:
-    """A factor into a linear operator, and out of it behind."""
+    """A factor into a linear operator, and out of it behind.
+
+    Example: ``linear(x, w)`` becomes ``linear(2 x, w) / 2``; one with a bias is left alone.
+    """
     op = body.ops[number]
     if op.name == "linear" and len(op.inputs) == 3:
         return None
@@ -77,7 +83,11 @@ def scale_moved(body: Body, number: int, rng: Random) -> Changed | None:
 
 
 def inner_split(body: Body, number: int, rng: Random) -> Changed | None:
-    """A matrix product as the sum of two over halves of its inner dimension."""
+    """A matrix product as the sum of two over halves of its inner dimension.
+
+    Example: ``linear(x, w)`` with 64 inputs becomes the sum of that of inputs 0 to 31 and that of
+    32 to 63.
+    """
     op = body.ops[number]
     x, w = op.inputs[:2]
     inner = body.values[x].shape[-1]
@@ -106,7 +116,11 @@ def inner_split(body: Body, number: int, rng: Random) -> Changed | None:
 
 
 def outer_split(body: Body, number: int, rng: Random) -> Changed | None:
-    """A linear as the join of two over parts of its outputs."""
+    """A linear as the join of two over parts of its outputs.
+
+    Example: ``linear(x, w)`` with 64 outputs becomes the concatenation of that of rows 0 to 31 of
+    ``w`` and that of 32 to 63.
+    """
     op = body.ops[number]
     if len(op.inputs) > 2:
         return None
@@ -129,7 +143,11 @@ def outer_split(body: Body, number: int, rng: Random) -> Changed | None:
 
 
 def reassociated(body: Body, number: int, rng: Random) -> Changed | None:
-    """(a + b) + c as a + (b + c)."""
+    """(a + b) + c as a + (b + c).
+
+    Example: ``add(add(x, y), z)`` becomes ``add(x, add(y, z))``; with shapes that broadcast it is
+    left alone.
+    """
     op, made = body.ops[number], producers(body)
     if len(op.inputs) != 2 or op.attrs:
         return None
@@ -150,7 +168,10 @@ def reassociated(body: Body, number: int, rng: Random) -> Changed | None:
 
 
 def subtraction(body: Body, number: int, rng: Random) -> Changed | None:
-    """a - b as a + (-1) b, a + b as a - (-1) b, a / c as (1 / c) a, c a as a / (1 / c)."""
+    """a - b as a + (-1) b, a + b as a - (-1) b, a / c as (1 / c) a, c a as a / (1 / c).
+
+    Example: "mul in loss (rank 0, body forward, operator 50): by the inverse of 1/40 (div)".
+    """
     op = body.ops[number]
     if len(op.inputs) == 1:
         constant = op.attrs.get("other")
@@ -174,7 +195,10 @@ def subtraction(body: Body, number: int, rng: Random) -> Changed | None:
 
 
 def expanded(body: Body, number: int, rng: Random) -> Changed | None:
-    """An operator by its definition: silu by sigmoid, a power by products."""
+    """An operator by its definition: silu by sigmoid, a power by products.
+
+    Example: ``silu(x)`` becomes ``mul(x, sigmoid(x))``.
+    """
     op = body.ops[number]
     x = op.inputs[0]
     draft = Draft(body)
@@ -190,7 +214,11 @@ def expanded(body: Body, number: int, rng: Random) -> Changed | None:
 
 
 def recomputed(body: Body, number: int, rng: Random) -> Changed | None:
-    """A reader gets a copy of the value, computed again."""
+    """A reader gets a copy of the value, computed again.
+
+    Example: "rms_norm in layers.1 (rank 2, body forward, operator 2): computed again for
+    all_gather".
+    """
     op = body.ops[number]
     reading = readers(body, op.outputs[0])
     if len(reading) < 1 or op.backward:
@@ -206,7 +234,11 @@ def recomputed(body: Body, number: int, rng: Random) -> Changed | None:
 
 
 def nobody_reads(body: Body, number: int, rng: Random) -> Changed | None:
-    """One more operator, whose result nobody reads."""
+    """One more operator, whose result nobody reads.
+
+    Example: "backward of matmul in h.0.attn (rank 0, body backward, operator 43): an exp of it that
+    nobody reads".
+    """
     draft = Draft(body)
     unread = draft.value(body.ops[number].outputs[0])
     name = rng.choice(["exp", "tanh", "identity"])
@@ -215,7 +247,11 @@ def nobody_reads(body: Body, number: int, rng: Random) -> Changed | None:
 
 
 def issued_later(body: Body, number: int, rng: Random) -> Changed | None:
-    """Two neighbouring operators that do not depend on each other, the other way round."""
+    """Two neighbouring operators that do not depend on each other, the other way round.
+
+    Example: "view in layers.0.attention (rank 0, body forward, operator 10): issued after
+    apply_rotary_emb".
+    """
     if number + 1 >= len(body.ops):
         return None
     first, second = body.ops[number], body.ops[number + 1]
@@ -227,7 +263,10 @@ def issued_later(body: Body, number: int, rng: Random) -> Changed | None:
 
 
 def gradient_in_halves(body: Body, number: int, rng: Random) -> Changed | None:
-    """A gradient accumulated as two halves."""
+    """A gradient accumulated as two halves.
+
+    Example: the gradient of ``wte.weight`` is accumulated as its half, twice.
+    """
     if not body.gradients:
         return None
     i = rng.randrange(len(body.gradients))
@@ -251,7 +290,11 @@ def _reduces(op: Op, body: Body) -> bool:
 
 
 def scattered_and_gathered(plan: Plan, rng: Random) -> Mutation | None:
-    """An all-reduce as a reduce-scatter and an all-gather."""
+    """An all-reduce as a reduce-scatter and an all-gather.
+
+    Example: "all_reduce in ln_f.bias (rank 0, body reducer, operator 19): reduce-scatter and
+    all-gather along 0".
+    """
     return on_operator(_reduces, lambda b, n, r: _scattered(plan, b, n, r))(plan, rng)
 
 
@@ -278,7 +321,11 @@ def _scattered(plan: Plan, body: Body, number: int, rng: Random) -> Changed | No
 
 
 def scaled_across(body: Body, number: int, rng: Random) -> Changed | None:
-    """A factor before a communication, and out of it behind."""
+    """A factor before a communication, and out of it behind.
+
+    Example: "all_to_all in layers.0.feed_forward (rank 0, body backward, operator 17): times 2
+    before it, halved behind".
+    """
     op = body.ops[number]
     if len(op.inputs) != 1 or len(op.outputs) != 1:
         return None
@@ -298,7 +345,10 @@ def _moves_alone(op: Op, body: Body) -> bool:
 
 
 def microbatches_permuted(plan: Plan, rng: Random) -> Mutation | None:
-    """All programs take their microbatches in another order."""
+    """All programs take their microbatches in another order.
+
+    Example: "microbatches in the order [1, 0]", in all pipeline stages.
+    """
     if plan.microbatches < 2:
         return None
     order = list(range(plan.microbatches))
@@ -318,7 +368,10 @@ def microbatches_permuted(plan: Plan, rng: Random) -> Mutation | None:
 
 
 def slots_renamed(plan: Plan, rng: Random) -> Mutation | None:
-    """Every slot of every program by another number."""
+    """Every slot of every program by another number.
+
+    Example: "slots renamed by 774": slots 0 and 1 are 774 and 775.
+    """
     shift = rng.randrange(1, 1000)
 
     def shifted(slots: tuple[int, ...]) -> tuple[int, ...]:

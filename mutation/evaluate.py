@@ -44,14 +44,20 @@ Array = NDArray[Any]
 
 
 class TrueSizes(Sizes):
-    """Nothing is made smaller: every position is there."""
+    """The true sizes of a plan: nothing is made smaller, every position is there.
+
+    Example: a hidden dimension of 96 has 96 positions, and all of them are computed.
+    """
 
     def _choose(self, axis_class: AxisClass) -> int:
         return 1
 
 
 class FieldInputs(Inputs):
-    """Random residues; index data stays what it is."""
+    """Inputs of a plan as random residues of a finite field; index data stays what it is.
+
+    Example: a parameter has random residues from 1 on, ids of tokens the numbers that they are.
+    """
 
     def loss_gradient(self, shape: tuple[int, ...], *, whole: bool) -> Weighted:
         """As in float64, with a residue for a number."""
@@ -85,7 +91,11 @@ def _positions(dim: Sequence[Sequence[int]]) -> range:
 
 
 class FieldReplay(Replay):
-    """Evaluates rows over the finite field."""
+    """Evaluates instances of a plan over the finite field.
+
+    Example: a quotient is the product with the inverse modulo the prime, so that there is no
+    rounding.
+    """
 
     def interpreter(self, at: Mapping[str, int]) -> Any:
         """The interpreter of residues, at coordinates."""
@@ -107,8 +117,11 @@ class FieldReplay(Replay):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What is furthest off: ``error`` relative to the scale of its tensor (1 or 0 in the field);
-    ``where`` in words."""
+    """What is furthest off in a comparison: ``error`` relative to the scale of its tensor (1 or 0
+    in the field); ``where`` in words.
+
+    Example: ``Difference(19.0, "gradient wte.weight on stage 0 {'tp': 1}")``.
+    """
 
     error: float
     where: str = ""
@@ -116,6 +129,9 @@ class Difference:
 
 def run(plan: Plan, single: Unrolled, parallel: Unrolled, seed: int, *, field: bool) -> Difference:
     """The largest difference of a loss or gradient between the programs.
+
+    Example: of a correct plan 1.4e-13 in float64 and 0 in the field; of one whose
+    attention lacks its all-reduce, 0.92.
 
     Raises `Unsupported`, `ShapeMismatch` or `InvalidInput` for what cannot be run.
     """
@@ -151,7 +167,10 @@ def choose_sizes(
     plan: Plan, single: Unrolled, parallel: Unrolled, demands: Sequence[Demand] = ()
 ) -> Sizes:
     """True sizes with every rank and microbatch by itself if that is not too much; else small
-    sizes, with as many members distinct as can be."""
+    sizes, with as many members distinct as can be.
+
+    Example: a GPT with one layer of 96 is run at its true sizes, Llama-3 8B at small ones.
+    """
     axes = [axis for program in plan.programs for axis, _, _ in program.axes]
     needed = needed_axes(plan.programs, parallel)
     every = frozenset([*axes, *plan.replica_axes, MICROBATCH]) | needed
@@ -226,7 +245,11 @@ def _differences(
 
 
 def uncovered(plan: Plan, names: Iterable[str]) -> list[str]:
-    """Parameters of which a part is on no rank, in words."""
+    """Parameters of which a part is on no rank, in words.
+
+    Example: "gradient of wte.weight: a part of it is on no rank", where both ranks hold the first
+    half.
+    """
     boxes: dict[str, set[tuple[tuple[int, int], ...]]] = {name: set() for name in names}
     for program in plan.programs:
         for shard in program.shards:

@@ -26,7 +26,10 @@ def _after(body: Body, number: int, steps: list[tuple[str, dict[str, Attr]]], wh
 
 
 def scaled_and_back(body: Body, number: int, rng: Random) -> Changed | None:
-    """Times a number, then divided by it."""
+    """Times a number, then divided by it.
+
+    Example: "its result times -1/7, divided by -1/7".
+    """
     factor = rng.choice([Fraction(2), Fraction(3), Fraction(-1, 7)])
     steps: list[tuple[str, dict[str, Attr]]] = [
         ("mul", {"other": factor}),
@@ -36,13 +39,20 @@ def scaled_and_back(body: Body, number: int, rng: Random) -> Changed | None:
 
 
 def identity_after(body: Body, number: int, rng: Random) -> Changed | None:
-    """An identity behind the operator."""
+    """An identity behind the operator.
+
+    Example: "backward of matmul in h.0.attn (rank 0, body backward, operator 43): identity after
+    it".
+    """
     name = rng.choice(["identity", "contiguous"])
     return _after(body, number, [(name, {})], f"{name} after it")
 
 
 def transposed_twice(body: Body, number: int, rng: Random) -> Changed | None:
-    """Two dimensions exchanged, and exchanged again."""
+    """Two dimensions exchanged, and exchanged again.
+
+    Example: "its result transposed (3, 1) twice"; what has one dimension is left alone.
+    """
     op = body.ops[number]
     shape = body.values[op.outputs[0]].shape
     if len(shape) < 2:
@@ -60,7 +70,10 @@ def transposed_twice(body: Body, number: int, rng: Random) -> Changed | None:
 
 
 def flattened_and_back(body: Body, number: int, rng: Random) -> Changed | None:
-    """A view as one dimension, and back."""
+    """A view as one dimension, and back.
+
+    Example: [1, 10, 96] is viewed as [960], and that as [1, 10, 96].
+    """
     op = body.ops[number]
     shape = body.values[op.outputs[0]].shape
     total = prod(shape)
@@ -73,7 +86,10 @@ def flattened_and_back(body: Body, number: int, rng: Random) -> Changed | None:
 
 
 def split_and_joined(body: Body, number: int, rng: Random) -> Changed | None:
-    """The result cut in two, and joined again."""
+    """The result cut in two, and joined again.
+
+    Example: "its result cut at 2048 of dimension 1 and joined".
+    """
     op = body.ops[number]
     shape = body.values[op.outputs[0]].shape
     dims = [d for d, n in enumerate(shape) if n > 1]
@@ -96,7 +112,10 @@ def split_and_joined(body: Body, number: int, rng: Random) -> Changed | None:
 
 
 def doubled_and_halved(body: Body, number: int, rng: Random) -> Changed | None:
-    """(x + x) / 2 for x."""
+    """(x + x) / 2 for x.
+
+    Example: of the result of a ``linear``, an ``add`` of it to itself and a ``mul`` by 1/2.
+    """
     op = body.ops[number]
     draft = Draft(body)
     before, double = draft.value(op.outputs[0]), draft.value(op.outputs[0])
@@ -107,7 +126,10 @@ def doubled_and_halved(body: Body, number: int, rng: Random) -> Changed | None:
 
 
 def halves_added(body: Body, number: int, rng: Random) -> Changed | None:
-    """x / 3 + 2x / 3 for x."""
+    """x / 3 + 2x / 3 for x.
+
+    Example: "a third and two thirds of its result added".
+    """
     op = body.ops[number]
     draft = Draft(body)
     before, low, high = (draft.value(op.outputs[0]) for _ in range(3))

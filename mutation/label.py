@@ -45,9 +45,13 @@ SEEDS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """``why``: what differs or is wrong, in words; ``error``: the largest relative one, in
-    float64; ``field``: "same", "differs", or why the finite field could not be asked; ``ranks``:
-    the same of running every rank by itself."""
+    """What a mutant is, and how that is known. ``why``: what differs or is wrong, in words;
+    ``error``: the largest relative one, in float64; ``field``: "same", "differs", or why the finite
+    field could not be asked; ``ranks``: the same of running every rank by itself.
+
+    Example: ``Labelled("different", "gradient wte.weight on stage 0 {'tp': 1}", 19.0, "not
+    asked")``.
+    """
 
     label: Label
     why: str = ""
@@ -57,7 +61,11 @@ class Labelled:
 
 
 def label(plan: Plan) -> Labelled:
-    """Evaluate both programs of ``plan`` and compare."""
+    """What a plan is by evaluation: both of its programs are run and compared.
+
+    Example: a correct GPT with tp 2 is "equivalent" with an error of 1.4e-13, and "same" in the
+    field and rank by rank.
+    """
     labelled = _evaluated(plan)
     if labelled.label in ("equivalent", "undecided"):
         labelled = _run_by_ranks(plan, labelled)

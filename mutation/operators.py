@@ -23,24 +23,36 @@ NUMBERS: Final = ("other", "eps", "exponent", "alpha", "route_scale", "count")
 
 
 def local(op: Op, body: Body) -> bool:
-    """Whether an operator is one that a rank runs by itself, on what it has."""
+    """Whether an operator is one that a rank runs by itself, on what it has.
+
+    Example: ``linear`` is, ``all_reduce`` and ``load_batch`` are not.
+    """
     return op.name not in COMMUNICATION and op.name != "load_batch"
 
 
 def computes(op: Op, body: Body) -> bool:
-    """A local operator that reads something and has a result."""
+    """A local operator that reads something and has a result.
+
+    Example: ``linear`` does, ``full``, which reads nothing, does not.
+    """
     return local(op, body) and bool(op.inputs) and bool(op.outputs)
 
 
 def with_fields(body: Body, number: int, what: str, **fields: object) -> Changed:
-    """The body with other fields of one operator."""
+    """The body with other fields of one operator.
+
+    Example: ``with_fields(body, 27, "becomes mul", name="mul")``.
+    """
     draft = Draft(body)
     draft.change(number, **fields)
     return Changed(draft.built(), what)
 
 
 def with_attr(body: Body, number: int, key: str, value: Attr) -> Changed:
-    """The body with another attribute of one operator."""
+    """The body with another attribute of one operator.
+
+    Example: ``with_attr(body, 21, "dim", 2)`` says "dim -1 becomes 2".
+    """
     op = body.ops[number]
     attrs = {**op.attrs, key: value}
     return with_fields(body, number, f"{key} {op.attrs.get(key)} becomes {value}", attrs=attrs)
@@ -54,7 +66,10 @@ def _name(value: Value) -> str:
 
 
 def another_operator(body: Body, number: int, rng: Random) -> Changed | None:
-    """exp for log, add for mul, sum for mean: what takes the same operands."""
+    """exp for log, add for mul, sum for mean: what takes the same operands.
+
+    Example: "add in h.0.attn (rank 0, body forward, operator 27): becomes mul".
+    """
     op = body.ops[number]
     others = [n for kinds in ALTERNATIVES if op.name in kinds for n in kinds if n != op.name]
     if len(op.inputs) == 1 and op.name in ALTERNATIVES[1]:
@@ -68,7 +83,11 @@ def another_operator(body: Body, number: int, rng: Random) -> Changed | None:
 
 
 def removed(body: Body, number: int, rng: Random) -> Changed | None:
-    """The operator gives out one of its inputs."""
+    """The operator gives out one of its inputs.
+
+    Example: "rms_norm in layers.1 (rank 2, body forward, operator 2): removed, gives out hidden [1,
+    4, 4096]".
+    """
     op = body.ops[number]
     out = body.values[op.outputs[0]]
     same = [v for v in op.inputs if v >= 0 and body.values[v].shape == out.shape]
@@ -91,7 +110,11 @@ def _fields(op: Op) -> dict[str, object]:
 
 
 def twice(body: Body, number: int, rng: Random) -> Changed | None:
-    """The operator is applied to its own result again."""
+    """The operator is applied to its own result again.
+
+    Example: "silu in layers.0.feed_forward.experts (rank 0, body forward, operator 45): applied
+    twice".
+    """
     op = body.ops[number]
     if len(op.outputs) != 1 or not op.inputs or op.inputs[0] < 0 or op.backward:
         return None
@@ -105,7 +128,11 @@ def twice(body: Body, number: int, rng: Random) -> Changed | None:
 
 
 def outputs_exchanged(body: Body, number: int, rng: Random) -> Changed | None:
-    """Two outputs of the same shape the other way round."""
+    """Two outputs of the same shape the other way round.
+
+    Example: "backward of layernorm in h.0 (rank 0, body backward, operator 12): outputs 1 and 2
+    exchanged", the gradients of weight and bias.
+    """
     outputs = list(body.ops[number].outputs)
     pairs = [
         (i, j)
@@ -124,7 +151,11 @@ def outputs_exchanged(body: Body, number: int, rng: Random) -> Changed | None:
 
 
 def inputs_exchanged(body: Body, number: int, rng: Random) -> Changed | None:
-    """Two inputs of the same shape the other way round."""
+    """Two inputs of the same shape the other way round.
+
+    Example: "layernorm in h.0 (rank 0, body forward, operator 39): inputs 1 and 2 exchanged",
+    weight and bias.
+    """
     inputs = list(body.ops[number].inputs)
     pairs = [
         (i, j)
@@ -142,7 +173,11 @@ def inputs_exchanged(body: Body, number: int, rng: Random) -> Changed | None:
 
 
 def another_input(body: Body, number: int, rng: Random) -> Changed | None:
-    """One input is another tensor of the same shape that is there."""
+    """One input is another tensor of the same shape that is there.
+
+    Example: "input 0 is gradient of layers.0.attention_norm [1, 8, 4096] (141) in place of
+    tok_embeddings.embedding [1, 8, 4096] (86)".
+    """
     op = body.ops[number]
     choices = []
     known = defined_before(body, number)
@@ -159,7 +194,11 @@ def another_input(body: Body, number: int, rng: Random) -> Changed | None:
 
 
 def stale_input(body: Body, number: int, rng: Random) -> Changed | None:
-    """One input is what its producer read, one step too early."""
+    """One input is what its producer read, one step too early.
+
+    Example: "backward of rms_norm in layers.0 (rank 0, body backward, operator 57): input 2 is
+    taken before add_n".
+    """
     op, made = body.ops[number], producers(body)
     choices = []
     for i, v in enumerate(op.inputs):
@@ -175,7 +214,10 @@ def stale_input(body: Body, number: int, rng: Random) -> Changed | None:
 
 
 def one_input_twice(body: Body, number: int, rng: Random) -> Changed | None:
-    """One input in place of another one too."""
+    """One input in place of another one too.
+
+    Example: ``add(x, x)`` in place of ``add(x, y)``: "wpe.positions [1, 10, 96] is input 1 too".
+    """
     op = body.ops[number]
     choices = [
         (i, v)
@@ -191,7 +233,10 @@ def one_input_twice(body: Body, number: int, rng: Random) -> Changed | None:
 
 
 def fewer_addends(body: Body, number: int, rng: Random) -> Changed | None:
-    """One addend of a sum is left out (in backward: one contribution to a gradient)."""
+    """One addend of a sum is left out (in backward: one contribution to a gradient).
+
+    Example: "add_n (rank 0, body backward, operator 65): without addend 0".
+    """
     op = body.ops[number]
     if op.name not in ("add", "add_n") or op.backward or len(op.inputs) < 2:
         return None
@@ -205,7 +250,11 @@ def fewer_addends(body: Body, number: int, rng: Random) -> Changed | None:
 
 
 def other_gradient(body: Body, number: int, rng: Random) -> Changed | None:
-    """The gradient of another input of the same shape."""
+    """The gradient of another input of the same shape.
+
+    Example: "backward of mul in layers.0.feed_forward (rank 0, body backward, operator 4): wrt (0,
+    1) becomes (0, 0)".
+    """
     op = body.ops[number]
     wrt, arity = op.attrs.get("wrt"), op.attrs.get("arity")
     if not op.backward or not isinstance(wrt, tuple) or not isinstance(arity, int) or not wrt:
@@ -223,7 +272,11 @@ def other_gradient(body: Body, number: int, rng: Random) -> Changed | None:
 
 
 def missing_gradient(body: Body, number: int, rng: Random) -> Changed | None:
-    """A backward operator that does not get one of its gradients."""
+    """A backward operator that does not get one of its gradients.
+
+    Example: "backward of apply_rotary_emb in layers.1.attention (rank 2, body backward, operator
+    33): without the gradient of output 1".
+    """
     op = body.ops[number]
     arity = op.attrs.get("arity")
     if not op.backward or not isinstance(arity, int):
@@ -240,7 +293,10 @@ def missing_gradient(body: Body, number: int, rng: Random) -> Changed | None:
 
 
 def another_number(body: Body, number: int, rng: Random) -> Changed | None:
-    """A constant: slightly off, or far."""
+    """A constant: slightly off, or far.
+
+    Example: "layernorm in h.0 (rank 0, body forward, operator 39): eps 1/100000 becomes 1/300000".
+    """
     op = body.ops[number]
     keys = [k for k in NUMBERS if _is_number(op.attrs.get(k))]
     if not keys:
@@ -268,7 +324,10 @@ def _is_number(value: object) -> bool:
 
 
 def scaled_input(body: Body, number: int, rng: Random) -> Changed | None:
-    """A factor is multiplied into one input."""
+    """A factor is multiplied into one input.
+
+    Example: "input 4 times 1001/1000".
+    """
     op = body.ops[number]
     reals = [i for i, v in enumerate(op.inputs) if v >= 0 and "int" not in body.values[v].dtype]
     if not reals:

@@ -23,7 +23,10 @@ def _name(plan: Plan, p: int, c: int) -> str:
 
 
 def calls_exchanged(plan: Plan, rng: Random) -> Mutation | None:
-    """Two calls in each other's place; half the time neighbours."""
+    """Two calls in each other's place; half the time neighbours.
+
+    Example: "call 3 (backward) of rank 0 and call 4 (reducer) of rank 0 exchanged".
+    """
     p = _program(plan, rng)
     if p is None:
         return None
@@ -36,7 +39,11 @@ def calls_exchanged(plan: Plan, rng: Random) -> Mutation | None:
 
 
 def call_moved(plan: Plan, rng: Random) -> Mutation | None:
-    """A call issued earlier, among all ranks or one."""
+    """A call issued earlier, among all ranks or one.
+
+    Example: "call 4 (reducer) of rank 0 issued before call 2", so that gradients are reduced before
+    the last of them is there.
+    """
     p = _program(plan, rng)
     if p is None:
         return None
@@ -50,7 +57,10 @@ def call_moved(plan: Plan, rng: Random) -> Mutation | None:
 
 
 def call_dropped(plan: Plan, rng: Random) -> Mutation | None:
-    """A call that is not issued."""
+    """A call that is not issued.
+
+    Example: "call 4 (reducer) of rank 0 is not issued".
+    """
     p = _program(plan, rng, 1)
     if p is None:
         return None
@@ -62,7 +72,10 @@ def call_dropped(plan: Plan, rng: Random) -> Mutation | None:
 
 
 def call_twice(plan: Plan, rng: Random) -> Mutation | None:
-    """A call that is issued twice."""
+    """A call that is issued twice.
+
+    Example: "call 1 (backward) of rank 0 is issued twice".
+    """
     p = _program(plan, rng, 1)
     if p is None:
         return None
@@ -97,22 +110,34 @@ def _exchanged(plan: Plan, rng: Random, field: str) -> Mutation | None:
 
 
 def call_inputs_exchanged(plan: Plan, rng: Random) -> Mutation | None:
-    """Two microbatches whose tensors are exchanged where a body reads them."""
+    """Two microbatches whose tensors are exchanged where a body reads them.
+
+    Example: "inputs of call 1 (backward) of rank 0 and call 3 (backward) of rank 0 exchanged".
+    """
     return _exchanged(plan, rng, "inputs")
 
 
 def call_outputs_exchanged(plan: Plan, rng: Random) -> Mutation | None:
-    """Two microbatches whose tensors are exchanged where a body writes them."""
+    """Two microbatches whose tensors are exchanged where a body writes them.
+
+    Example: "outputs of call 0 (forward) of rank 0 and call 2 (forward) of rank 0 exchanged".
+    """
     return _exchanged(plan, rng, "outputs")
 
 
 def microbatches_exchanged(plan: Plan, rng: Random) -> Mutation | None:
-    """One program loads its microbatches in another order."""
+    """One program loads its microbatches in another order.
+
+    Example: "microbatch of call 0 (forward) of rank 0 and call 2 (forward) of rank 0 exchanged".
+    """
     return _exchanged(plan, rng, "microbatch")
 
 
 def another_microbatch(plan: Plan, rng: Random) -> Mutation | None:
-    """One load reads a microbatch that another one reads too, or that there is not."""
+    """One load reads a microbatch that another one reads too, or that there is not.
+
+    Example: "call 2 (forward) of rank 0 loads microbatch 2 in place of 1", where there are two.
+    """
     choices = [
         (p, c)
         for p, program in enumerate(plan.programs)
@@ -135,7 +160,10 @@ def _slots(call: Call) -> list[tuple[str, int]]:
 
 
 def another_slot(plan: Plan, rng: Random) -> Mutation | None:
-    """One binding of a call to another slot: a stale tensor is read, or a live one overwritten."""
+    """One binding of a call to another slot: a stale tensor is read, or a live one overwritten.
+
+    Example: "call 3 (backward) of rank 0: input 0 is slot 2 in place of 3".
+    """
     choices = [
         (p, c, field, i)
         for p, program in enumerate(plan.programs)
@@ -172,7 +200,10 @@ def _shape(plan: Plan, p: int, call: Call, field: str, i: int) -> tuple[int, ...
 
 
 def another_body(plan: Plan, rng: Random) -> Mutation | None:
-    """A call issues another body that takes as many tensors."""
+    """A call issues another body that takes as many tensors.
+
+    Example: "call 4 (reducer) of rank 0 issues backward".
+    """
     choices = []
     for p, program in enumerate(plan.programs):
         for c, call in enumerate(program.calls):
@@ -191,7 +222,10 @@ def another_body(plan: Plan, rng: Random) -> Mutation | None:
 
 
 def another_seed(plan: Plan, rng: Random) -> Mutation | None:
-    """The gradient of a loss arrives for another microbatch's loss, or not at all."""
+    """The gradient of a loss arrives for another microbatch's loss, or not at all.
+
+    Example: "rank 0: seed 1 is the gradient of the loss of seed 0".
+    """
     choices = [p for p, program in enumerate(plan.programs) if program.seeds]
     if not choices:
         return None
@@ -211,7 +245,11 @@ def another_seed(plan: Plan, rng: Random) -> Mutation | None:
 
 
 def another_loss(plan: Plan, rng: Random) -> Mutation | None:
-    """Losses combine otherwise."""
+    """The losses of microbatches and replicas combine by the mean in place of the sum, or the other
+    way round.
+
+    Example: "losses combine by mean in place of sum".
+    """
     if plan.microbatches == 1 and not plan.replica_axes:
         return None
     new = "mean" if plan.loss == "sum" else "sum"

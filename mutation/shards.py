@@ -13,7 +13,10 @@ from shardproof.mutation.table import Mutation, Mutator
 
 
 def another_offset(plan: Plan, rng: Random) -> Mutation | None:
-    """A shard that begins elsewhere in its parameter."""
+    """A shard that begins elsewhere in its parameter.
+
+    Example: "h.0.mlp.c_fc.bias on rank 0: dimension 0 from 192*tp becomes 192*tp + -192".
+    """
     choices = [
         (p, s, d)
         for p, program in enumerate(plan.programs)
@@ -43,7 +46,10 @@ def another_offset(plan: Plan, rng: Random) -> Mutation | None:
 
 
 def another_owner(plan: Plan, rng: Random) -> Mutation | None:
-    """A shard that is updated as a whole, or as another box of its parameter."""
+    """A shard that is updated as a whole, or as another box of its parameter.
+
+    Example: with ZeRO-2, "ln_f.weight on rank 0: updated as shard 27, not 36".
+    """
     choices = [
         (p, s)
         for p, program in enumerate(plan.programs)
@@ -77,7 +83,10 @@ def _twins(program: Program) -> list[tuple[int, int]]:
 
 
 def shards_exchanged(plan: Plan, rng: Random) -> Mutation | None:
-    """A body reads another parameter, or gives its gradient to another one."""
+    """A body reads another parameter, or gives its gradient to another one.
+
+    Example: "rank 0: both of h.0.ln_1.bias and ln_f.bias exchanged".
+    """
     choices = [(p, pair) for p, program in enumerate(plan.programs) for pair in _twins(program)]
     if not choices:
         return None

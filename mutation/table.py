@@ -20,14 +20,21 @@ from shardproof.mutation.edit import (
 
 
 class Mutation(NamedTuple):
-    """A changed plan, and what was changed, in words."""
+    """A changed plan, and what was changed, in words.
+
+    Example: ``Mutation(plan, "microbatches in the order [1, 0]")``.
+    """
 
     plan: Plan
     what: str
 
 
 class Changed(NamedTuple):
-    """A changed body, and what was changed, in words."""
+    """A changed body, and what was changed, in words.
+
+    Example: ``Changed(body, "without addend 1")``; `on_operator` puts the operator's name before
+    that.
+    """
 
     body: Body
     what: str
@@ -41,8 +48,11 @@ Applies: TypeAlias = Callable[[Op, Body], bool]
 
 @dataclass(frozen=True, slots=True)
 class Mutator:
-    """``kind``: the row of the report that its mutants are counted in; ``keeps``: it is meant to
-    keep what the plan computes (what a mutant really is, its label says)."""
+    """A way to change plans. ``kind``: the row of the report that its mutants are counted in;
+    ``keeps``: it is meant to keep what the plan computes (what a mutant really is, its label says).
+
+    Example: ``Mutator("operator removed", "missing", on_operator(computes, removed))``.
+    """
 
     name: str
     kind: str
@@ -59,8 +69,12 @@ TRIES: Final = 12
 
 
 def on_operator(applies: Applies, change: BodyChange) -> PlanChange:
-    """A change of one operator, somewhere: for all that run its program, on one rank, in one
-    microbatch, or in the same place of several programs."""
+    """A change of one operator made a change of a plan: somewhere, for all that run its program, on
+    one rank, in one microbatch, or in the same place of several programs.
+
+    Example: `mutation.operators.removed` becomes "rms_norm in layers.1 (rank 2, body forward,
+    operator 2): removed, gives out hidden [1, 4, 4096], on ranks [3] too, one position along tp".
+    """
 
     def apply(plan: Plan, rng: Random) -> Mutation | None:
         scope = ""

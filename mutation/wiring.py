@@ -8,7 +8,7 @@ from typing import Final
 
 from shardproof.engine.plan.collectives import COLLECTIVES, COMMUNICATION
 from shardproof.engine.plan.ir import Attr, Body, Group, Op, Plan
-from shardproof.mutation.edit import Draft, alike, pick_body, with_body
+from shardproof.mutation.edit import Draft, Place, alike, name_op, pick_body, with_body
 from shardproof.mutation.table import Changed, Mutation, Mutator, on_operator
 
 
@@ -34,7 +34,11 @@ def _set(body: Body, number: int, what: str, **fields: object) -> Changed:
 
 
 def dropped(body: Body, number: int, rng: Random) -> Changed | None:
-    """A collective that hands its input on."""
+    """A collective that hands its input on.
+
+    Example: "all_gather in layers.1.attention (rank 2, body backward, operator 18): becomes copies
+    of this rank's own tensor".
+    """
     op = body.ops[number]
     if len(op.inputs) != 1 or len(op.outputs) != 1:
         return None
@@ -66,7 +70,10 @@ def _fitted(body: Body, number: int, value: int) -> Changed | None:
 
 def another_collective(body: Body, number: int, rng: Random) -> Changed | None:
     """All-reduce for all-gather and the like; what the next operator reads keeps its shape where
-    that is possible."""
+    that is possible.
+
+    Example: "reduce_scatter in wte (rank 0, body backward, operator 77): becomes chunk".
+    """
     op = body.ops[number]
     group = op.attrs.get("group")
     others: dict[str, dict[str, Attr]] = {
@@ -89,7 +96,11 @@ def another_collective(body: Body, number: int, rng: Random) -> Changed | None:
 
 
 def another_reduction(body: Body, number: int, rng: Random) -> Changed | None:
-    """Maximum for sum, sum for maximum."""
+    """Maximum for sum, sum for maximum.
+
+    Example: "all_reduce in layers.0.attention.wo.weight (rank 0, body reducer, operator 5): reduces
+    with max".
+    """
     op = body.ops[number]
     if op.name not in ("all_reduce", "reduce", "reduce_scatter"):
         return None
@@ -98,7 +109,10 @@ def another_reduction(body: Body, number: int, rng: Random) -> Changed | None:
 
 
 def reduced_again(body: Body, number: int, rng: Random) -> Changed | None:
-    """One more all-reduce of the result over the same group."""
+    """One more all-reduce of the result over the same group.
+
+    Example: a gradient that is reduced over ``dp`` twice, and so is twice as large on two replicas.
+    """
     op = body.ops[number]
     if not isinstance(op.attrs.get("group"), Group) or len(op.outputs) != 1:
         return None
@@ -111,7 +125,11 @@ def reduced_again(body: Body, number: int, rng: Random) -> Changed | None:
 
 
 def another_group(body: Body, number: int, rng: Random) -> Changed | None:
-    """Fewer members, or in another order."""
+    """Fewer members, or in another order.
+
+    Example: the group along ``dp`` becomes one of the rank alone; explicit ranks (0, 1) become
+    (0,), (1, 0) or (0, 2).
+    """
     group = body.ops[number].attrs.get("group")
     if not isinstance(group, Group):
         return None
@@ -130,7 +148,11 @@ def another_group(body: Body, number: int, rng: Random) -> Changed | None:
 
 
 def group_along(plan: Plan, rng: Random) -> Mutation | None:
-    """A collective over the other mesh axes of its program, or over one more."""
+    """A collective over the other mesh axes of its program, or over one more.
+
+    Example: the all-reduce of ``h.0.attn.k_proj.weight`` along ``dp`` becomes one along ``tp``, or
+    along both.
+    """
     places = [
         (p, b, o, op)
         for p, program in enumerate(plan.programs)
@@ -151,7 +173,7 @@ def group_along(plan: Plan, rng: Random) -> Mutation | None:
     new = replace(group, axes=order)
     draft = Draft(program.bodies[b])
     draft.change(o, attrs={**op.attrs, "group": new})
-    name = f"{op.name} in {op.source.module} (rank {program.base}, {program.bodies[b].name}, {o})"
+    name = name_op(plan, Place(p, b, o))
     return Mutation(with_body(plan, p, b, draft.built()), f"{name}: {group} becomes {new}")
 
 
@@ -159,7 +181,10 @@ def group_along(plan: Plan, rng: Random) -> Mutation | None:
 
 
 def another_peer(body: Body, number: int, rng: Random) -> Changed | None:
-    """A message to or from the rank beside."""
+    """A message to or from the rank beside.
+
+    Example: "recv (rank 2, body forward, operator 1): peer 0 becomes 2".
+    """
     peer = body.ops[number].attrs.get("peer")
     if not isinstance(peer, int):
         return None
@@ -169,7 +194,10 @@ def another_peer(body: Body, number: int, rng: Random) -> Changed | None:
 
 
 def peers_exchanged(plan: Plan, rng: Random) -> Mutation | None:
-    """Two ranks that receive from each other's sender: both sends and both receives moved."""
+    """Two ranks that receive from each other's sender: both sends and both receives moved.
+
+    Example: "messages to ranks 0 and 2 exchanged".
+    """
     bases = {program.base: p for p, program in enumerate(plan.programs)}
     sends = [
         (p, b, o, op.attrs["peer"])
@@ -220,7 +248,10 @@ def _with_peer(plan: Plan, p: int, b: int, name: str, old: Attr, new: Attr) -> P
 
 
 def gradient_lost(body: Body, number: int, rng: Random) -> Changed | None:
-    """A gradient that is not accumulated, or is accumulated twice."""
+    """A gradient that is not accumulated, or is accumulated twice.
+
+    Example: "gradient of layers.0.ffn_norm.weight is not accumulated".
+    """
     if not body.gradients:
         return None
     i = rng.randrange(len(body.gradients))
@@ -233,7 +264,11 @@ def gradient_lost(body: Body, number: int, rng: Random) -> Changed | None:
 
 
 def gradient_of_another(body: Body, number: int, rng: Random) -> Changed | None:
-    """Another tensor of the same shape is accumulated."""
+    """Another tensor of the same shape is accumulated.
+
+    Example: "gradient of h.0.attn.q_proj.weight (104) accumulated for gradient of
+    h.0.attn.k_proj.weight (97)".
+    """
     if not body.gradients:
         return None
     i = rng.randrange(len(body.gradients))
@@ -249,7 +284,10 @@ def gradient_of_another(body: Body, number: int, rng: Random) -> Changed | None:
 
 
 def another_context(body: Body, number: int, rng: Random) -> Changed | None:
-    """A backward body that reads another value of its forward body."""
+    """A backward body that reads another value of its forward body.
+
+    Example: "the context of h.0.ln_1 is h.0.attn.view".
+    """
     pairs = [
         (i, j)
         for i in range(len(body.saved))
@@ -267,7 +305,10 @@ def another_context(body: Body, number: int, rng: Random) -> Changed | None:
 
 
 def reducer_changed(plan: Plan, rng: Random) -> Mutation | None:
-    """A gradient that the reducer forgets, or puts in another one's place."""
+    """A gradient that the reducer forgets, or puts in another one's place.
+
+    Example: "rank 0: gradient of ln_f.bias is not replaced by what was reduced".
+    """
     chosen = pick_body(plan, rng, lambda body: body.reduced)
     if chosen is None:
         return None
@@ -293,7 +334,10 @@ def reducer_changed(plan: Plan, rng: Random) -> Mutation | None:
 
 
 def order_in_body(body: Body, number: int, rng: Random) -> Changed | None:
-    """A message or collective issued where the next one was, and that one where it was."""
+    """A message or collective issued where the next one was, and that one where it was.
+
+    Example: "recv (rank 2, body forward, operator 1): exchanged with all_gather, operator 3".
+    """
     later = [o for o in range(number + 1, len(body.ops)) if body.ops[o].name in COMMUNICATION]
     if not later:
         return None

@@ -24,6 +24,7 @@ from shardproof.engine.records.run import PLAN
 from shardproof.frontends.fx import relations
 from shardproof.frontends.fx.pairing import paired
 from shardproof.frontends.fx.relations import Relations
+from shardproof.frontends.torch.communicators import mismatched
 from shardproof.frontends.torch.families import shown
 from shardproof.frontends.torch.plan import (
     CANDIDATE,
@@ -118,9 +119,10 @@ def answered(
     of them was lowered already; ``assumed``: what was inferred of them."""
     traces = sides(single, parallel, known)
     check_names(traces)
-    too_early = [f for step in traces.steps for f in step.findings]
-    if too_early:
-        return Result("refuted", findings=distinct(too_early), assumptions=known_of(traces))
+    unmet = [f for step in traces.steps for f in step.findings]
+    unmet += mismatched([step.trace for step in traces.steps])
+    if unmet:
+        return Result("refuted", findings=distinct(unmet), assumptions=known_of(traces))
     if traces.families.missing:
         return Result("inconclusive", reason=uncaptured(traces), assumptions=known_of(traces))
     made = make_plan(traces, combination=combination(traces, combine))

@@ -19,6 +19,9 @@ _NO_MODEL: Mapping[str, str] = MappingProxyType({})
 class Query:
     """One obligation as text, under the key its verdict is filed by.
 
+    Example: of the goal x + y = y + x, a linear text, and no nonlinear one, since nothing in it is
+    a product.
+
     ``nonlinear_text`` is empty when the linear text abstracts from nothing, so that "sat" there
     is final.
     """
@@ -38,6 +41,9 @@ class Query:
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What one solver said about one text.
+
+    Example: ``Answer("sat", "cvc5", "1.4.2", 0.02, 37.6, {"x": "0", "y": "1"})`` to the question
+    whether x is y.
 
     "unsat" and "sat" are decisions. "timeout" is a wall clock or a resource limit, "memory" the
     memory limit, "crashed" an error of the solver or a text it cannot read, "unknown" a solver
@@ -67,6 +73,9 @@ class Answer:
 @dataclass(frozen=True, slots=True)
 class Solved:
     """The verdict on a query: the rung it was reached on and every answer on the way to it.
+
+    Example: ``Solved("unsat", "linear", (answer,))``, the obligation holds;
+    ``Solved("sat", "nonlinear", ...)`` has a ``model``.
 
     "unsat" proves the obligation. "sat" is a counterexample to it, up to uninterpreted functions.
     """

@@ -51,6 +51,9 @@ _decode = msgspec.msgpack.Decoder(Reply).decode
 class Child:
     """One warm process of one configuration of a solver, from its start to its end.
 
+    Example: one Z3 that answers the texts of a run one after the other, and is killed
+    where one of them takes longer than its time.
+
     ``reply_fd`` becomes readable when :meth:`receive` has something to do; ``wants_write`` says
     when ``question_fd`` should be watched for :meth:`transmit`.
     """

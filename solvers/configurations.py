@@ -20,8 +20,11 @@ STUBBORN_AFTER = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """``options``: the solver's own, except "tactics" (Z3): tactics, one after the other, in place
-    of the solver that Z3 has for the logic; ``warm``: whether its child is kept for the next text.
+    """A solver with options that a text may be given to. ``options``: the solver's own, except
+    "tactics" (Z3): tactics, one after the other, in place of the solver that Z3 has for the logic;
+    ``warm``: whether its child is kept for the next text.
+
+    Example: ``Configuration("cvc5", "cvc5", 0.05)``, which is asked once Z3 has taken 50 ms.
     """
 
     name: str

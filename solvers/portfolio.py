@@ -45,6 +45,9 @@ _ORDER = {configuration.name: place for place, configuration in enumerate(CONFIG
 class Portfolio(Closing):
     """Solver children behind one question: does this text have a model?
 
+    Example: ``with Portfolio() as portfolio: portfolio.solve(Query.of("a", goals)).verdict`` is
+    "unsat" for the goal x + y = y + x.
+
     ``timeout`` is in seconds of wall clock per text and solver, and sets the resource limits in
     proportion; a solver is killed for its clock no sooner than `solvers.child` says.
     ``memory_limit_bytes`` bounds each child's address space (at least some 300 MiB). ``seed`` goes

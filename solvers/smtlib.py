@@ -60,6 +60,9 @@ _OPERATORS = frozenset({*"+-*/^=<>~!", "<=", ">=", "=>", "!=", "**"})
 def emit(goals: Sequence[Equality], hypotheses: Sequence[Equality], rung: Rung) -> str:
     """The SMT-LIB text that is unsatisfiable exactly when the hypotheses entail all goals.
 
+    Example: the goal x + y = y + x is ``(assert (not (= (+ x y) (+ y x))))`` under ``QF_UFLRA``,
+    behind the declarations of ``x`` and ``y``.
+
     On the linear rung the logic is QF_UFLRA and products of non-constants are uninterpreted, so
     only "unsat" speaks about the reals there. Raises ValueError without goals, or when one name
     is used as a symbol and a function, or with different numbers of arguments.
@@ -87,6 +90,8 @@ def emit(goals: Sequence[Equality], hypotheses: Sequence[Equality], rung: Rung) 
 def outline(goals: Sequence[Equality]) -> bytes:
     """The structure of goals: where it is the same, so are the texts of both rungs.
 
+    Example: of x + y = x twice, the same bytes; of x y = x others.
+
     It costs a fraction of a text, of which many claims share one.
     """
     roots = [side for equality in goals for side in equality]
@@ -104,12 +109,19 @@ def outline(goals: Sequence[Equality]) -> bytes:
 
 
 def has_products(linear_text: str) -> bool:
-    """Whether a text of the linear rung abstracts from products; without, "sat" is exact too."""
+    """Whether a text of the linear rung abstracts from products; without, "sat" is exact too.
+
+    Example: of x y = y x it does, of x + y = y + x not.
+    """
     return f"\n(declare-fun {PRODUCT} (Real Real) Real)\n" in linear_text
 
 
 def encode_name(name: str) -> str:
-    """The SMT-LIB spelling of a symbol or function; different names have different spellings."""
+    """The SMT-LIB spelling of a symbol or function; different names have different spellings.
+
+    Example: ``layers 0/w`` is ``|layers 0/w|``, ``sqrt``, which a solver would take for its own
+    function, is ``?sqrt``.
+    """
     encoded = _UNQUOTABLE.sub(lambda match: f"%{ord(match[0]):x};", name)
     if encoded in _RESERVED or encoded in _OPERATORS or encoded[0] in "?.@":
         encoded = f"?{encoded}"
@@ -117,12 +129,16 @@ def encode_name(name: str) -> str:
 
 
 def decode_name(spelling: str) -> str:
-    """The name that :func:`encode_name` spelled so."""
+    """The name that :func:`encode_name` spelled so.
+
+    Example: ``|layers 0/w|`` is ``layers 0/w``, ``?sqrt`` is ``sqrt``.
+    """
     return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), spelling.strip("|").removeprefix("?"))
 
 
 def constant(value: Fraction) -> str:
-    """An exact real constant: ``2.0``, ``(/ 1 100000)``, ``(- (/ 1 3))``; never an exponent."""
+    """An exact real constant: ``2.0``, ``(/ 1 100000)``, ``(- (/ 1 3))``; never an exponent. Those
+    are, for example, 2, 1/100000 and -1/3."""
     size = abs(value)
     text = f"{size.numerator}.0"
     if size.denominator != 1:

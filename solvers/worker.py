@@ -45,7 +45,11 @@ _LOGIC = re.compile(r"\A\(set-logic (\w+)\)$", re.MULTILINE)
 
 class Settings(msgspec.Struct, frozen=True):
     """What a child is started with: bytes of address space, options of the solver as in
-    :mod:`solvers.configurations`."""
+    :mod:`solvers.configurations`.
+
+    Example: ``{"solver": "z3", "seed": 1, "memory_limit_bytes": 2147483648, "lifeline": 5}``, the
+    argument of the child.
+    """
 
     solver: str
     seed: int
@@ -55,7 +59,10 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 class Question(msgspec.Struct, frozen=True):
-    """An SMT-LIB text; ``resource_limit`` is in the solver's own units, 0 for none."""
+    """An SMT-LIB text; ``resource_limit`` is in the solver's own units, 0 for none.
+
+    Example: ``Question("(set-logic QF_UFLRA)...(check-sat)", 120000000, True)``: 30 seconds of Z3.
+    """
 
     text: str
     resource_limit: int
@@ -65,6 +72,8 @@ class Question(msgspec.Struct, frozen=True):
 
 class Reply(msgspec.Struct, frozen=True):
     """A verdict as in :class:`solvers.answers.Answer`, with the names of the model as spelled.
+
+    Example: ``Reply("sat", "1.4.2", 0.04, ..., model={"x": "1"})``; the first one says "ready".
 
     ``rss_bytes`` is what the child keeps, ``peak_bytes`` what it held at most for this question.
     """
@@ -80,7 +89,10 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Outcome(NamedTuple):
-    """What a solver makes of a question."""
+    """What a solver makes of a question.
+
+    Example: ``Outcome("sat", {"x": "1/3"})`` for a text that asserts that x is a third.
+    """
 
     verdict: str
     model: Mapping[str, str] = MappingProxyType({})
@@ -89,7 +101,11 @@ class Outcome(NamedTuple):
 
 
 def z3_backend(settings: Settings) -> tuple[str, Callable[[Question], Outcome]]:
-    """Z3's version and how to ask it. Raises ImportError without Z3."""
+    """Z3's version and how to ask it. Raises ImportError without Z3.
+
+    Example: the version "5.4.0", and a function that gives ``Outcome("sat", {"x": "1"})`` for a
+    text that asserts that x is 1.
+    """
     import z3
 
     z3.set_param("smt.random_seed", settings.seed)
@@ -130,7 +146,11 @@ def z3_backend(settings: Settings) -> tuple[str, Callable[[Question], Outcome]]:
 
 
 def cvc5_backend(settings: Settings) -> tuple[str, Callable[[Question], Outcome]]:
-    """cvc5's version and how to ask it. Raises ImportError without cvc5."""
+    """cvc5's version and how to ask it. Raises ImportError without cvc5.
+
+    Example: the version "1.4.2", and a function that for a text without a model gives "unsat", with
+    a proof in CPC where one is wanted.
+    """
     import cvc5
 
     def ask(question: Question) -> Outcome:
@@ -201,6 +221,9 @@ def _undecided(reason: str, question: Question) -> Outcome:
 def answer(ask: Callable[[Question], Outcome], version: str, question: Question) -> Reply:
     """Ask the solver and turn what it says, errors included, into a reply.
 
+    Example: a text with two ``(check-sat)`` is "crashed": "the text does not hold exactly one
+    (check-sat) on its own line".
+
     An error of the solver, as about a text that it cannot read, is a crash of that one query: the
     next one meets a fresh solver object. Any other exception ends the child, which says the same.
     """
@@ -233,7 +256,10 @@ def answer(ask: Callable[[Question], Outcome], version: str, question: Question)
 
 
 def serve(settings: Settings, source: BinaryIO, sink: BinaryIO) -> None:
-    """Answer until the source ends."""
+    """Answer questions until the source ends.
+
+    Example: "ready", and then for each question one reply, until the parent closes the pipe.
+    """
 
     def send(reply: Reply) -> None:
         body = msgspec.msgpack.encode(reply)
@@ -249,7 +275,11 @@ def serve(settings: Settings, source: BinaryIO, sink: BinaryIO) -> None:
 
 
 def main() -> None:
-    """Bound this process, keep standard output for messages, serve."""
+    """Bound this process, keep standard output for messages, serve.
+
+    Example: ``python solvers/worker.py '{"solver": "z3", ...}'``; what Z3 prints goes to standard
+    error.
+    """
     settings = msgspec.json.decode(sys.argv[1], type=Settings)
     portable.bind_to_parent(settings.lifeline)
     portable.limit(memory_bytes=settings.memory_limit_bytes, stack_bytes=STACK_BYTES)

@@ -39,14 +39,23 @@ Symbols = Mapping[str, tuple[object, ...]]
 
 
 class Taken(NamedTuple):
-    """A function of some domain is taken of a view of a node, times a factor."""
+    """A partial function that the single-device side takes: of which domain, and of which view of a
+    node, times a factor.
+
+    Example: of ``log(x)`` on the single device, positive numbers, and the whole of the node that
+    ``x`` is.
+    """
 
     held: Domain
     addend: Addend
 
 
 class Defined:
-    """What the single-device side takes partial functions of; ``nodes``: its values."""
+    """What the single-device side takes partial functions of; ``nodes``: its values.
+
+    Example: ``x / x`` on a rank is 1; that is defined where the single-device program divides by
+    ``x`` as well, or takes its logarithm.
+    """
 
     def __init__(self, table: NodeTable, nodes: frozenset[int], side: Side) -> None:
         self.nodes = nodes

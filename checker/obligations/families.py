@@ -33,7 +33,10 @@ Point = dict[str, int]
 
 
 def lineage_axes(lineage: Lineage) -> set[str]:
-    """The coordinates that positions of a lineage depend on."""
+    """The coordinates that positions of a lineage depend on.
+
+    Example: ``n23[a1[<2*dp + mb> +1 of 4], a2[10], a0[96]]`` depends on ``dp`` and ``mb``.
+    """
     axes: set[str] = set()
     for addend in lineage.addends:
         for interval in (*(a for dim in addend.view.dims for a in dim), *addend.view.fixed):
@@ -56,6 +59,9 @@ def _at(value: Attr, here: Point) -> Attr:
 def members(nodes: NodeTable, claim: Claim, widened: Cut = 0) -> Iterator[tuple[Point, Claim]]:
     """The claims at all members of a family, and where these are (empty: all at once); none where
     the claim at any one of them is the claim at all.
+
+    Example: none of a ``linear`` whose weight is cut along ``tp``, since its members are one claim,
+    moved; of an ``embedding`` whose table begins at ``112*tp``, those at ``tp`` 0 and 1.
 
     Raises `engine.errors.Unsupported` for families that are too large to write out.
     """

@@ -88,7 +88,11 @@ def _attributes(attrs: Mapping[str, Attr]) -> tuple[object, ...]:
 def form(nodes: NodeTable, claim: Claim, *, placed: bool = True) -> tuple[object, ...]:
     """The form of a claim, or (not ``placed``) of all that are this one, moved: without where its
     intervals begin; raises `engine.errors.Unsupported` as `engine.obligations.obligation.build`
-    does."""
+    does.
+
+    Example: the linear layers of two equal layers, whose weights are the nodes 4 and 40, have one
+    form: both are number 1 in it, after their inputs.
+    """
     inputs = [x for x in claim.inputs if x is not None]
     here = cone(nodes, inputs, claim.outputs, adds=claim.adds)
     names = _Names(nodes, placed)

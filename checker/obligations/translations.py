@@ -50,7 +50,10 @@ class Asymmetric(Exception):
 
 
 def attribute_axes(value: Attr) -> set[str]:
-    """The coordinates that an attribute depends on."""
+    """The coordinates that an attribute depends on.
+
+    Example: ``start=112*tp`` depends on ``tp``, a tuple of plain numbers on nothing.
+    """
     if isinstance(value, Affine):
         return set(value.axes)
     if isinstance(value, tuple):
@@ -191,7 +194,11 @@ def _addends(claim: Claim) -> list[Addend]:
 
 
 def is_even(nodes: NodeTable, cone: Cone, claim: Claim, axis: str) -> bool:
-    """Whether the claims along a coordinate are one claim, moved; ``cone`` is the claim's."""
+    """Whether the claims along a coordinate are one claim, moved; ``cone`` is the claim's.
+
+    Example: a ``linear`` of rows ``<48*tp> +48`` of its weight is, along ``tp``; an ``embedding``
+    that starts at ``112*tp`` is not.
+    """
     if any(axis in attribute_axes(value) for value in claim.attrs.values()):
         return False
     addends = _addends(claim)
@@ -201,7 +208,11 @@ def is_even(nodes: NodeTable, cone: Cone, claim: Claim, axis: str) -> bool:
 
 def is_moved(nodes: NodeTable, cone: Cone, claim: Claim, other: Claim) -> bool:
     """Whether a claim is another one, moved; ``cone`` is the claim's.  Both have one form, but for
-    where their intervals begin (`forms.form`)."""
+    where their intervals begin (`forms.form`).
+
+    Example: rank 1's ``linear`` of rows 48 to 95 of a weight is rank 0's of rows 0 to 47, moved by
+    48 along that axis.
+    """
     addends = _addends(claim)
     distances = [
         [mine - theirs for mine, theirs in zip(_starts(addend), _starts(like), strict=True)]

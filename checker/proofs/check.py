@@ -27,9 +27,13 @@ Alone = Callable[[Mode], Solver]
 
 @dataclass
 class Proofs:
-    """What was found.  ``counts``: templates with a proof, their bytes and steps, proofs that the
-    built-in checker and ethos accepted, templates that one solver alone proves; ``notes``: what was
-    not looked at, and why."""
+    """What the proofs of a run show. ``counts``: templates with a proof, their bytes and steps,
+    proofs that the built-in checker and ethos accepted, templates that one solver alone proves;
+    ``notes``: what was not looked at, and why.
+
+    Example: where 152 templates have proofs and all are followed, ``counts["proofs"]`` and
+    ``counts["proofs_followed"]`` are 152.
+    """
 
     counts: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -43,7 +47,11 @@ def check_proofs(
     problems: Problems,
 ) -> Proofs:
     """Look at the proofs of a run.  ``needed``: the templates that its verdict rests on.  Raises
-    `engine.errors.InvalidInput` if the file of proofs cannot be read."""
+    `engine.errors.InvalidInput` if the file of proofs cannot be read.
+
+    Example: a proof whose last step does not say ``false`` is a problem of the kind "proof" with
+    its template's number.
+    """
     proofs = Proofs()
     entries = _entries(run, needed, problems)
     texts = read_proofs(run.folder, run.certificate)

@@ -21,14 +21,22 @@ from shardproof.checker.proofs.terms import Form, NotCovered, Rejected, Terms, f
 
 
 class Checked(NamedTuple):
-    """``steps``: how many were checked; ``rules``: how often each was used."""
+    """A proof that holds. ``steps``: how many were checked; ``rules``: how often each was used.
+
+    Example: ``Checked(8, {"evaluate": 1, "cong": 2, "trans": 2, ...})`` for the proof that x + y is
+    y + x.
+    """
 
     steps: int
     rules: Mapping[str, int]
 
 
 def check_proof(text: str, proof: str) -> Checked:
-    """Check that ``proof`` refutes the SMT-LIB ``text``; raises `Rejected` or `NotCovered`."""
+    """Check that ``proof`` refutes the SMT-LIB ``text``; raises `Rejected` or `NotCovered`.
+
+    Example: cvc5's proof that ``(= (+ x y) (+ y x))`` cannot fail has 8 steps; with another
+    premise for the last one: "@p9 does not follow by eq_resolve: it says something else".
+    """
     terms = Terms()
     try:
         asserted = _asserted(terms, text)

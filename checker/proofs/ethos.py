@@ -24,7 +24,10 @@ CALCULUS = "proofs/eo/cpc/Cpc.eo"
 
 class Ethos:
     """The checker at ``program`` with the calculus in ``calculus``; raises `InvalidInput` if they
-    are no files."""
+    are no files.
+
+    Example: ``Ethos(Path("bin/ethos"), Path("proofs/eo/cpc/Cpc.eo"))``.
+    """
 
     def __init__(self, program: Path, calculus: Path) -> None:
         for path, what in ((program, "the ethos checker"), (calculus, f"cvc5's {CALCULUS}")):
@@ -68,7 +71,10 @@ class Ethos:
 
 def find(program: Path | None, calculus: Path | None) -> tuple[Ethos | None, str]:
     """The checker that is asked for or installed, or None and why there is none; raises
-    `InvalidInput` if what is asked for is not there."""
+    `InvalidInput` if what is asked for is not there.
+
+    Example: without any, ``(None, "ethos is not installed here: no proof was given to it")``.
+    """
     installed = shutil.which("ethos")
     if program is None and installed is None:
         return None, "ethos is not installed here: no proof was given to it"

@@ -25,7 +25,10 @@ class NotCovered(Exception):
 
 
 def forms_of(text: str) -> list[Form]:
-    """The forms of a text; raises `Rejected` unless parentheses match."""
+    """The forms of a text; raises `Rejected` unless parentheses match.
+
+    Example: ``(assert (= x 1.0))`` is ``[["assert", ["=", "x", "1.0"]]]``; ``(a`` is rejected.
+    """
     stack: list[list[Form]] = [[]]
     end = 0
     for match in _TOKEN.finditer(text):
@@ -50,7 +53,11 @@ def forms_of(text: str) -> list[Form]:
 
 
 class Terms:
-    """Terms by number.  A key is a rational, a name, or (head, operands)."""
+    """The terms of proofs and texts, each once, by number. A key is a rational, a name, or (head,
+    operands).
+
+    Example: ``x`` read twice has one number; ``app("+", x, y)`` and ``app("+", y, x)`` have two.
+    """
 
     def __init__(self) -> None:
         self.keys: list[Fraction | str | tuple[str, tuple[int, ...]]] = []
@@ -120,7 +127,10 @@ class Terms:
 
 
 def bounded(value: Fraction) -> Fraction:
-    """The value, if it is no longer than numbers may be; raises `NotCovered`."""
+    """The value, if it is no longer than numbers may be; raises `NotCovered`.
+
+    Example: 1/3 is; 10 to the power of 5000 is not.
+    """
     if max(value.numerator.bit_length(), value.denominator.bit_length()) > 4 * MOST_DIGITS:
         raise NotCovered(f"a number of more than {MOST_DIGITS} digits")
     return value

@@ -25,7 +25,11 @@ from shardproof.engine.schedule.liveness import statement as of_sends
 
 def check_assumptions(run: Run, problems: Problems) -> None:
     """Every assumption of the plan is named, each once and as what it is, and no other; what the
-    user expected to be concluded may stand among them."""
+    user expected to be concluded may stand among them.
+
+    Example: a certificate without "numbers are real: rounding and casts change nothing" is a
+    problem, and so is one that names anything that the plan does not assume.
+    """
     named = list(run.certificate.assumptions)
     plain, chosen = statements(run.plan), statements(run.plan, chosen=True)
     # How the losses combine is the plan's word or the user's: the sentence says whose.
@@ -73,7 +77,10 @@ def _check_details(run: Run, due: Sequence[Assumption], problems: Problems) -> N
 
 def check_counts(run: Run, single: Unrolled, parallel: Unrolled, problems: Problems) -> None:
     """Every count that the certificate gives is what is counted; how many verdicts came from a
-    cache, no file tells."""
+    cache, no file tells.
+
+    Example: "the certificate counts 5 ranks, there are 4".
+    """
     counted = {
         "single_operators": single.total,
         "parallel_operators": parallel.total,

@@ -25,7 +25,11 @@ VERDICTS = "verdicts.arrows"
 
 
 def check_leftovers(run: Run, problems: Problems) -> None:
-    """Hold the files that are there against the certificate."""
+    """Hold the files that are there against the certificate.
+
+    Example: a ``result.json`` with the verdict "proved" beside a certificate that says
+    "inconclusive" is a problem.
+    """
     try:
         if (run.folder / RESULT).exists():
             _result(run, problems)
@@ -37,7 +41,11 @@ def check_leftovers(run: Run, problems: Problems) -> None:
 
 def check_claims(run: Run, problems: Problems) -> None:
     """What a run that says "proved" has to say of its conclusions and stages, too; whether these
-    are right is not looked at here."""
+    are right is not looked at here.
+
+    Example: a run that says "proved" and has no file of verdicts: "there is nothing that was
+    concluded, or no record of verdicts".
+    """
     if not run.conclusions or not (run.folder / VERDICTS).exists():
         problems.add("verdict", "there is nothing that was concluded, or no record of verdicts")
     for conclusion in run.conclusions:

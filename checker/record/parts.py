@@ -13,6 +13,9 @@ SHARED = ("rebuilt", "unforeseen", "members", "solved")
 def joined(parts: Sequence[CheckResult]) -> CheckResult:
     """The result of a check whose parts, all n of them, were done apart: it holds if each does.
 
+    Example: parts (0, 2) and (1, 2) rebuilt 94 and 95 obligations; together 189, of the same 152
+    templates.
+
     ``seconds`` are those of the slowest part.  Raises ValueError for no parts, or for parts of runs
     with different verdicts.
     """

@@ -11,7 +11,11 @@ from shardproof.engine.records.run import Run
 
 def check_rounding(run: Run, problems: Problems) -> bool:
     """Whether every constant that was replaced differs by rounding alone from what stands there,
-    and the certificate names the pair; what is wrong goes to ``problems``."""
+    and the certificate names the pair; what is wrong goes to ``problems``.
+
+    Example: 0.1 in place of 0.10000000149 is a rounding, and has to be named; 0.125 in place of 0.2
+    is a problem.
+    """
     sound = True
     for place in run.plan.rounded:
         constant = attribute(run.plan, place)

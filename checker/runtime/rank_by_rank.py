@@ -32,8 +32,11 @@ MOST: Final = 60_000
 
 
 class Compared(NamedTuple):
-    """``error``: the largest relative difference, at ``where``; ``notes``: what was not looked
-    at."""
+    """How far both sides of a plan are apart: ``error``, the largest relative difference, at
+    ``where``; ``notes``: what was not looked at.
+
+    Example: ``Compared(1.8e-15, "gradient of layers.0.attention_norm.weight on rank 3")``.
+    """
 
     error: float
     where: str
@@ -41,7 +44,11 @@ class Compared(NamedTuple):
 
 
 def look(plan: Plan, problems: Problems) -> tuple[str, ...]:
-    """Run both sides; what differs is a problem, what was not looked at is returned in words."""
+    """Run both sides; what differs is a problem, what was not looked at is returned in words.
+
+    Example: a GPT whose attention lacks its all-reduce: "run rank by rank: gradient of
+    h.0.ln_2.weight on rank 0 differs by 0.76".
+    """
     try:
         seen = _compared(plan)
     except (Stuck, ShapeMismatch, InvalidInput) as error:

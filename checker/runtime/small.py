@@ -66,7 +66,12 @@ class _Batch:
 
 @dataclass(slots=True)
 class Shapes:
-    """Tensors that are dimensions alone; ``seen``: what every operator did to them."""
+    """The inputs and operators of a plan over dimensions alone; ``seen``: what every operator did
+    to them.
+
+    Example: hidden 4096 and the 4096 inputs of ``wq`` are one class of axes, since a ``linear``
+    contracts them.
+    """
 
     plan: Plan
     declared: bool = True
@@ -202,7 +207,10 @@ class Shapes:
 
 
 def divided(plan: Plan) -> Iterator[tuple[str, int]]:
-    """The coordinates that divide the batch, outermost first, with their extents."""
+    """The coordinates that divide the batch, outermost first, with their extents.
+
+    Example: of dp 2 and two microbatches, ("dp", 2) and ("mb", 2).
+    """
     for axis in plan.replica_axes:
         extents = {p.extents[axis] for p in plan.programs if axis in p.extents}
         if len(extents) > 1:
@@ -222,8 +230,12 @@ def _loads(program: object, number: int) -> bool:
 
 @dataclass(slots=True)
 class Sized(Values):
-    """Numbers at small sizes; ``kept``: how many positions are left along a coordinate that
-    divides the batch, where it has fewer."""
+    """The inputs and operators of a plan on numbers, at small sizes; ``kept``: how many positions
+    are left along a coordinate that divides the batch, where it has fewer.
+
+    Example: a hidden axis of 4096 of which each position stands for 512 has 8 here, and the
+    ``mean`` over it still divides by 4096.
+    """
 
     shapes: Shapes = field(kw_only=True)
     kept: Mapping[str, int] = field(kw_only=True)
@@ -384,7 +396,11 @@ def _averaged(op: Op, x: Recorded) -> int:
 
 
 def shapes_of(plan: Plan, smaller: Plan) -> Shapes:
-    """The dimensions of both sides of a plan, of which ``smaller`` is run."""
+    """The dimensions of both sides of a plan, of which ``smaller`` is run.
+
+    Example: of Llama-3 8B with dp 16, of which dp 2 is run, all of its dimensions with what relates
+    them.
+    """
     shapes = Shapes(plan)
     single = single_crew(plan, shapes)
     execute([single])

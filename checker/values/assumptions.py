@@ -26,7 +26,11 @@ Shape = tuple[int, ...]
 
 
 class Inputs:
-    """The inputs that the single-device side defines: full shapes by name."""
+    """The inputs that the single-device side defines: full shapes by name.
+
+    Example: of a Llama with hidden 96, ``shape("layers.0.attention.wq.weight")`` is (96, 96), and
+    ``shape("batch.0")`` of four sequences of ten tokens (4, 10).
+    """
 
     def __init__(self, single: Side, problems: Problems) -> None:
         self.parameters: dict[str, Shape] = {}
@@ -52,7 +56,11 @@ class Inputs:
 
 def box(node: int, full: Shape, shape: Shape, offset: tuple[Affine, ...]) -> Lineage:
     """``shape`` positions of an input from ``offset`` on; its axes are the dimensions that are
-    larger than 1."""
+    larger than 1.
+
+    Example: node 7 of (224, 96), ``112*tp`` on, (112, 96):
+    ``n7[a0[<112*tp> +112 of 224], a1[96]]``.
+    """
     dims: list[Dim] = []
     axis = 0
     for whole, size, start in zip(full, shape, offset, strict=True):
@@ -66,7 +74,10 @@ def box(node: int, full: Shape, shape: Shape, offset: tuple[Affine, ...]) -> Lin
 
 def slice_of(side: Side, instance: Instance) -> tuple[Affine, int]:
     """Which slice of the batch an instance is about, and of how many: replicas in the order of
-    their axes, within a replica the microbatches."""
+    their axes, within a replica the microbatches.
+
+    Example: of dp 2 with two microbatches each, slice ``2*dp + mb`` of 4.
+    """
     extents = {**side.programs[instance.programs[0]].extents, MICROBATCH: side.microbatches}
     number, count = ZERO, 1
     for axis in side.plan.replica_axes if side.name == "parallel" else ():
@@ -91,7 +102,11 @@ def still(value: Affine, extents: Mapping[str, int]) -> Affine:
 
 
 class Assumptions:
-    """Checks the instances of one side whose lineages are given, not concluded."""
+    """Checks the instances of one side whose lineages are given, not concluded.
+
+    Example: a rank whose shard is "``48*tp`` on" has a lineage that begins there, or there is a
+    problem of the kind "assumption".
+    """
 
     def __init__(self, side: Side, inputs: Inputs, nodes: NodeTable, problems: Problems) -> None:
         self.side = side

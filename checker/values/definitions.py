@@ -45,7 +45,12 @@ Coordinates = frozenset[str]
 
 
 class DefinitionChecker:
-    """``mesh``: extents of all coordinates of the plan."""
+    """Finds out what definitions of reference nodes mean, or that they mean nothing; ``mesh``:
+    extents of all coordinates of the plan.
+
+    Example: ``n24: [96, 4, 10] = einsum(n4[a:96, b:96], n23[b:96, c:4, d:10] -> a c
+    d)`` is well-formed; it would not be if it read node 25, or if ``b`` were 48 in one of them.
+    """
 
     def __init__(self, nodes: NodeTable, inputs: Inputs, mesh: Mapping[str, int]) -> None:
         self.nodes = nodes

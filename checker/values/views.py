@@ -28,7 +28,12 @@ _REDUCES = {"sum": "einsum", "max": "amax", "via": "einsum"}
 
 
 class ViewChecker:
-    """Raises `IllFormed`."""
+    """Checks that lineages are views of their nodes; raises `IllFormed` for what is
+    none.
+
+    Example: 112 positions from ``112*tp`` on of 224 are inside on both ranks; from ``112 + 112*tp``
+    on: "[112*tp + 112, +112) is not inside [0, 224)".
+    """
 
     def __init__(self, nodes: NodeTable) -> None:
         self.nodes = nodes
@@ -172,7 +177,11 @@ class ViewChecker:
 
 
 def check_lineages(side: Side, nodes: NodeTable, problems: Problems) -> None:
-    """Every tensor's lineage must be of its shape and well-formed over the coordinates it has."""
+    """Every tensor's lineage must be of its shape and well-formed over the coordinates it has.
+
+    Example: a tensor [1, 10, 48] with a lineage of shape [1, 10, 96] is a problem of the kind
+    "lineage".
+    """
     views = ViewChecker(nodes)
     known: dict[tuple[int, bool, int], str] = {}
     if len(side.lineages) != len(side.unrolled.tensors):

@@ -63,13 +63,19 @@ class OverBudget(BaseException):
 
 
 def ceiling(budget_bytes: int) -> int:
-    """The bytes at which a run is ended."""
+    """The bytes at which a run is ended.
+
+    Example: 896 MiB with a budget of 1 GiB, 96 MiB with one of 128 MiB.
+    """
     reserve = max(budget_bytes // RESERVE_SHARE, RESERVE_BYTES)
     return budget_bytes - min(reserve, budget_bytes // 4)
 
 
 def within(settings: Settings, budget_bytes: int) -> Settings:
     """The settings with as many workers, and limits for their solvers, as the budget has room for.
+
+    Example: with 8 GiB and four solvers per worker, two workers whose solvers have 512 MiB each;
+    with 2 GiB one worker, with 384 MiB each.
 
     They follow from the budget alone, so that equal budgets have equal options.
     """
@@ -86,7 +92,10 @@ def within(settings: Settings, budget_bytes: int) -> Settings:
 
 
 def batch_instances(budget_bytes: int | None) -> int:
-    """How many instances an exhaustive run holds before it writes them."""
+    """How many instances an exhaustive run holds before it writes them.
+
+    Example: 8192 with a budget of 1 GiB, 16,384 without one.
+    """
     fewest, most = BATCH_INSTANCES
     if budget_bytes is None:
         return most
@@ -96,6 +105,9 @@ def batch_instances(budget_bytes: int | None) -> int:
 @contextmanager
 def bounded(budget_bytes: int | None) -> Iterator[MemorySampler]:
     """Sample the memory of this process tree while the context is open, and keep it bounded.
+
+    Example: with a budget of 1 GiB, a plan whose tables reach 896 MiB ends with `OverBudget` while
+    it is read.
 
     Raises `OverBudget` within the context when the tree comes close to the budget, and ValueError
     for a budget in a thread that is not the main one: only that one can be interrupted.
@@ -123,7 +135,11 @@ def bounded(budget_bytes: int | None) -> Iterator[MemorySampler]:
 
 def admit(size_bytes: int) -> None:
     """Called before something of a known size is started; raises `OverBudget` if there is a budget
-    (`bounded`) without room for it."""
+    (`bounded`) without room for it.
+
+    Example: before a worker of 96 MiB starts, with a budget of 1 GiB of which 850 MiB are in use:
+    `OverBudget`.
+    """
     for guard in _active:
         guard.admit(size_bytes)
 

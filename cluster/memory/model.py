@@ -47,7 +47,11 @@ FILE = "needs.json"
 
 
 class Shape(NamedTuple):
-    """Size and shape of a query: bytes of its longest text, terms named in it, the last rung."""
+    """Size and shape of a query: bytes of its longest text, terms named in it, the last rung.
+
+    Example: ``Shape(1 << 20, 300, True)``, a text of 1 MiB with 300 terms that went on to nonlinear
+    arithmetic.
+    """
 
     text_bytes: int
     terms: int
@@ -55,7 +59,10 @@ class Shape(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """Queries that count as alike: both sizes as powers of two."""
+    """Queries that count as alike: both sizes as powers of two.
+
+    Example: texts of 512 to 1023 bytes with 16 to 31 terms are ``Cell(10, 5, False)``.
+    """
 
     bytes_log2: int
     terms_log2: int
@@ -64,7 +71,10 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was measured in a cell: how often, and the largest peaks in MiB, falling."""
+    """What was measured in a cell: how often, and the largest peaks in MiB, falling.
+
+    Example: ``Measured(2, (90.0, 71.5))``, two queries, the larger of which took 90 MiB.
+    """
 
     count: int = 0
     largest: tuple[float, ...] = ()
@@ -83,31 +93,47 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """The model: cells by their shape."""
+    """The model: cells by their shape.
+
+    Example: ``Needs({Cell(10, 5, False): Measured(1, (90.0,))})`` after one query.
+    """
 
     cells: Mapping[Cell, Measured] = field(default_factory=lambda: MappingProxyType({}))
 
 
 def shape_of(query: Query) -> Shape:
-    """The shape of a query; a scan of its texts, no parsing."""
+    """The shape of a query; a scan of its texts, no parsing.
+
+    Example: ``(assert false)`` in a line and ``(check-sat)`` in the next are
+    ``Shape(26, 1, False)``.
+    """
     texts = (query.linear_text, query.nonlinear_text)
     longest = max(texts, key=len)
     return Shape(len(longest), longest.count("\n("), bool(query.nonlinear_text))
 
 
 def cell_of(shape: Shape) -> Cell:
-    """The cell of a shape."""
+    """The cell of a shape.
+
+    Example: ``Shape(1 << 20, 300, True)`` is in ``Cell(21, 9, True)``.
+    """
     return Cell(shape.text_bytes.bit_length(), shape.terms.bit_length(), shape.nonlinear)
 
 
 def suggested(shape: Shape) -> float:
-    """The peak in MiB that a size suggests while nothing is known."""
+    """The peak in MiB that a size suggests while nothing is known.
+
+    Example: 224 MiB for a linear text of 1 MiB, 384 MiB for a nonlinear one.
+    """
     factor = NONLINEAR if shape.nonlinear else 1.0
     return EMPTY_MIB + factor * MIB_PER_TEXT_MIB * shape.text_bytes / (1 << 20)
 
 
 def predicted(needs: Needs, shape: Shape) -> float:
     """The peak in MiB that a query is expected to stay below.
+
+    Example: after one query of 90 MiB the next of its cell, or a slightly larger one, is expected
+    to stay below 111.5 MiB.
 
     It never falls as a shape grows past what was measured: a cell that is not known well takes
     the largest of what smaller ones on its rung needed, and of what its size suggests.
@@ -128,7 +154,10 @@ def predicted(needs: Needs, shape: Shape) -> float:
 
 
 def learned(needs: Needs, shape: Shape, peak_mib: float) -> Needs:
-    """The model after one more measurement, of a peak in MiB. Raises ValueError for none."""
+    """The model after one more measurement, of a peak in MiB. Raises ValueError for none.
+
+    Example: a peak of 90 MiB in an empty model gives its cell ``Measured(1, (90.0,))``.
+    """
     if not (peak_mib > 0 and math.isfinite(peak_mib)):
         raise ValueError(f"a peak is a positive number of MiB, not {peak_mib}")
     cell = cell_of(shape)
@@ -151,13 +180,20 @@ class _Document(msgspec.Struct):
 
 
 def to_json(needs: Needs) -> bytes:
-    """The model as a document, cells in order."""
+    """The model as a document, cells in order.
+
+    Example: ``{"format":1,"cells":[{"cell":[10,5,false],"count":1,"largest":[90.0]}]}``.
+    """
     rows = [_Row(cell, m.count, m.largest) for cell, m in sorted(needs.cells.items())]
     return msgspec.json.encode(_Document(FORMAT, rows))
 
 
 def from_json(text: bytes) -> Needs:
-    """The model that :func:`to_json` wrote; raises ValueError for anything else."""
+    """The model that :func:`to_json` wrote; raises ValueError for anything else.
+
+    Example: a document with ``"format":2``, or with peaks that do not fall, "is no memory model of
+    this version".
+    """
     try:
         document = msgspec.json.decode(text, type=_Document)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -176,7 +212,10 @@ def _sound(row: _Row) -> bool:
 
 
 def recall(folder: Path) -> Needs:
-    """The model kept in a folder; the empty one where there is none that can be read."""
+    """The model kept in a folder; the empty one where there is none that can be read.
+
+    Example: the folder of the verdict cache, which has ``needs.json`` after the first run.
+    """
     with contextlib.suppress(OSError, ValueError):
         return from_json(files.contents(folder / FILE))
     return Needs()
@@ -184,6 +223,9 @@ def recall(folder: Path) -> Needs:
 
 def keep(folder: Path, fresh: Iterable[tuple[Shape, float]]) -> None:
     """Add measurements to the model kept in a folder; a folder that cannot be written keeps none.
+
+    Example: after a run of 40 texts their 40 shapes and peaks are in ``needs.json``, beside the
+    verdicts.
 
     Of two runs that do this at once one may win: measurements are lost, never mixed.
     """

@@ -14,7 +14,10 @@ MIB = 1 << 20
 
 
 def with_figures(solved: Solved, tried: Sequence[int]) -> Solved:
-    """The verdict "memory" with the limits (bytes) it was tried under and what was seen."""
+    """The verdict "memory" with the limits (bytes) it was tried under and what was seen.
+
+    Example: "out of memory; tried with 256, 512 MiB, held 200 MiB".
+    """
     limits = ", ".join(f"{level / MIB:.0f}" for level in tried)
     answers = tuple(
         replace(a, reason=f"{a.reason}; tried with {limits} MiB, held {a.rss_mib:.0f} MiB")

@@ -24,7 +24,11 @@ _MIB = 1 << 20
 
 
 def family(root: int) -> Iterator[int]:
-    """The process and its descendants, as far as they are still there."""
+    """The process and its descendants, as far as they are still there.
+
+    Example: of a run with two workers its own number, and those of the Z3 and cvc5 children of
+    both.
+    """
     yield root
     try:
         tasks = list(Path(f"/proc/{root}/task").iterdir())
@@ -44,7 +48,10 @@ def _descendants(root: int) -> Iterator[int]:
 
 
 def memory_bytes(pid: int) -> int:
-    """The proportional set size of a process, else its resident set size; 0 if it is gone."""
+    """The proportional set size of a process, else its resident set size; 0 if it is gone.
+
+    Example: two forked processes that share 100 MiB have 50 MiB of it each.
+    """
     try:
         with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
             for line in file:
@@ -60,6 +67,9 @@ def memory_bytes(pid: int) -> int:
 
 class MemorySampler(Closing):
     """Looks at the memory of a process tree about ten times a second while its context is open.
+
+    Example: of a run whose tables take 300 MiB while its two solver children hold 60 MiB each,
+    ``peak_mib`` is 420.
 
     ``watch`` is told what is held, in MiB, at each look, in the sampling thread.
     """

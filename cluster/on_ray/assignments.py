@@ -31,7 +31,11 @@ TEXTS = pa.schema(
 
 
 class Batch(NamedTuple):
-    """Rows of one table; ``numbers`` are the queries they are."""
+    """Rows of one table; ``numbers`` are the queries they are.
+
+    Example: ``Batch(0, (4, 5, 6), (4, 5, 6))``, three queries of the first table; ``alone`` for a
+    query that a worker died with.
+    """
 
     table: int
     rows: tuple[int, ...]
@@ -40,7 +44,11 @@ class Batch(NamedTuple):
 
 
 class Work:
-    """Queries without a verdict yet; ``alone``: keys of those that are sent one by one."""
+    """Queries without a verdict yet; ``alone``: keys of those that are sent one by one.
+
+    Example: ten queries for two windows are handed out as batches of 4, 3, 2 and 1 with
+    ``take(4, shares=2)``.
+    """
 
     def __init__(self, queries: Sequence[Query], alone: Container[str] = ()) -> None:
         self.left = len(queries)
@@ -121,7 +129,10 @@ class Work:
 
 
 def texts_of(queries: Sequence[Query]) -> pa.RecordBatch:
-    """Queries as a table of texts."""
+    """Queries as a table of texts.
+
+    Example: one row ``{"key": "k", "linear": "(assert false)...", "nonlinear": ""}`` per query.
+    """
     return pa.record_batch(
         [
             pa.array([query.key for query in queries], pa.string()),

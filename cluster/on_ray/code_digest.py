@@ -10,7 +10,10 @@ from shardproof.engine.storage.sources import sources
 
 @functools.cache
 def digest() -> str:
-    """SHA-256 of all sources, names included."""
+    """SHA-256 of all sources, names included.
+
+    Example: a node with an older checkout has another one, and its tasks raise ClusterError.
+    """
     sha = hashlib.sha256()
     for name, path in sources():
         source = path.read_bytes()

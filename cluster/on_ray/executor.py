@@ -68,6 +68,9 @@ Report = Callable[[str, Solved], None]
 class RayExecutor(Closing):
     """A pool of actors on the cluster of ``settings.address``, of RAY_ADDRESS, or started here.
 
+    Example: on two nodes of 8 CPUs, 16 workers; a query that ran out of 512 MiB goes alone to a
+    pool whose children have 1 GiB.
+
     A Ray that this process already uses is used as it is, and :meth:`close` ends only what was
     begun here. ``peaks`` is what solver children needed so far. For one caller at a time.
     """

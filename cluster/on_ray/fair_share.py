@@ -20,7 +20,10 @@ SILENT_SECONDS = 60.0
 
 
 class Round(NamedTuple):
-    """Texts to be solved next, under one set of options."""
+    """Texts to be solved next, under one set of options.
+
+    Example: ``Round(options, [query, other])``, one text each of two runs that wait.
+    """
 
     options: Options
     queries: list[Query]
@@ -38,7 +41,11 @@ class _Run:
 
 
 class FairShare:
-    """Runs, by name, with what they wait for. All methods may be called from any thread."""
+    """Runs, by name, with what they wait for. All methods may be called from any thread.
+
+    Example: of run A with 1000 texts and run B with 2, a round of 4 takes A's first, B's first, A's
+    second, B's second.
+    """
 
     def __init__(self) -> None:
         self._runs: dict[str, _Run] = {}

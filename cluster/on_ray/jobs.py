@@ -37,7 +37,10 @@ POLL_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Job:
-    """What is submitted. ``requirements``: a pinned list that nodes install first, or None."""
+    """What is submitted. ``requirements``: a pinned list that nodes install first, or None.
+
+    Example: ``Job(("check", "a run"), Path("."))`` runs ``python -m shardproof check 'a run'``.
+    """
 
     arguments: tuple[str, ...]
     working_dir: Path
@@ -63,7 +66,11 @@ class Job:
 
 
 def pinned(text: str) -> list[str]:
-    """The requirements in a lock file. Raises ValueError for one that is not pinned."""
+    """The requirements in a lock file. Raises ValueError for one that is not pinned.
+
+    Example: ``z3-solver==4.13`` and a line ``--hash=...`` are one requirement; ``torch>=2`` "is not
+    pinned (name==version)".
+    """
     lines = (line.partition("#")[0].strip() for line in text.splitlines())
     packages = [line for line in lines if line and not line.startswith("--")]
     loose = [line for line in packages if "==" not in line]
@@ -73,7 +80,10 @@ def pinned(text: str) -> list[str]:
 
 
 def submit(address: str, job: Job) -> Running:
-    """Submit a job. Raises ClusterError if the cluster cannot be reached or does not take it."""
+    """Submit a job. Raises ClusterError if the cluster cannot be reached or does not take it.
+
+    Example: ``submit("http://127.0.0.1:8265", Job(("verify", "plan"), Path(".")))``.
+    """
     # What Ray says about every file it packs is not about the verdict.
     logging.getLogger("ray").setLevel(logging.ERROR)
     try:
@@ -88,7 +98,10 @@ def submit(address: str, job: Job) -> Running:
 
 @dataclass(frozen=True)
 class Running:
-    """A job that was submitted."""
+    """A job that was submitted.
+
+    Example: ``Running(client, "raysubmit_x")``; ``follow(print)`` is 1 where the plan was refuted.
+    """
 
     client: JobSubmissionClient
     number: str
@@ -112,7 +125,11 @@ class Running:
 
 
 def document_in(log: str) -> dict[str, Any] | None:
-    """The last JSON document that a log holds: from a line that is "{" to one that is "}"."""
+    """The last JSON document that a log holds: from a line that is "{" to one that is "}".
+
+    Example: of a log with a warning, then ``{``, ``"verdict": "proved"``, ``}`` in lines of their
+    own, ``{"verdict": "proved"}``.
+    """
     lines = log.splitlines()
     ends = [n for n, line in enumerate(lines) if line == "}"]
     for end in reversed(ends):
@@ -128,5 +145,8 @@ def document_in(log: str) -> dict[str, Any] | None:
 
 
 def arguments_of(command: Sequence[str]) -> tuple[str, ...]:
-    """The arguments of ours in what follows ``--``; the program's own name may lead it."""
+    """The arguments of ours in what follows ``--``; the program's own name may lead it.
+
+    Example: ``shardproof check run`` and ``check run`` are both ``("check", "run")``.
+    """
     return tuple(command[1:] if list(command[:1]) == ["shardproof"] else command)

@@ -12,7 +12,11 @@ RATIOS = [0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 1.0, 1.1, 1.5, 2.0]
 
 
 class Meters:
-    """The instruments of one driver; ``run`` tags all of them."""
+    """The instruments of one driver; ``run`` tags all of them.
+
+    Example: a template that Z3 proved counts in ``shardproof_templates{run="night-3",
+    verdict="unsat", solver="z3"}``.
+    """
 
     def __init__(self, run: str) -> None:
         keys = ("run", "verdict", "solver")

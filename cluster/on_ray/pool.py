@@ -57,6 +57,9 @@ class NoClusterThere(InvalidInput, ClusterError):
 def connect(settings: Settings) -> bool:
     """Use the Ray of this process, of ``settings.address``, of RAY_ADDRESS, or a new one.
 
+    Example: ``--address 10.0.0.1:6379`` where nobody listens is `NoClusterThere` within ten
+    seconds.
+
     Returns whether the use of Ray began here. Raises ClusterError, which is `NoClusterThere` for an
     address at which there is none.
     """
@@ -83,7 +86,11 @@ def connect(settings: Settings) -> bool:
 
 @contextlib.contextmanager
 def joined(settings: Settings) -> Iterator[None]:
-    """Use Ray as :func:`connect` finds it, to the end of the block. Raises ClusterError."""
+    """Use Ray as :func:`connect` finds it, to the end of the block. Raises ClusterError.
+
+    Example: the texts of a plan and their verdicts come from one session, and Ray is left before
+    the report is written.
+    """
     began = connect(settings)
     try:
         yield
@@ -93,7 +100,10 @@ def joined(settings: Settings) -> Iterator[None]:
 
 
 def nodes() -> list[Node]:
-    """The nodes of the cluster that are alive."""
+    """The nodes of the cluster that are alive.
+
+    Example: ``[Node("4f1c...", 8, 17179869184)]``.
+    """
     return [
         Node(n["NodeID"], int(n["Resources"].get("CPU", 0)), int(n["Resources"].get("memory", 0)))
         for n in ray.nodes()  # type: ignore[no-untyped-call]
@@ -102,7 +112,10 @@ def nodes() -> list[Node]:
 
 
 def nodes_that_work(seconds: float = START_SECONDS) -> list[Node]:
-    """The nodes with CPUs, the first of which is waited for. Raises ClusterError if none comes."""
+    """The nodes with CPUs, the first of which is waited for. Raises ClusterError if none comes.
+
+    Example: a head node with ``num_cpus=0`` is none; an autoscaler has two minutes to bring one.
+    """
     until = time.perf_counter() + seconds
     while not (working := [node for node in nodes() if node.cpus]):
         if time.perf_counter() > until:
@@ -116,7 +129,11 @@ def nodes_that_work(seconds: float = START_SECONDS) -> list[Node]:
 
 @dataclass(eq=False)
 class Worker:
-    """One actor as the driver sees it; ``sent`` is what it has not answered, oldest first."""
+    """One actor as the driver sees it; ``sent`` is what it has not answered, oldest first.
+
+    Example: worker 3 on node ``4f1c...`` with two batches in ``sent``, the older of which is
+    awaited.
+    """
 
     number: int
     actor: Any
@@ -133,7 +150,11 @@ class Worker:
 
 
 class Pool:
-    """The workers, all with one reservation: ``children`` solver children of ``level`` bytes."""
+    """The workers, all with one reservation: ``children`` solver children of ``level`` bytes.
+
+    Example: 16 workers on two nodes, each with two children of 512 MiB and so a reservation of 1184
+    MiB.
+    """
 
     def __init__(self, options: Options, children: int, run: str) -> None:
         self.workers: list[Worker] = []
@@ -224,7 +245,10 @@ class Pool:
 
 
 def last_line(error: Exception) -> str:
-    """The end of what an error says: Ray's messages have it there."""
+    """The end of what an error says: Ray's messages have it there.
+
+    Example: "Actor died: out of memory", of twenty lines of which it is the last.
+    """
     return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
 
 

@@ -50,7 +50,11 @@ CONCURRENT = 64
 
 class Collected(NamedTuple):
     """Verdicts as rows of the ledger, or why there are none: the answers on which solvers disagree
-    as a row, the message of a solver that does not start, or that of a pool that cannot work."""
+    as a row, the message of a solver that does not start, or that of a pool that cannot work.
+
+    Example: ``Collected(rows)`` with three verdicts;
+    ``Collected(no_rows, unavailable="cvc5 does not start")``.
+    """
 
     rows: pa.RecordBatch
     disputed: pa.RecordBatch | None = None
@@ -59,7 +63,12 @@ class Collected(NamedTuple):
 
 
 class PoolActor:
-    """The actor. ``folder``: of its ledger and its log; ``shared``: whether runs share verdicts."""
+    """The actor to which runs send texts and from which they fetch verdicts. ``folder``: of its
+    ledger and its log; ``shared``: whether runs share verdicts.
+
+    Example: two runs of a sweep with the cache on have a text in common: it is solved once, and
+    both get the verdict.
+    """
 
     def __init__(self, settings: Settings, folder: str, shared: bool) -> None:
         self._settings = settings
@@ -181,7 +190,11 @@ def _key(name: str) -> str:
 
 
 class HubExecutor(Closing):
-    """An executor that lets the hub of the cluster work: the one that ``settings.pool`` names."""
+    """An executor that lets the hub of the cluster work: the one that ``settings.pool`` names.
+
+    Example: with ``SHARDPROOF_POOL=hub-0a1b2c3d4e5f`` in the environment a run starts no worker of
+    its own.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self.options = settings.options
@@ -242,7 +255,11 @@ class HubExecutor(Closing):
 
 
 class SharedPool(NamedTuple):
-    """A pool of workers by its name, and the address of the cluster that it is in."""
+    """A pool of workers by its name, and the address of the cluster that it is in.
+
+    Example: ``SharedPool("hub-0a1b2c3d4e5f", "10.0.0.1:6379")``, whose ``variables`` other
+    processes get.
+    """
 
     name: str
     address: str
@@ -261,6 +278,8 @@ class SharedPool(NamedTuple):
 def shared_pool(settings: Settings, folder: Path, *, shared: bool) -> Iterator[SharedPool]:
     """While it is open, there is a pool of workers on the cluster of ``settings`` that runs use
     whose settings name it.
+
+    Example: ``shardproof sweep SWEEP.yaml --executor ray --jobs 8`` opens one around its runs.
 
     ``folder`` gets the hub's log and, if verdicts are ``shared``, its ledger. Raises ClusterError,
     and LedgerError if somebody else writes there.

@@ -32,6 +32,8 @@ def spread(
 ) -> list[Found]:
     """``function(shared, argument)`` for each argument, in their order.
 
+    Example: the 96 slices of the claims of a plan, at most two for each worker in flight at once.
+
     ``work``: the arguments for so many tasks at a time. ``shared`` goes to each node once; a task
     reserves a CPU and so much memory. Raises ClusterError if the cluster has no room or a task is
     lost for good or its node has other sources than this process, and what the function raises.
@@ -62,6 +64,9 @@ def stream(
     """The number of each argument and ``function(shared, argument)``, as they come, ``window`` at
     once, on all nodes of the cluster that this process uses. Tasks reserve nothing: they wait for
     processes of their own. Raises as :func:`spread` does.
+
+    Example: the runs of a sweep with ``--jobs 8``, eight at once; the second may come before the
+    first.
     """
     needs = {"num_cpus": 0, "scheduling_strategy": "SPREAD"}
     yield from _stream(function, shared, arguments, window, needs)

@@ -26,6 +26,9 @@ from shardproof.solvers import Query, Solved, SolverDisagreement, SolverUnavaila
 class Returned:
     """What a worker did of a batch: verdicts as ledger rows, the seconds, and what stopped it.
 
+    Example: of a batch of 400 queries 120 rows and 10.2 seconds; the driver queues the other 280
+    again.
+
     ``disputed`` is the answers on which solvers disagree, as a row; ``unavailable`` the message
     of a solver that does not start.
     """
@@ -42,6 +45,9 @@ SLOW_SECONDS = 1.0
 
 class SolverActor:
     """A worker: one portfolio whose children have ``limit_bytes`` each, asked in batches.
+
+    Example: "worker began", "batch", "batch done" are the lines of its log, with
+    ``"level_mib": 512`` in the first.
 
     A query that does not fit is believed at once unless this is the ``last`` level. ``run`` and
     ``number`` are what the log calls it.
@@ -98,7 +104,10 @@ class SolverActor:
 
 
 def queries_in(texts: pa.RecordBatch, rows: Sequence[int]) -> Iterator[Query]:
-    """Queries of a table of texts, one by one: only what is asked next is in this process."""
+    """Queries of a table of texts, one by one: only what is asked next is in this process.
+
+    Example: rows 0 and 2 of a table of three texts are its first and its last query.
+    """
     columns = [texts.column(name) for name in TEXTS.names]
     for row in rows:
         yield Query(*(column[row].as_py() for column in columns))

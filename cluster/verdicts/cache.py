@@ -31,7 +31,10 @@ STALE_SECONDS = 3600.0
 
 
 def default_folder() -> Path:
-    """Where verdicts are kept unless the user says otherwise (XDG base directories)."""
+    """Where verdicts are kept unless the user says otherwise (XDG base directories).
+
+    Example: ``~/.cache/shardproof/verdicts``.
+    """
     base = os.environ.get("XDG_CACHE_HOME", "")
     root = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
     return root / "shardproof" / "verdicts"
@@ -49,6 +52,9 @@ _decode = msgspec.json.Decoder(_Entry).decode
 
 class VerdictCache:
     """Proofs by text and options. ``damaged`` counts the entries that were no longer sound.
+
+    Example: a proof of Z3 in a run with seed 1 is found again in the next one, and not in one with
+    seed 2 or another Z3.
 
     A folder that cannot be written is a cache that keeps nothing: :attr:`failure` says why. Where
     the place of one entry is taken by something else, that entry alone is not kept:
@@ -144,7 +150,11 @@ class VerdictCache:
 
 def is_proof(solved: Solved, options: Options) -> bool:
     """Whether a verdict is "unsat" by solvers that the options name, all of them in mode "both",
-    each with its version."""
+    each with its version.
+
+    Example: "unsat" by Z3 alone is one in the modes "z3" and "portfolio", none in "cvc5" and
+    "both".
+    """
     if solved.verdict != "unsat":
         return False
     proving = {a.solver for a in solved.answers if a.verdict == "unsat" and a.version}

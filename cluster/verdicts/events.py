@@ -21,7 +21,11 @@ Word: TypeAlias = str | int | float | bool | list[str] | list[int] | None
 
 
 class Events:
-    """The log of a run; without a folder, one that nobody reads."""
+    """The log of a run; without a folder, one that nobody reads.
+
+    Example: ``Events(Path("runs/night-3")).say("retry", ["a81f"], cause="memory")`` adds a line to
+    ``runs/night-3/events.jsonl``.
+    """
 
     def __init__(self, folder: Path | None = None, run: str = "") -> None:
         self.run = run or ("" if folder is None else folder.name)
@@ -37,7 +41,11 @@ class Events:
 
 
 def line(run: str, event: str, templates: list[str] | None = None, **more: Word) -> str:
-    """A line of a log, without its end."""
+    """A line of a log, without its end.
+
+    Example: ``{"time": 1.8e9, "run": "night-3", "event": "retry", "templates": ["a81f"],
+    "templates_total": 1, "cause": "memory"}``.
+    """
     words: dict[str, Word] = {"time": round(time.time(), 3), "run": run, "event": event}
     if templates is not None:
         words["templates"] = templates[:MOST_TEMPLATES]

@@ -81,20 +81,30 @@ class LedgerError(RuntimeError):
 
 
 def text_key(query: Query) -> str:
-    """The SHA-256 of the texts of a query: what its verdict is filed by, whatever it is called."""
+    """The SHA-256 of the texts of a query: what its verdict is filed by, whatever it is called.
+
+    Example: two queries called "0" and "7" that have the same texts have one key, and one verdict.
+    """
     texts = f"{query.linear_text}\0{query.nonlinear_text}"
     return hashlib.sha256(texts.encode()).hexdigest()
 
 
 def to_batch(solved: Mapping[str, Solved], options: Options, *, cached: bool) -> pa.RecordBatch:
-    """Verdicts as rows of the ledger. Raises ValueError for a verdict that nobody gave."""
+    """Verdicts as rows of the ledger. Raises ValueError for a verdict that nobody gave.
+
+    Example: "unsat" by Z3 alone is one row, with ``rung`` "linear", ``solver`` "z3" and one entry
+    in ``answers``.
+    """
     shared = _options_row(options)
     rows = [_row(key, one) | {"options": shared, "cached": cached} for key, one in solved.items()]
     return pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
 
 
 def from_batch(batch: pa.RecordBatch | pa.Table) -> Iterator[tuple[str, Solved]]:
-    """The keys and verdicts in rows of the ledger."""
+    """The keys and verdicts in rows of the ledger.
+
+    Example: that row is ``(key, Solved("unsat", "linear", (Answer("unsat", "z3", ...),)))`` again.
+    """
     columns = [batch.column(name).to_pylist() for name in ("key", "verdict", "rung", "answers")]
     for key, verdict, rung, answers in zip(*columns, strict=True):
         given = tuple(Answer(**(a | {"model": _unlist(a["model"])})) for a in answers)
@@ -103,6 +113,8 @@ def from_batch(batch: pa.RecordBatch | pa.Table) -> Iterator[tuple[str, Solved]]
 
 def read(path: Path) -> pa.Table:
     """The whole ledger, validated. A broken last batch is left out; nothing is changed.
+
+    Example: of a run killed while it wrote its third batch, the rows of the first two.
 
     Raises LedgerError when it is no ledger or damaged before its end.
     """
@@ -212,6 +224,9 @@ def _refuse_repetition(path: Path, table: pa.Table) -> None:
 
 class Ledger(Closing):
     """The one writer of a run directory's ledger, from opening to :meth:`close`.
+
+    Example: ``with Ledger(Path("runs/night-3")) as ledger``, a second one beside it in another
+    process raises LedgerError and names the first.
 
     ``dropped_bytes`` is the length of the broken end that was cut off on opening. Raises
     LedgerError as :func:`read` does, and while another writer has it open.

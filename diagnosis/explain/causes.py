@@ -18,10 +18,15 @@ _RANKS: Final = re.compile(r"\[[\d, ]*\]")
 
 
 class Cause(NamedTuple):
-    """``divergence``: None for what has no rows (a plan that contradicts itself); ``state``: the
-    plan in which it was seen; ``repairs``: what puts it right, before it is known whether the whole
-    plan holds then, in one place or in several; ``name``: what was wrong then; ``after``: the plan
-    with the repair; ``assuming``: which causes before it had to be put right before it was seen."""
+    """What is wrong with a plan in one place, or alike in several. ``divergence``: None for what
+    has no rows (a plan that contradicts itself); ``state``: the plan in which it was seen;
+    ``repairs``: what puts it right, before it is known whether the whole plan holds then, in one
+    place or in several; ``name``: what was wrong then; ``after``: the plan with the repair;
+    ``assuming``: which causes before it had to be put right before it was seen.
+
+    Example: "missing reduction", put right by "an all-reduce over ranks [0, 1] (axis tp) after
+    linear in `h.1.mlp`".
+    """
 
     findings: tuple[Finding, ...]
     divergence: Divergence | None
@@ -35,7 +40,11 @@ class Cause(NamedTuple):
 def in_layers(
     state: Partition, finding: Finding, divergence: Divergence, done: Candidate
 ) -> Finding:
-    """A finding with the other layers and ranks that the same repair put right too."""
+    """A finding with the other layers and ranks that the same repair put right too.
+
+    Example: an epsilon put right in ``layers.0.attention_norm`` and in that of ``layers.1`` makes
+    the finding one about "layers.0.attention_norm, layers.1.attention_norm".
+    """
     layers = numbered(finding.layers, places_of(state.plan, done.edits))
     if len(layers) < 2:
         return finding
@@ -60,7 +69,11 @@ def _located(
 
 
 def is_same(cause: Cause, finding: Finding, best: tuple[Candidate, Partition] | None) -> bool:
-    """Whether a finding is a cause again, in another layer."""
+    """Whether a finding is a cause again, in another layer.
+
+    Example: the same wrong constant in ``layers.0`` and in ``layers.1`` is one cause; another
+    constant, or more ranks, is another.
+    """
     first = cause.findings[0]
     if not first.layers or not finding.layers or first.kind != finding.kind:
         return False
@@ -86,7 +99,10 @@ def joined(
     finding: Finding,
     best: tuple[Candidate, Partition] | None,
 ) -> Cause:
-    """A cause with one more layer."""
+    """A cause with one more layer.
+
+    Example: that cause then has both layers and both repairs.
+    """
     first = cause.findings[0]
     assert cause.divergence is not None
     layers = [*first.layers, *finding.layers]

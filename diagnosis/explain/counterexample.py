@@ -27,10 +27,10 @@ from shardproof.engine.simulation.simulate import (
     TOLERANCE,
     Comparison,
     Simulation,
-    confirmed,
     simulate,
     simulate_again,
 )
+from shardproof.engine.simulation.true_size import confirmed
 from shardproof.engine.specification.conclusions import row_name
 from shardproof.engine.specification.demands import Demand
 from shardproof.partition.stages.partition import Partition
@@ -81,8 +81,12 @@ class _Compared(NamedTuple):
 
 
 class Examples:
-    """``simulation``: of the plan as it is, if it could be run; ``repaired``: the plan with all
-    repairs, if it holds."""
+    """The values that a refutation shows. ``simulation``: of the plan as it is, if it could be run;
+    ``repaired``: the plan with all repairs, if it holds.
+
+    Example: without an all-reduce, element [1, 1, 1] of ``h.1.mlp.linear`` is 0.948 on rank 0 and
+    0.016 on rank 1, where 0.964 is expected.
+    """
 
     def __init__(
         self, result: Partition, simulation: Simulation | None, repaired: Partition | None
@@ -146,7 +150,8 @@ class Examples:
         """What ranks have of the first input or result of a divergence that is not what it should
         be;
         ``state``: the plan in which it was seen."""
-        if self.simulation is None or self.simulation.failure:
+        if self.simulation is None or self.simulation.failure or not self.simulation.sides:
+            # A difference that was confirmed at true size has kept no other values.
             return ()
         before = self.simulation if state is self.result else self._run(state)
         if before is None or before.failure:
@@ -273,6 +278,9 @@ def simulated(
 ) -> Simulation:
     """Both programs run with the true functions, on as many inputs as it takes to see them differ
     (``until_defined``: or to see the single-device program defined), ``seeds`` at most.
+
+    Example: the GPT of examples/gpt.py without its last all-reduce differs on the first inputs,
+    those of seed 0.
 
     A difference between plans of a smaller vocabulary is one of this plan if this plan differs,
     too.  Where this plan is too large to be run, it is one unless the plan counts positions (a sum

@@ -52,7 +52,11 @@ Kind: TypeAlias = Literal["missing reduction", "wrong scale", ""]
 
 class Fault(NamedTuple):
     """What is wrong with an instance's own doing: in words, and what that makes likely; ``factor``:
-    it is what it should be but for that."""
+    it is what it should be but for that.
+
+    Example: ``Fault("its result is 1/2 times the single-device operator's", "wrong scale",
+    Fraction(1, 2))``.
+    """
 
     words: str
     kind: Kind = ""
@@ -60,9 +64,13 @@ class Fault(NamedTuple):
 
 
 class Divergence(NamedTuple):
-    """``rows``: of the parallel side, one per program that has the fault; ``counterpart``: the
-    aligned instance of the single-device side (-1: none); ``cause``: what is wrong, in words;
-    ``kind``: what that makes likely."""
+    """Where a fault begins. ``instances``: of the parallel side, one per program that has the
+    fault; ``counterpart``: the aligned instance of the single-device side (-1: none); ``cause``:
+    what is wrong, in words; ``kind``: what that makes likely.
+
+    Example: ``Divergence((101,), 93, "its input h.1.mlp.linear is still a partial sum: ...",
+    "missing reduction")``.
+    """
 
     instances: tuple[int, ...]
     counterpart: int
@@ -71,7 +79,10 @@ class Divergence(NamedTuple):
 
 
 def essence(lineage: Lineage | None) -> Essence | None:
-    """What a value is, wherever it lies: the nodes of its addends with their factors."""
+    """What a value is, wherever it lies: the nodes of its addends with their factors.
+
+    Example: of ``1/2*n40[a1[<8*dp + 4*mb> +4 of 16], a2[32], a0[64]]``, ``{(Fraction(1, 2), 40)}``.
+    """
     if lineage is None:
         return None
     return frozenset((t.factor, t.node) for t in lineage.addends)
@@ -84,7 +95,11 @@ _KNOWN: WeakKeyDictionary[Partition, tuple[Divergence, ...]] = WeakKeyDictionary
 
 def divergences(result: Partition) -> tuple[Divergence, ...]:
     """Where faults begin, in the order of the program; the same operator on several ranks is one
-    divergence."""
+    divergence.
+
+    Example: a loss that is divided by the number of tensor-parallel ranks has two, the ``mul`` and
+    its backward.
+    """
     divergences = _KNOWN.get(result)
     if divergences is None:
         divergences = _KNOWN[result] = _divergences(result)
@@ -257,12 +272,18 @@ def _addends(result: Partition, value: int) -> tuple[Addend, ...]:
 
 
 def times(factor: Fraction) -> str:
-    """A factor as a person reads it: exact where it is short."""
+    """A factor as a person reads it: exact where it is short.
+
+    Example: "1/2", "about 8.10001e-07" for 1/1234567.
+    """
     return str(factor) if factor.denominator < 1000 else f"about {float(factor):.6g}"
 
 
 def shown(value: object) -> str:
-    """A constant as a person reads it."""
+    """A constant as a person reads it.
+
+    Example: "1/2" for a fraction, "sum" for the string.
+    """
     return times(value) if isinstance(value, Fraction) else str(value)
 
 
@@ -301,7 +322,10 @@ def _averaged(result: Partition, value: int, factor: Fraction) -> bool:
 
 def between(result: Partition, instances: Sequence[Instance]) -> str:
     """Where in the model instances are that belong to no layer: what comes before and after
-    them."""
+    them.
+
+    Example: "between wte and wpe" for the all-reduce of partial embeddings.
+    """
     every = result.parallel.unrolled.instances
     made = {v: instance for instance in every for v in instance.outputs}
     read: dict[int, Instance] = {}
@@ -331,7 +355,12 @@ def between(result: Partition, instances: Sequence[Instance]) -> str:
 
 
 def explain(result: Partition, divergence: Divergence) -> Finding:
-    """A divergence as a finding: operator, layer, source, ranks and microbatches, in words."""
+    """A divergence as a finding: operator, layer, source, ranks and microbatches, in words.
+
+    Example: "add in h.1.mlp on ranks [0, 1] of the first replica: its input h.1.mlp.linear is still
+    a partial sum: a reduction before it is missing", with the layer, line and ranks in fields of
+    their own.
+    """
     instances = [result.parallel.unrolled.instances[n] for n in divergence.instances]
     instance = instances[0]
     ranks, microbatches = _who(result, instances)
@@ -357,7 +386,11 @@ def explain(result: Partition, divergence: Divergence) -> Finding:
 def fault_sentence(
     result: Partition, name: str, layer: str, ranks: Sequence[int], cause: str
 ) -> str:
-    """What is wrong with an operator, in a sentence; ``layer``: modules, or as `between` has it."""
+    """What is wrong with an operator, in a sentence; ``layer``: modules, or as `between` has it.
+
+    Example: "linear in layers.0 on ranks 0 to 7: its result is 1/2 times the single-device
+    operator's".
+    """
     where = f" {layer}" if layer.startswith("between") else f" in {layer}" if layer else ""
     return f"{name}{where} on ranks {_span(ranks)}{of_replicas(result)}: {cause}"
 
@@ -370,7 +403,10 @@ def _span(ranks: Sequence[int]) -> str:
 
 
 def of_replicas(result: Partition) -> str:
-    """What to say of ranks where there are several replicas."""
+    """What to say of ranks where there are several replicas.
+
+    Example: " of the first replica" with dp 2, nothing with tp alone.
+    """
     extents = result.plan.programs[0].extents
     replicas = prod(extents.get(axis, 1) for axis in result.plan.replica_axes)
     return " of the first replica" if replicas > 1 else ""
@@ -385,7 +421,10 @@ def _who(
 
 
 def ranks_of(result: Partition, program: int) -> list[int]:
-    """The ranks of a program in the first replica."""
+    """The ranks of a program in the first replica.
+
+    Example: ``[0, 1]`` of a program on dp 2, tp 2, where ``dp`` divides the batch.
+    """
     own = result.parallel.programs[program]
     ranks = [own.base]
     for axis, extent, stride in own.axes:
@@ -395,7 +434,11 @@ def ranks_of(result: Partition, program: int) -> list[int]:
 
 
 def alike(result: Partition, divergence: Divergence) -> list[Instance]:
-    """The instances that do right what those of a divergence do wrong."""
+    """The instances that do right what those of a divergence do wrong.
+
+    Example: where a norm has another epsilon on rank 0, the same norm on rank 1, which has the
+    right one.
+    """
     every = result.parallel.unrolled.instances
     if divergence.counterpart >= 0:
         right = [
@@ -413,7 +456,10 @@ def alike(result: Partition, divergence: Divergence) -> list[Instance]:
 
 def reference(result: Partition, divergence: Divergence) -> str:
     """The operator of the single-device side that a divergence was held against, and which of its
-    constants are other ones; empty if none was."""
+    constants are other ones; empty if none was.
+
+    Example: "mul (examples/gpt.py:156) with other 1/512 (here about 0.000976562)".
+    """
     if divergence.counterpart < 0:
         return ""
     theirs = result.single.unrolled.instances[divergence.counterpart]

@@ -19,7 +19,11 @@ _ADDING = ("all_reduce", "reduce_scatter")
 
 
 def late_addends(fault: FaultContext) -> Iterator[Candidate]:
-    """What every rank adds to its part of a sum is added once, after the reduction."""
+    """What every rank adds to its part of a sum is added once, after the reduction.
+
+    Example: "h.1.mlp.c_proj.bias added after the all-reduce that follows add in `h.1.mlp`, not by
+    every rank before it".
+    """
     for site in _before(fault):
         op = op_at(fault.plan, site)
         body = fault.plan.programs[site.program].bodies[site.body]
@@ -113,7 +117,10 @@ def _broadcast(small: tuple[int, ...], large: tuple[int, ...]) -> bool:
 
 
 def other_reductions(fault: FaultContext) -> Iterator[Candidate]:
-    """A maximum over ranks that should be a sum."""
+    """A maximum over ranks that should be a sum.
+
+    Example: "an all-reduce that adds up in place of a maximum after sum in `loss`".
+    """
     rows = list(fault.divergence.instances[:1])
     for value in fault.instances[0].inputs:
         rows += fault.before(value, lambda instance: instance.kind != "op")
@@ -135,7 +142,10 @@ def other_reductions(fault: FaultContext) -> Iterator[Candidate]:
 
 
 def lost_factors(fault: FaultContext) -> Iterator[Candidate]:
-    """A loss, or a mean, that is short of a constant factor gets it, forward and backward."""
+    """A loss, or a mean, that is short of a constant factor gets it, forward and backward.
+
+    Example: "the loss and its gradient times 2", where the loss was divided by two ranks.
+    """
     ratio = scale_of(fault)
     if ratio is None or not fault.sites:
         return

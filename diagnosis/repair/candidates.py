@@ -57,7 +57,12 @@ CANDIDATES: Final[tuple[Callable[[FaultContext], Iterator[Candidate]], ...]] = (
 def candidates(
     result: Partition, divergence: Divergence, made: Sequence[tuple[Site, ...]]
 ) -> Iterator[Candidate]:
-    """All candidates for a divergence; ``made``: the `origins` of the rows of ``result``."""
+    """All candidates for a divergence; ``made``: the `origins` of the rows of ``result``.
+
+    Example: for the input of an ``add`` that is still a partial sum, first that the bias is added
+    later, then an all-reduce over each group, then other shards, and so on in the order of
+    `CANDIDATES`.
+    """
     fault = FaultContext(result, divergence, made)
     if divergence.cause == GAPS:
         yield from missing_calls(result.plan)

@@ -35,7 +35,10 @@ _WORDS: Final[Mapping[str, str]] = {
 
 
 def missing_reductions(fault: FaultContext) -> Iterator[Candidate]:
-    """A value that is still a partial sum is reduced, where it is moved or where it is made."""
+    """A value that is still a partial sum is reduced, where it is moved or where it is made.
+
+    Example: "an all-reduce over ranks [0, 1] (axis tp) after linear in `h.1.mlp`".
+    """
     values = {
         v: None for instance in fault.instances[:1] for v in (*instance.inputs, *instance.outputs)
     }
@@ -54,7 +57,11 @@ def missing_reductions(fault: FaultContext) -> Iterator[Candidate]:
 
 
 def other_collectives(fault: FaultContext) -> Iterator[Candidate]:
-    """A collective, or a move where one should be, of another kind, dimension or group."""
+    """A collective, or a move where one should be, of another kind, dimension or group.
+
+    Example: "an all-reduce over ranks [0, 1] in place of all-gather ...", "no communication in
+    place of all-reduce ...".
+    """
     chain = list(fault.divergence.instances[:1])
     for value in fault.instances[0].inputs:
         chain += fault.before(
@@ -69,7 +76,11 @@ def other_collectives(fault: FaultContext) -> Iterator[Candidate]:
 
 
 def collectives(fault: FaultContext, number: int, kinds: Sequence[str]) -> Iterator[Candidate]:
-    """The operators of an instance replaced (if they are moves) or followed by collectives."""
+    """The operators of an instance replaced (if they are moves) or followed by collectives.
+
+    Example: a row-parallel ``linear`` with ``("all_reduce",)`` on dp 2, tp 2 has two, over ``tp``
+    and over ``dp``.
+    """
     if not fault.origins[number]:
         return
     yield from collectives_at(fault.plan, fault.origins[number][0], kinds, fault.programs)
@@ -79,7 +90,10 @@ def collectives_at(
     plan: Plan, site: Site, kinds: Sequence[str], programs: Sequence[int], by: str = "sum"
 ) -> Iterator[Candidate]:
     """See `collectives`; for groups without named ranks, of all ``programs``; ``by``: what an
-    all-reduce computes."""
+    all-reduce computes.
+
+    Example: with ``by="max"`` the partial maxima of a cross entropy over a divided vocabulary.
+    """
     op = op_at(plan, site)
     body = plan.programs[site.program].bodies[site.body]
     replaces = op.name in COLLECTIVES or op.name == "identity"
@@ -162,7 +176,10 @@ def _is_same(mine: Mapping[str, Attr], other: Mapping[str, Attr]) -> bool:
 
 
 def exchanged_peers(fault: FaultContext) -> Iterator[Candidate]:
-    """Two ranks receive, of one move, what the other one received."""
+    """Two ranks receive, of one move, what the other one received.
+
+    Example: "the peers of the moves exchanged: 0 to 3 and 1 to 2".
+    """
     received: dict[int, tuple[int, Site]] = {}
     for instance in fault.instances:
         for value in instance.inputs:
@@ -213,7 +230,10 @@ def _exchanged(plan: Plan, one: tuple[int, int, Site], other: tuple[int, int, Si
 
 def missing_reducers(result: Partition, conclusion: Conclusion) -> Iterator[Candidate]:
     """A gradient that is not added up over an axis, or over the programs that hold its parameter,
-    is: in the reducer of the program, or in one of its own."""
+    is: in the reducer of the program, or in one of its own.
+
+    Example: "an all-reduce of the gradient of norm.weight over ranks [0, 2] (axis dp) in reducer".
+    """
     plan = result.plan
     if conclusion.kind != "gradient" or conclusion.program < 0:
         return
@@ -279,7 +299,11 @@ def _reduced_shard(program: Program, number: int, group: Group) -> Program:
 
 
 def partial_gradients(fault: FaultContext) -> Iterator[Candidate]:
-    """A partial gradient is added up where it becomes one: where what it is made of is whole."""
+    """A partial gradient is added up where it becomes one: where what it is made of is whole.
+
+    Example: a gradient with respect to a layer norm's weight that lacks its sum over ``tp`` gets
+    the all-reduce after the product whose result is partial first.
+    """
     yield from _where_partial(fault, [v for instance in fault.instances for v in instance.outputs])
 
 
@@ -307,7 +331,11 @@ def _where_partial(fault: FaultContext, values: Sequence[int]) -> Iterator[Candi
 
 
 def reductions_of(fault: FaultContext, values: Sequence[int]) -> list[str]:
-    """By what partial values are completed: "sum", "max"."""
+    """By what partial values are completed: "sum", "max".
+
+    Example: ``["sum"]`` of a row-parallel product, ``["max"]`` of a maximum over a divided
+    vocabulary.
+    """
     reductions = [t for v in values for t in fault.reductions(v)]
     return list(dict.fromkeys("max" if t.kind == "max" else "sum" for t in reductions))
 

@@ -28,7 +28,11 @@ _CONJUGATE: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def other_dimensions(fault: FaultContext) -> Iterator[Candidate]:
-    """A collective along other dimensions, before a view or where its result has the same shape."""
+    """A collective along other dimensions, before a view or where its result has the same shape.
+
+    Example: "dim 1 in place of 0 in the all-gather after linear in `layers.0.attention.wq`, and in
+    backward".
+    """
     rows = list(fault.divergence.instances[:1])
     for value in fault.instances[0].inputs:
         rows += fault.before(value, lambda instance: True)

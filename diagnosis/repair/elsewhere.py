@@ -20,24 +20,37 @@ _FEW: Final = 3
 
 
 def pattern(text: str) -> str:
-    """Where in a layer something is: a module path without the number of the layer."""
+    """Where in a layer something is: a module path without the number of the layer.
+
+    Example: ``h.3.attn`` is ``h.#.attn``.
+    """
     return _NUMBER.sub("#", text)
 
 
 def spoken_layers(modules: Sequence[str]) -> str:
-    """Modules in a few words, in the order of the model."""
+    """Modules in a few words, in the order of the model.
+
+    Example: "h.0 ... h.3 (4 places)", and up to three modules one by one.
+    """
     if len(modules) <= _FEW:
         return ", ".join(modules)
     return f"{modules[0]} ... {modules[-1]} ({len(modules)} places)"
 
 
 def places_of(plan: Plan, edits: Sequence[Edit]) -> list[str]:
-    """The modules of edited operators, each once; of a move of data, that of what it moves."""
+    """The modules of edited operators, each once; of a move of data, that of what it moves.
+
+    Example: ``["h.1.mlp"]`` for an all-reduce after its ``linear``.
+    """
     return list(dict.fromkeys(module_of(plan, edit.site) for edit in edits))
 
 
 def numbered(modules: Sequence[str], others: Sequence[str]) -> list[str]:
-    """``modules`` (at least one), then the first of them in the layers that ``others`` are in."""
+    """``modules`` (at least one), then the first of them in the layers that ``others`` are in.
+
+    Example: ``["h.0.attn"]`` with ``["h.1.mlp", "h.2"]`` is
+    ``["h.0.attn", "h.1.attn", "h.2.attn"]``.
+    """
     names = dict.fromkeys(modules)
     for other in others if modules else ():
         number = _NUMBER.search(other)
@@ -49,7 +62,10 @@ def numbered(modules: Sequence[str], others: Sequence[str]) -> list[str]:
 def elsewhere(plan: Plan, edits: Sequence[Edit]) -> list[Edit]:
     """The same edits of the same operators in other layers: those that have the same attributes
     there, come after the same operator and make what is called the same but for numbers, in layers
-    that have as many of them.  None at all where one of them has no counterpart."""
+    that have as many of them.  None at all where one of them has no counterpart.
+
+    Example: for an all-reduce after ``linear`` in ``h.0.mlp``, the same in ``h.1.mlp``.
+    """
     edits_there: dict[Site, Edit] = {}
     for edit in edits:
         old = op_at(plan, edit.site)

@@ -27,8 +27,13 @@ _STEPS: Final = 6
 
 
 class Candidate(NamedTuple):
-    """``cause``: what was wrong if it helps, in a few words; ``sentence``: what it does, after
-    "with"; ``edits``: what was done, if that can be done elsewhere too."""
+    """A plan with an edit that may put a cause right. ``cause``: what was wrong if it helps, in a
+    few words; ``sentence``: what it does, after "with"; ``edits``: what was done, if that can be
+    done elsewhere too.
+
+    Example: ``Candidate("missing reduction", "an all-reduce over ranks [0, 1] ...", plan,
+    (edit,))``.
+    """
 
     cause: str
     sentence: str
@@ -37,12 +42,20 @@ class Candidate(NamedTuple):
 
 
 def edited(cause: str, sentence: str, plan: Plan, edits: Sequence[Edit]) -> Candidate:
-    """The candidate that edits of single operators make."""
+    """The candidate that edits of single operators make.
+
+    Example: ``edited("wrong scale", "the result of mul in `loss` times 2 on ranks [0]", plan,
+    [edit])``.
+    """
     return Candidate(cause, sentence, applied(plan, edits), tuple(edits))
 
 
 class FaultContext:
-    """A fault with what candidates are made of: its instances, their operators, what they read."""
+    """A fault with what candidates are made of: its instances, their operators, what they read.
+
+    Example: of an ``add`` that reads a partial sum, ``sites`` is ``[Site(0, 0, 65)]`` and
+    ``before`` of that input the ``linear`` that made it.
+    """
 
     def __init__(
         self, result: Partition, divergence: Divergence, origins: Sequence[tuple[Site, ...]]
@@ -132,7 +145,11 @@ class FaultContext:
 
 def origins(result: Partition) -> list[tuple[Site, ...]]:
     """For each instance of the parallel side the operators that it was made of, one per program
-    (none: no operator made it).  Rows of a program come in the order of its operators."""
+    (none: no operator made it).  Rows of a program come in the order of its operators.
+
+    Example: ``(Site(0, 0, 2),)`` for the all-reduce after an embedding, none for the row of a
+    parameter.
+    """
     unrolled, programs = result.parallel.unrolled, result.plan.programs
     if not unrolled.instances:
         return []
@@ -162,13 +179,20 @@ def origins(result: Partition) -> list[tuple[Site, ...]]:
 
 
 def divergence_at(result: Partition, site: Site, cause: str) -> Divergence:
-    """The instances that an operator makes, as where a fault begins."""
+    """The instances that an operator makes, as where a fault begins.
+
+    Example: the ``linear`` whose result a repair adds up, where the gradient of a norm was found to
+    be partial.
+    """
     rows = tuple(n for n, places in enumerate(origins(result)) if site in places)
     return Divergence(rows[:1], counterparts(result, loosely=True)[rows[0]], cause)
 
 
 def loss_maker(result: Partition, otherwise: Divergence) -> Divergence:
-    """The operator that makes a loss which is not the single device's, if there is one."""
+    """The operator that makes a loss which is not the single device's, if there is one.
+
+    Example: where all gradients are short of a factor 2, the ``mul`` that gives the loss.
+    """
     for number, instance in enumerate(result.parallel.unrolled.instances):
         for conclusion in result.conclusions:
             if (
@@ -183,14 +207,21 @@ def loss_maker(result: Partition, otherwise: Divergence) -> Divergence:
 
 
 def named(plan: Plan, site: Site) -> str:
-    """An operator by where it is in the model; a move of data by what was computed before it."""
+    """An operator by where it is in the model; a move of data by what was computed before it.
+
+    Example: "linear in `h.1.mlp`", also for the all-reduce after it; "the backward of mul in
+    `loss`".
+    """
     op = _computed(plan, site)
     name = f"the backward of {op.name}" if op.backward else op.name
     return f"{name} in `{op.source.module}`" if op.source.module else f"{name} ({op.source.cell})"
 
 
 def module_of(plan: Plan, site: Site) -> str:
-    """The module of an operator, or of what was computed before it ("": none is known)."""
+    """The module of an operator, or of what was computed before it ("": none is known).
+
+    Example: ``h.1.mlp`` for an all-reduce after its ``linear``.
+    """
     return _computed(plan, site).source.module
 
 

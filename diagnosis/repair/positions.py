@@ -28,7 +28,10 @@ BEGINS = {"start": "stop", "local_expert_start": "local_expert_end"}
 
 def offsets(fault: FaultContext) -> Iterator[Candidate]:
     """The operator, or a slice before it, and those of its module that begin at the same wrong
-    position, begin where their operands do, or at the rank's part."""
+    position, begin where their operands do, or at the rank's part.
+
+    Example: "start 256*tp in place of 0 in embedding in `wte`".
+    """
     rows = list(fault.divergence.instances[:1])
     for value in fault.instances[0].inputs:
         rows += [
@@ -123,7 +126,10 @@ def _chunks(fault: FaultContext, site: Site) -> Iterator[Candidate]:
 
 
 def shards(fault: FaultContext) -> Iterator[Candidate]:
-    """A parameter that is read here, directly or after other operators, is held in another part."""
+    """A parameter that is read here, directly or after other operators, is held in another part.
+
+    Example: "h.1.mlp.c_proj.weight held from 128*dp along dimension 1, in place of 128*tp".
+    """
     names = _read(
         fault.result.parallel.unrolled,
         [v for instance in fault.instances[:1] for v in instance.inputs],
@@ -133,7 +139,11 @@ def shards(fault: FaultContext) -> Iterator[Candidate]:
 
 
 def other_shards(plan: Plan, name: str, programs: Sequence[int]) -> Iterator[Candidate]:
-    """A parameter is held in another part by some programs."""
+    """A parameter is held in another part by some programs.
+
+    Example: a weight of [128, 64] of [256, 64] that is held from 0 on both ranks along ``tp`` is
+    held from ``128*tp``.
+    """
     for program in programs:
         own = plan.programs[program]
         for shard in dict.fromkeys(s for s in own.shards if s.name == name):
@@ -197,7 +207,10 @@ def _held_at(plan: Plan, shard: Shard, dim: int, offset: Affine) -> Plan:
 
 def exchanged_parameters(fault: FaultContext) -> Iterator[Candidate]:
     """A parameter that is read here and the one that the counterpart reads there change places,
-    forward and backward."""
+    forward and backward.
+
+    Example: "h.1.ln_2.weight and h.1.mlp.c_proj.bias in each other's place".
+    """
     mine = _read(fault.result.parallel.unrolled, [v for r in fault.instances[:1] for v in r.inputs])
     theirs: list[str] = []
     if fault.instances[0].backward:

@@ -25,7 +25,11 @@ from shardproof.engine.plan.ir import Attr, Body, Call, Group, Op, Plan, Program
 
 
 class Unwritten(NamedTuple):
-    """``site`` reads ``value`` of its body, which nothing writes."""
+    """A read of a value that nothing writes: ``site`` reads ``value`` of its body.
+
+    Example: ``Unwritten(Site(0, 0, 65), 64)`` where the all-reduce that wrote value 64 was left
+    out.
+    """
 
     site: Site
     value: int
@@ -34,7 +38,11 @@ class Unwritten(NamedTuple):
 class Omitted(NamedTuple):
     """A body that is called less often than the one whose contexts it reads.  ``inputs``: what the
     first call that is missing would read; ``place``: the call before which it belongs;
-    ``microbatch``: which of the calls it is."""
+    ``microbatch``: which of the calls it is.
+
+    Example: ``Omitted(0, 1, 1, (5,), 3)``: backward body 1 of program 0 lacks its call for
+    microbatch 1, which would read slot 5 before call 3.
+    """
 
     program: int
     body: int
@@ -44,7 +52,11 @@ class Omitted(NamedTuple):
 
 
 def unwritten(plan: Plan) -> list[Unwritten]:
-    """Reads of values that nothing in the body has written, the first of each value."""
+    """Reads of values that nothing in the body has written, the first of each value.
+
+    Example: an ``add`` and a ``gelu`` that read value 64 are one, at the ``add``, which comes
+    first.
+    """
     reads: dict[tuple[int, int, int], Unwritten] = {}
     for p, program in enumerate(plan.programs):
         for b, body in enumerate(program.bodies):
@@ -64,7 +76,11 @@ def _given(body: Body) -> set[int]:
 
 
 def missing_writes(plan: Plan) -> Iterator[Candidate]:
-    """What nobody writes is made of a value that nobody reads, else of any other before it."""
+    """What nobody writes is made of a value that nobody reads, else of any other before it.
+
+    Example: "an all-reduce over ranks [0, 1] inserted after linear in `layers.0.feed_forward.w2`,
+    writing ...".
+    """
     gaps = unwritten(plan)
     for gap in gaps[:1]:
         site = gap.site
@@ -144,7 +160,10 @@ def _made(
 
 
 def omitted(plan: Plan) -> list[Omitted]:
-    """Backward bodies that are called less often than their forward body."""
+    """Backward bodies that are called less often than their forward body.
+
+    Example: a forward body called twice whose backward body is called once.
+    """
     result = []
     for p, program in enumerate(plan.programs):
         counts = Counter(call.body for call in program.calls)
@@ -192,7 +211,11 @@ def _place(program: Program, body: int) -> tuple[tuple[int, ...], int] | None:
 
 
 def missing_calls(plan: Plan) -> Iterator[Candidate]:
-    """A backward body called for every microbatch that its forward body was called for."""
+    """A backward body called for every microbatch that its forward body was called for.
+
+    Example: "the backward segment 269 called for microbatch 1 too on ranks [0], before its
+    gradients are reduced".
+    """
     for gap in omitted(plan)[:1]:
         program = plan.programs[gap.program]
         name = program.bodies[gap.body].name
@@ -207,7 +230,11 @@ def missing_calls(plan: Plan) -> Iterator[Candidate]:
 
 def missing_members(plan: Plan) -> Iterator[Candidate]:
     """A collective that some ranks of its group do not issue is issued by them, where the others
-    do, or by nobody."""
+    do, or by nobody.
+
+    Example: "the all-reduce over ranks [0, 1] inserted on ranks [1] too, after linear in
+    `layers.0.feed_forward.w2`".
+    """
     for p, program in enumerate(plan.programs):
         for site, op in sites(program, p):
             group = op.attrs.get("group")

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 class Selection:
     """How a mixture-of-experts gate chooses: the attributes of the uninterpreted choice.
 
+    Example: ``Selection(8, groups=8, topk_groups=4, group_score="top2")`` is the gate of
+    DeepSeek-V3: of 256 experts in 8 groups, 8 of the 4 groups whose two best scores add up to most.
+
     ``group_score`` is how a group of experts is ranked: by its "max", or by the sum of its two
     best ("top2").
     """

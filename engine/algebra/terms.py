@@ -139,6 +139,9 @@ _set = object.__setattr__
 class TermTable:
     """Makes terms and keeps one object per structure. Holds on to every term it made.
 
+    Example: with symbols x and y, ``table.add(x, 1, y, 2)`` is the term ``(+ x y 3)``, and the same
+    object each time that it is made.
+
     ``len(table)`` is the number of distinct terms. Terms of two tables do not mix: arithmetic
     between them raises ValueError.
     """

@@ -17,9 +17,12 @@ SUMS = ADDS | {"accumulate"}
 class Claim(NamedTuple):
     """One operator instance as the prover claims it.
 
-    ``kind``, ``name``, ``attrs``, ``backward``, ``over``: of its row; ``members``: programs that
-    take part; ``inputs``, ``outputs``: lineages (None: an absent gradient); ``extents``: of the
-    mesh coordinates that occur.
+    Example: ``Claim("op", "linear", {}, False, (), 1, (x, w), (y,), {"tp": 2})``, the linear
+    operator of the text in `engine.claims.text`: one program of two ranks along ``tp``.
+
+    ``kind``, ``name``, ``attrs``, ``backward``, ``over``: of its instance; ``members``: programs
+    that take part; ``inputs``, ``outputs``: lineages (None: an absent gradient); ``extents``: of
+    the mesh coordinates that occur.
     """
 
     kind: str

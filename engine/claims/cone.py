@@ -21,8 +21,14 @@ Cut: TypeAlias = int | frozenset[int]
 
 
 class Cone(NamedTuple):
-    """``opaque``: nodes whose entries are free symbols; ``opened``: nodes whose partial sums are
-    read addend by addend; ``defined``: all nodes whose definitions the claim reads."""
+    """Which nodes a claim takes as symbols, and whose definitions it reads.
+
+    Example: of "the all-reduce of partial ``n3 = einsum(n1, n2)`` is ``n3``", ``n1`` and ``n2`` are
+    opaque, and ``n3`` is opened and defined.
+
+    ``opaque``: nodes whose entries are free symbols; ``opened``: nodes whose partial sums are
+    read addend by addend; ``defined``: all nodes whose definitions the claim reads.
+    """
 
     opaque: frozenset[int]
     opened: frozenset[int]
@@ -30,12 +36,19 @@ class Cone(NamedTuple):
 
 
 def operands(nodes: NodeTable, number: int) -> tuple[Operand, ...]:
-    """How a multilinear definition (or a maximum, or a choice) reads its operands."""
+    """How a multilinear definition (or a maximum, or a choice) reads its operands.
+
+    Example: of ``einsum(n1[a:4, b:16], n2[c:8, b:16] -> a c)`` the operands ``n1[a:4, b:16]`` and
+    ``n2[c:8, b:16]``; of an input none.
+    """
     return nodes[number].definition.reads()
 
 
 def operand_nodes(nodes: NodeTable, number: int) -> tuple[int, ...]:
-    """The nodes that a definition reads."""
+    """The nodes that a definition reads.
+
+    Example: of ``exp(-1*n3)`` node 3; of a product of a node with itself that node twice.
+    """
     return nodes[number].definition.children()
 
 
@@ -48,6 +61,9 @@ def cone(
     widened: Cut = 0,
 ) -> Cone:
     """The cone of a claim; raises `Unsupported` if it is too large.
+
+    Example: the claim of ``y = linear(x, w)`` has the node of ``y`` as defined, and those of ``x``
+    and ``w`` as opaque, whatever they are made of; ``widened=1`` opens what these are defined as.
 
     ``adds``: the operator adds its inputs up, so that partial sums have to be opened.
     ``widened``: by how many definitions the cut is moved away from the inputs, or behind which
@@ -157,7 +173,11 @@ def _has_power(nodes: NodeTable, number: int) -> bool:
 
 
 def compares(nodes: NodeTable, here: Cone) -> bool:
-    """Whether a claim reads what compares positions."""
+    """Whether a claim reads a causal mask or order, which compare positions.
+
+    Example: a claim of masked attention scores reads ``causal mask``, that of a linear layer does
+    not.
+    """
     read = (nodes[number].definition for number in here.opaque | here.defined)
     return any(isinstance(definition, Comparison) for definition in read)
 
@@ -168,7 +188,10 @@ _POWERS: Final = frozenset({"div", "log", "pow", "reciprocal", "rsqrt", "sqrt"})
 
 def lawful(nodes: NodeTable, here: Cone, operator: str) -> bool:
     """Whether a claim may need the laws of `engine.ops.laws`: it reads a power, a logarithm, or an
-    exponential with a negative factor, which another may be the inverse of."""
+    exponential with a negative factor, which another may be the inverse of.
+
+    Example: a claim of the operator ``rsqrt`` may, one of ``linear`` over two inputs may not.
+    """
     read = (nodes[number].definition for number in here.opaque | here.defined)
     return (
         operator in _POWERS
@@ -186,7 +209,11 @@ def lawful(nodes: NodeTable, here: Cone, operator: str) -> bool:
 
 
 def exponentials(nodes: NodeTable, here: Cone) -> bool:
-    """Whether a claim reads several exponentials, which may be one's addends apart."""
+    """Whether a claim reads several exponentials, or one with a negative factor: that of a sum may
+    be the product of others.
+
+    Example: a claim that reads ``exp(n3)`` and ``exp(n4)`` does, and one that reads ``exp(-1*n3)``.
+    """
     read = (nodes[number].definition for number in here.opaque | here.defined)
     powers = [d for d in read if isinstance(d, Unary) and d.function == "exp"]
     return len(powers) > 1 or any(d.factor < 0 for d in powers)

@@ -44,7 +44,10 @@ Require: TypeAlias = Callable[[tuple[Any, ...], tuple[Any, ...]], None]
 
 
 def require_equal(left: tuple[Any, ...], right: tuple[Any, ...]) -> None:
-    """Raise `Asymmetric` unless integers or affine distances are equal."""
+    """Raise `Asymmetric` unless integers or affine distances are equal.
+
+    Example: (0, 8) and (0, 8) pass, (0, 8) and (0, 16) do not.
+    """
     if left != right:
         raise Asymmetric
 
@@ -146,8 +149,14 @@ def follow(
     zero: Any,
     require: Require = require_equal,
 ) -> bool:
-    """Whether all nodes move as wholes; each view comes with the distance that its n-th interval
-    moves (intervals of the dimensions, fixed intervals, parts).
+    """Whether every node moves by one vector in all views, also through the definitions that are
+    read.
+
+    Example: the columns of ``x`` and of ``w``, and the range of the partial sum of ``y = x wᵀ``,
+    which all begin 8 further on with each rank: one vector for each node, True.
+
+    Each view comes with the distance that its n-th interval moves (intervals of the dimensions,
+    fixed intervals, parts).
 
     ``require``: what is done where distances have to be equal; one that does not raise goes on.
     """
@@ -173,13 +182,19 @@ def follow(
 
 
 def starts(addend: Addend) -> list[Affine]:
-    """Where the intervals of a view begin, in the order of `follow`."""
+    """Where the intervals of a view begin, in the order of `follow`.
+
+    Example: of ``n3[a0[4], a1[8]] part #0[<8*tp> +8 of 16]`` 0, 0 and ``8*tp``.
+    """
     intervals = (*(a for dim in addend.view.dims for a in dim), *addend.view.fixed)
     return [a.start for a in intervals] + [p.start for p in addend.partials]
 
 
 def attribute_axes(value: Attr) -> set[str]:
-    """The coordinates that an attribute depends on."""
+    """The coordinates that an attribute depends on.
+
+    Example: of ``(<8*tp + 4>, 3)`` {"tp"}, of a number none.
+    """
     if isinstance(value, Affine):
         return set(value.axes)
     if isinstance(value, tuple):
@@ -188,7 +203,11 @@ def attribute_axes(value: Attr) -> set[str]:
 
 
 def is_even(nodes: NodeTable, here: Cone, lineages: Sequence[Lineage], axis: str) -> bool:
-    """Whether the claims along a coordinate are one claim, moved."""
+    """Whether the claims along a coordinate are one claim, moved.
+
+    Example: a linear layer of which rank ``tp`` has the columns ``<8*tp> +8 of 16`` of ``x`` and of
+    ``w`` is even along ``tp``; where every rank has the columns ``0 +8 of 16`` of ``w``, it is not.
+    """
     for number in here.defined:
         if any(f[3].coefficient(axis) for o in operands(nodes, number) for f in o.fixed):
             return False
@@ -208,8 +227,15 @@ def is_uniform(
     axis: str,
     step: int,
 ) -> bool:
-    """Whether what the members along a joined coordinate keep of dimension ``dim`` is one claim,
-    moved; ``claim``: (inputs, outputs); the next member's piece begins ``step`` further on."""
+    """Whether the claims of the members along a joined coordinate, the ranks of a scatter, are one
+    claim, moved.
+
+    Example: of a reduce-scatter of 4 rows to two ranks, rank ``tp`` keeps ``a0[<2*tp> +2 of 4]``:
+    one claim, 2 rows further on.
+
+    Each keeps a part of dimension ``dim``, and the next member's begins ``step`` further on;
+    ``claim``: (inputs, outputs).
+    """
     views = []
     for lineage in claim[0]:
         for addend in lineage.addends:
@@ -249,7 +275,11 @@ def is_translated(
     *,
     adds: bool,
 ) -> bool:
-    """Whether a claim is another one of the same form, moved; each is (inputs, outputs)."""
+    """Whether a claim is another one of the same form, moved; each is (inputs, outputs).
+
+    Example: the linear layer of rank 1, with the columns ``8 +8 of 16`` of ``x`` and ``w``, is that
+    of rank 0, with the columns ``0 +8 of 16``; with other columns of ``w`` it is not.
+    """
     views = []
     for a, b in zip((*mine[0], *mine[1]), (*other[0], *other[1]), strict=True):
         for addend, like in zip(a.addends, b.addends, strict=True):

@@ -23,7 +23,12 @@ from shardproof.engine.plan_files.text import attribute_text
 
 
 def claim_text(nodes: NodeTable, claim: Claim) -> str:
-    """A claim with the partial sums and the definitions that its lineages name, one in a line."""
+    """A claim with the partial sums and the definitions that its lineages name, one in a line.
+
+    Example: an all-reduce is ``all_reduce over (tp=2) of 1 with tp=2 {op="sum"}``, then a line for
+    each input (``in  [4, 8] = n3[a0[4], a1[8]] part #0[<8*tp> +8 of 16]``), output, sum and
+    definition.
+    """
     return "\n".join((*_lines(claim), *_definitions(nodes, claim))) + "\n"
 
 

@@ -39,6 +39,9 @@ Array = NDArray[Any]
 class ArrayInterpreter(ABC):
     """An `Interpreter` of `Weighted` arrays; subclasses know what an entry is.
 
+    Example: with ``extents={8: ((3, 5),)}`` a dimension of 8 positions that an operator makes has
+    two representatives, of 3 and of 5 positions.
+
     ``extents``: how a plain true size is represented (default: exactly); sizes taken from
     `shape` represent themselves.  ``positions``: (start, true size) -> the absolute positions of
     the representatives of a one-hot's classes or of a mask's queries and keys (``start`` 0);
@@ -214,7 +217,11 @@ class ArrayInterpreter(ABC):
 
 
 def require_equal(left: Dim, right: Dim, what: str) -> None:
-    """Raise `ShapeMismatch` for unequal sizes, `Unsupported` for unequal representations."""
+    """Raise `ShapeMismatch` for unequal sizes, `Unsupported` for unequal representations.
+
+    Example: ``((3, 5),)`` and ``((4,),)`` are of sizes 8 and 4; ``((3, 5),)`` and ``((4, 4),)`` are
+    one size, represented in two ways.
+    """
     if left == right:
         return
     if Extent(left) != Extent(right):
@@ -223,7 +230,10 @@ def require_equal(left: Dim, right: Dim, what: str) -> None:
 
 
 def require_equal_dims(x: Weighted, y: Weighted, but: int | None = None) -> None:
-    """`require_equal` for all dimensions, except possibly one."""
+    """`require_equal` for all dimensions, except possibly one.
+
+    Example: with ``but=0`` two vectors of 8, as ``((3, 5),)`` and as ``((4, 4),)``, pass.
+    """
     if len(x.dims) != len(y.dims):
         raise ShapeMismatch(f"tensors of shapes {list(x.shape)} and {list(y.shape)}")
     for i, (left, right) in enumerate(zip(x.dims, y.dims, strict=True)):
@@ -232,7 +242,10 @@ def require_equal_dims(x: Weighted, y: Weighted, but: int | None = None) -> None
 
 
 def aligned(array: Array, names: str, order: str) -> Array:
-    """The array with its axes in ``order``, of length 1 where ``names`` lacks them."""
+    """The array with its axes in ``order``, of length 1 where ``names`` lacks them.
+
+    Example: an array of shape (2, 3) with names "ab" in the order "bca" has shape (3, 1, 2).
+    """
     moved = array.transpose([names.index(name) for name in order if name in names])
     # The leading ellipsis keeps an array an array where it has no axes.
     return moved[(..., *(slice(None) if name in names else None for name in order))]

@@ -27,7 +27,10 @@ Dim = tuple[Factor, ...]
 
 class Joined(tuple[int, ...]):
     """A factor that is several dimensions one after the other, each with factors of its own: its
-    weights are theirs, but what one of them stands for need not be consecutive positions."""
+    weights are theirs, but what one of them stands for need not be consecutive positions.
+
+    Example: ``((2,),)`` and ``((1, 1),)`` one after the other: weights (2, 1, 1), four positions.
+    """
 
     parts: tuple[Dim, ...]
 
@@ -49,6 +52,8 @@ class Joined(tuple[int, ...]):
 class Extent(int):
     """The true size of a dimension, as an integer that remembers how it is represented.
 
+    Example: ``Extent(((2,), (1, 1)))`` is 4, and its ``dim`` is ``((2,), (1, 1))``.
+
     Operator code that broadcasts to ``reading.shape(x)[i]`` thereby broadcasts to the
     representatives of that very dimension; arithmetic gives plain integers.
     """
@@ -64,6 +69,9 @@ class Extent(int):
 @dataclass(frozen=True, eq=False)
 class Weighted:
     """An array of representatives and its dimensions, which are brought to normal form.
+
+    Example: ``Weighted(np.array([1.0, 2.0]), (((3, 5),),))``: 8 entries, three of 1 and five of 2;
+    their sum is 13.
 
     Raises `ValueError` unless the array has one entry per combination of representatives.
     """
@@ -83,7 +91,10 @@ class Weighted:
 
 
 def exact(data: NDArray[Any]) -> Weighted:
-    """The array with every position representing itself."""
+    """An array with every position representing itself.
+
+    Example: of an array of shape (2, 3) the dimensions ``((1, 1),)`` and ``((1, 1, 1),)``.
+    """
     return Weighted(data, tuple(unit(n) for n in data.shape))
 
 
@@ -96,22 +107,35 @@ def unit(size: int) -> Dim:
 
 
 def count(dim: Dim) -> int:
-    """The number of representatives."""
+    """The number of representatives of a dimension.
+
+    Example: ``((2,), (1, 1))`` has 2, which stand for 4 positions.
+    """
     return prod(len(factor) for factor in dim)
 
 
 def is_exact(dim: Dim) -> bool:
-    """Whether every position represents itself alone."""
+    """Whether every position of a dimension represents itself alone.
+
+    Example: ``((1, 1),)`` is, ``((2,), (1, 1))`` is not.
+    """
     return all(map(_is_unit, dim))
 
 
 def weights(dim: Dim) -> tuple[int, ...]:
-    """How many positions each representative stands for."""
+    """How many positions each representative of a dimension stands for.
+
+    Example: of ``((2, 3), (1, 1))`` (2, 2, 3, 3).
+    """
     return tuple(prod(combination) for combination in product(*dim))
 
 
 def normal(dim: Dim) -> Dim:
-    """The representation that equal dimensions share; raises `ValueError` for weights below 1."""
+    """The representation that equal dimensions share; raises `ValueError` for weights below 1.
+
+    Example: ``((1,), (1, 1), (1, 1, 1))`` is ``((1, 1, 1, 1, 1, 1),)``, and ``((2,), (3,))`` is
+    ``((6,),)``.
+    """
     if any(min(factor, default=1) < 1 for factor in dim):
         raise ValueError(f"weights below 1: {dim}")
     if not all(dim):
@@ -192,6 +216,9 @@ def _side_by_side(dims: Sequence[Dim]) -> Dim:
 def regroup(dims: Sequence[Dim], sizes: Sequence[int]) -> tuple[Dim, ...]:
     """The dimensions of a row-major reshape to true ``sizes``.
 
+    Example: ``((4, 4),)`` as [2, 4] is ``((1, 1),)`` and ``((4,),)``; ``((3, 5),)`` cannot be split
+    so.
+
     Raises `ShapeMismatch` if the number of elements changes, `Unsupported` where a
     representative would have to be cut.
     """
@@ -221,7 +248,9 @@ def regroup(dims: Sequence[Dim], sizes: Sequence[int]) -> tuple[Dim, ...]:
 
 
 def narrow(dim: Dim, start: int, size: int) -> tuple[Dim, slice]:
-    """Positions [start, start + size), and the representatives that they have.
+    """Positions [start, start + size) of a dimension, and the representatives that they have.
+
+    Example: positions [4, 6) of ``((4, 4),)`` are ``((2,),)``, of the representative at 1.
 
     Raises `ShapeMismatch` outside the dimension, `Unsupported` where the interval is neither one of
     the outermost factor nor inside one position of it.
@@ -271,7 +300,10 @@ def _narrow_joined(factor: Joined, start: int, size: int) -> tuple[Dim, slice]:
 
 
 def adjoin(dims: Sequence[Dim]) -> Dim:
-    """Dimensions one after the other."""
+    """Dimensions one after the other, as one dimension.
+
+    Example: ``((2, 2),)`` and ``((4,),)`` are ``((2, 2, 4),)``.
+    """
     try:
         return _adjoined(dims)
     except Unsupported:

@@ -54,8 +54,13 @@ TRUE_FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
 
 @dataclass(frozen=True)
 class FloatInterpreter(ArrayInterpreter):
-    """Entries are float64; masked ones are minus infinity.  Outside a function's domain the
-    result is IEEE's infinity or NaN, without a warning."""
+    """Tensors over float64, with the true functions.
+
+    Example: ``log`` of 0, -1 and 1 is -inf, NaN and 0.
+
+    Entries are float64; masked ones are minus infinity.  Outside a function's domain the
+    result is IEEE's infinity or NaN, without a warning.
+    """
 
     def _contract(
         self,

@@ -25,6 +25,8 @@ from shardproof.engine.ops.primitives import Selection
 class Masked:
     """Minus infinity, as far as a mask needs it; anything else with it raises `Unsupported`.
 
+    Example: ``MASKED + 1`` is ``MASKED``, and so is ``2 * MASKED``; ``-1 * MASKED`` is refused.
+
     It absorbs what is added to it and positive constant factors.
     """
 
@@ -66,7 +68,12 @@ Entry = Term | Masked
 
 @dataclass(frozen=True)
 class TermInterpreter(ArrayInterpreter):
-    """Entries are terms of ``table``, or `MASKED`.
+    """Tensors of terms, for the solvers.
+
+    Example: ``linear`` of [[x0, x1]] and [[w0, w1]] is [[x0 * w0 + x1 * w1]], and the maximum of x0
+    and x1, in either order, is ``max2(x0, x1)``.
+
+    Entries are terms of ``table``, or `MASKED`.
 
     Functions are uninterpreted: elementwise ones by name, "max<n>" of n distinct entries ordered
     by uid (a maximum of maxima is the maximum of all), "is" of an id and an absolute position,

@@ -16,10 +16,12 @@ from shardproof.engine.lineage.lineage import ABSOLUTE
 
 
 class Block(NamedTuple):
-    """Several blocks of one axis hold together: each takes whole periods of those of smaller
-    ``extent``.  `ABSOLUTE`: the axis has no end, and the block is positions of it.
+    """The positions of an axis that are left: those in [start, start + size) modulo ``extent``.
 
     Example: ``Block(0, 0, 3, 4)`` leaves the first three of every four positions of axis 0.
+
+    Several blocks of one axis hold together: each takes whole periods of those of smaller
+    ``extent``.  `ABSOLUTE`: the axis has no end, and the block is positions of it.
     """
 
     axis: int
@@ -29,9 +31,14 @@ class Block(NamedTuple):
 
 
 class Digit(NamedTuple):
-    """Positions of a block's axis and of the axis that it is of: ``size`` of them, at strides
-    ``inner`` and ``outer``, that begin ``start`` further on in the latter, which has ``extent``
-    there (`ABSOLUTE`: no end)."""
+    """A digit of the positions of an axis of which blocks are left.
+
+    Example: of an axis of 16 positions of which the first three of every four are left, ``Digit(3,
+    4, 4, 0, 4)`` is which of the fours: 3 apart in the block, 4 apart on the axis.
+
+    ``size`` positions of what is left and of all of the axis, at strides ``inner`` and ``outer``,
+    that begin ``start`` further on in the latter, which has ``extent`` there (`ABSOLUTE`: no end).
+    """
 
     inner: int
     outer: int
@@ -41,7 +48,10 @@ class Digit(NamedTuple):
 
 
 def of_axis(blocks: Iterable[Block], axis: int) -> list[Block]:
-    """The blocks of one axis, innermost first."""
+    """The blocks of one axis, innermost first.
+
+    Example: the block [512, 768) of every 1,024 positions comes before [0, 2,048) of 3,072.
+    """
     return sorted((b for b in blocks if b.axis == axis), key=lambda b: b.extent or 1 << 62)
 
 

@@ -24,7 +24,12 @@ from shardproof.engine.lineage.views import Misaligned, narrow, regroup
 
 def cut_up(addend: Addend, shape: Shape, dim: int, start: Affine, size: int) -> list[Addend]:
     """`cut`, as several addends side by side where the positions are no one view: the rest of a
-    row, whole rows, the beginning of another one."""
+    row, whole rows, the beginning of another one.
+
+    Example: of a weight of 16 rows of 8, laid flat, the 88 positions from 12 on are half of row 1
+    (``in 0[0 +4 of 88]``), rows 2 to 11 (``in 0[4 +80 of 88]``) and half of row 12 (``in 0[84 +4 of
+    88]``).
+    """
     try:
         piece = cut(addend, shape, dim, start, size)
         return [] if piece is None else [piece]
@@ -68,7 +73,11 @@ def _runs(dim: Dim, start: int, size: int) -> list[tuple[int, int]]:
 
 def moved_apart(addend: Addend, shape: Shape, target: Shape) -> list[Addend]:
     """`reshaped_addend`, as several addends side by side where what lies in one interval of a flat
-    tensor lies in several of its rows; raises `Misaligned` where it is none."""
+    tensor lies in several of its rows; raises `Misaligned` where it is none.
+
+    Example: ``n5[a0[12]] in 0[4 +12 of 24]``, reshaped to [3, 8], is the second half of row 0, ``in
+    0[0 +1 of 3], 1[4 +4 of 8]``, beside all of row 1, ``in 0[1 +1 of 3]``.
+    """
     try:
         return [reshaped_addend(addend, shape, target)]
     except Misaligned:

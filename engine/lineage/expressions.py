@@ -31,7 +31,11 @@ Renaming: TypeAlias = Callable[[int], int]
 
 class Operand(NamedTuple):
     """How a node's definition reads another node: intervals (axis, stride, extent, label), and
-    positions (axis, stride, extent, start) that are fixed."""
+    positions (axis, stride, extent, start) that are fixed.
+
+    Example: ``n5[a0/4=a:2, a1=<2*tp + 1> of 8]``: every fourth position of axis 0, two of them, is
+    label ``a``; of axis 1 one position is read.
+    """
 
     node: int
     intervals: tuple[tuple[int, int, int, int], ...]
@@ -99,7 +103,10 @@ class _Definition:
 
 @dataclass(frozen=True, slots=True)
 class Input(_Definition):
-    """A parameter, buffer, batch tensor or loss gradient of the plan."""
+    """A parameter, buffer, batch tensor or loss gradient of the plan.
+
+    Example: ``Input("layers.0.wq")``, written ``input 'layers.0.wq'``.
+    """
 
     kind: ClassVar[Literal["input"]] = "input"
     name: str
@@ -110,7 +117,10 @@ class Input(_Definition):
 
 @dataclass(frozen=True, slots=True)
 class One(_Definition):
-    """The constant 1."""
+    """The constant 1.
+
+    Example: node 0 of every table, written ``n0: [] = 1``.
+    """
 
     kind: ClassVar[Literal["one"]] = "one"
 
@@ -120,7 +130,10 @@ class One(_Definition):
 
 @dataclass(frozen=True, slots=True)
 class Constant(_Definition):
-    """A table of `engine.ops.primitives.CONSTANTS`."""
+    """A table of `engine.ops.primitives.CONSTANTS`.
+
+    Example: ``constant complex_product``, with which two complex numbers, as pairs, are multiplied.
+    """
 
     kind: ClassVar[Literal["constant"]] = "constant"
     name: str
@@ -132,7 +145,10 @@ class Constant(_Definition):
 @dataclass(frozen=True, slots=True)
 class Causal(_Definition):
     """The causal mask, axes (query, key) of absolute positions: 0, or minus infinity where the key
-    comes after the query."""
+    comes after the query.
+
+    Example: at (2, 1) 0, at (1, 2) minus infinity.
+    """
 
     kind: ClassVar[Literal["causal"]] = "causal"
 
@@ -143,7 +159,10 @@ class Causal(_Definition):
 @dataclass(frozen=True, slots=True)
 class Order(_Definition):
     """The causal mask as numbers, over the same axes: 1, or 0 where the key comes after the
-    query."""
+    query.
+
+    Example: at (2, 1) 1, at (1, 2) 0.
+    """
 
     kind: ClassVar[Literal["order"]] = "order"
 
@@ -153,7 +172,10 @@ class Order(_Definition):
 
 @dataclass(frozen=True, slots=True)
 class Einsum(_Definition):
-    """The product of operands: axis i is label ``outputs[i]``, all other labels are summed."""
+    """The product of operands: axis i is label ``outputs[i]``, all other labels are summed.
+
+    Example: ``einsum(n3[a:4, b:8], n4[b:8] -> a)``, a matrix times a vector.
+    """
 
     kind: ClassVar[Literal["einsum"]] = "einsum"
     operands: tuple[Operand, ...]
@@ -173,7 +195,11 @@ class Einsum(_Definition):
 
 @dataclass(frozen=True, slots=True)
 class Combine(_Definition):
-    """The sum of broadcast operands, each times its factor; no label is summed."""
+    """The sum of broadcast operands, each times its factor; no label is summed.
+
+    Example: ``sum(n3[a:4, b:8], -1/2*n4[b:8] -> a b)``: from every row half of a vector is
+    subtracted.
+    """
 
     kind: ClassVar[Literal["combine"]] = "combine"
     factors: tuple[Fraction, ...]
@@ -197,7 +223,10 @@ class Combine(_Definition):
 @dataclass(frozen=True, slots=True)
 class Most(_Definition):
     """The maximum, entry by entry, of broadcast operands, each times its factor; no label is
-    summed."""
+    summed.
+
+    Example: ``most(-2*n3[a:4, b:8], n4[b:8] -> a b)``.
+    """
 
     kind: ClassVar[Literal["most"]] = "most"
     factors: tuple[Fraction, ...]
@@ -220,7 +249,10 @@ class Most(_Definition):
 
 @dataclass(frozen=True, slots=True)
 class Unary(_Definition):
-    """A function of ``factor`` times a node, entry by entry."""
+    """A function of ``factor`` times a node, entry by entry.
+
+    Example: ``exp(-1*n7)``.
+    """
 
     kind: ClassVar[Literal["unary"]] = "unary"
     function: str
@@ -241,7 +273,10 @@ class Unary(_Definition):
 
 @dataclass(frozen=True, slots=True)
 class Amax(_Definition):
-    """The maximum of ``sign`` times an operand over the labels that are not ``outputs``."""
+    """The maximum of ``sign`` times an operand over the labels that are not ``outputs``.
+
+    Example: ``max(n3[a:4, b:8] -> a)``, the largest entry of every row.
+    """
 
     kind: ClassVar[Literal["amax"]] = "amax"
     sign: int
@@ -262,7 +297,10 @@ class Amax(_Definition):
 
 @dataclass(frozen=True, slots=True)
 class Restrict(_Definition):
-    """A node without what is outside of blocks of its axes."""
+    """A node without what is outside of blocks of its axes.
+
+    Example: ``n3 where a1[0 +6 of 8]``, without the last two columns of 8.
+    """
 
     kind: ClassVar[Literal["block"]] = "block"
     node: int
@@ -286,7 +324,11 @@ class Restrict(_Definition):
 
 @dataclass(frozen=True, slots=True)
 class Onehot(_Definition):
-    """The classes that ``factor`` times a node names: the node's axes, then the class."""
+    """The classes that ``factor`` times a node names: the node's axes, then the class.
+
+    Example: ``onehot(n7)`` of ids [4] has axes [4, classes], a 1 at the class of each id and else
+    0.
+    """
 
     kind: ClassVar[Literal["onehot"]] = "onehot"
     factor: Fraction
@@ -307,7 +349,11 @@ class Onehot(_Definition):
 @dataclass(frozen=True, slots=True)
 class Select(_Definition):
     """The choice among the entries of ``factor`` times an operand along the label ``row``: its
-    other axes, then the position among the chosen."""
+    other axes, then the position among the chosen.
+
+    Example: of scores [4, 8] with ``Selection(2)``, along ``b``: for each of 4 tokens its 2
+    experts.
+    """
 
     kind: ClassVar[Literal["select"]] = "select"
     factor: Fraction
@@ -332,7 +378,10 @@ class Select(_Definition):
 
 @dataclass(frozen=True, slots=True)
 class Concatenated(_Definition):
-    """Local tensors concatenated along ``dim``; axes are the local dimensions."""
+    """Local tensors concatenated along ``dim``; axes are the local dimensions.
+
+    Example: ``stack(n6[a0[4]], n7[a0[4]] along 0)``, 8 positions.
+    """
 
     kind: ClassVar[Literal["stack"]] = "stack"
     dim: int
@@ -344,7 +393,10 @@ class Concatenated(_Definition):
 
 @dataclass(frozen=True, slots=True)
 class Opaque(_Definition):
-    """A local tensor, the sum of ``addends``, taken as it is; axes are the local dimensions."""
+    """A local tensor, the sum of ``addends``, taken as it is; axes are the local dimensions.
+
+    Example: ``piece(n6[a0[4]] + n7[a0[4]])``.
+    """
 
     kind: ClassVar[Literal["piece"]] = "piece"
     addends: tuple[Addend, ...]
@@ -355,7 +407,10 @@ class Opaque(_Definition):
 
 @dataclass(frozen=True, slots=True)
 class Maximum(_Definition):
-    """The maximum, entry by entry, of local tensors."""
+    """The maximum, entry by entry, of local tensors.
+
+    Example: ``maximum(n6[a0[4]], n7[a0[4]])``.
+    """
 
     kind: ClassVar[Literal["maximum"]] = "maximum"
     addends: tuple[Addend, ...]
@@ -367,7 +422,10 @@ class Maximum(_Definition):
 @dataclass(frozen=True, slots=True)
 class AcrossRanks(_Definition):
     """The sum or the maximum (``reduction``: "sum", "max") of a local tensor over the ``extent``
-    ranks along a mesh axis."""
+    ranks along a mesh axis.
+
+    Example: ``sum of n7 over tp=4``.
+    """
 
     kind: ClassVar[Literal["over"]] = "over"
     axis: str
@@ -381,7 +439,10 @@ class AcrossRanks(_Definition):
 
 @dataclass(frozen=True, slots=True)
 class AtCoordinate(_Definition):
-    """The value of a node at one coordinate of a mesh axis."""
+    """The value of a node at one coordinate of a mesh axis.
+
+    Example: ``n7 at tp=1``.
+    """
 
     kind: ClassVar[Literal["at"]] = "at"
     axis: str

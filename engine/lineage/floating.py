@@ -7,6 +7,8 @@ on where it was put.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.lineage.lineage import BROADCAST, Dim, StridedInterval, View
 from shardproof.engine.lineage.views import is_block, merge, split
@@ -21,17 +23,42 @@ def is_floating(interval: StridedInterval) -> bool:
 
 
 def floating(view: View) -> tuple[tuple[Dim, ...], tuple[StridedInterval, ...]]:
-    """The dimensions of a view without positions of one of many, and these."""
+    """The dimensions of a view without single positions (one of many), and these positions.
+
+    Example: of ``[a0[<tp> +1 of 8] x a1[64], a2[8]]`` the dimensions ``a1[64]`` and ``a2[8]``, and
+    the position ``a0[<tp> +1 of 8]``.
+    """
     dims = tuple(tuple(a for a in dim if a.size != 1) for dim in view.dims)
     single = [a for dim in view.dims for a in dim if is_floating(a)]
     return dims, (*single, *view.fixed)
 
 
+def picked(view: View, dims: Sequence[int]) -> View:
+    """The same view, where a position of one of many that was cut out of a dimension is in none.
+
+    Example: of ``[a1[4], a0[2 +1 of 3] x a2[5]]`` the second dimension runs along ``a2[5]``, at
+    ``a0[2 +1 of 3]``: the third of three blocks of five.  ``a0[<tp> +1 of 3]`` stays, which is a
+    rank's part of what others have the rest of.
+    """
+    result = list(view.dims)
+    out: list[StridedInterval] = []
+    for i in dims:
+        own = [a for a in result[i] if is_floating(a) and not a.start.terms]
+        if own and any(a.size > 1 for a in result[i]):
+            result[i] = tuple(a for a in result[i] if a not in own)
+            out += own
+    return View(tuple(result), (*out, *view.fixed)) if out else view
+
+
 def within(
     interval: StridedInterval, outer: StridedInterval
 ) -> tuple[StridedInterval, StridedInterval, Affine] | None:
-    """An interval as (which of as many blocks as ``outer`` is one of, where inside, how far that
-    begins from where ``outer`` says); None if its axis has no such blocks."""
+    """An interval as (which of as many blocks as ``outer`` is one of, where inside of that block,
+    how far it begins from where ``outer`` says); None if its axis has no such blocks.
+
+    Example: ``a0[12 +4 of 16]`` in ``a0/8[1 +1 of 2]`` is that half, ``a0[4 +4 of 8]`` inside of
+    it, and 4 further on than it.
+    """
     if interval.extent <= 0 or outer.extent <= 1 or interval.extent % outer.extent:
         return None
     inner = interval.extent // outer.extent
@@ -43,7 +70,11 @@ def within(
 
 
 def settled(view: View) -> View:
-    """A view in the form that all views of the same view share."""
+    """The form of a view that does not depend on where single positions were put.
+
+    Example: ``[a0[<tp> +1 of 8] x a1[64]]`` is ``[a1[64]] at a0[<tp> +1 of 8]``, and ``[a0[<8*tp>
+    +8 of 16]]`` is ``[a0[8]] at a0/8[<tp> +1 of 2]``.
+    """
     dims, single = floating(view)
     pool = list(single)
     result: list[Dim] = []
@@ -60,8 +91,11 @@ def settled(view: View) -> View:
 
 
 def sunk(view: View) -> View:
-    """The same view, where a position just outside of what a dimension runs along is in it: an
-    interval in place of all of a digit and one position of the digit outside."""
+    """The same view, where all of a digit beside one position of the next digit outside of it is
+    one interval.
+
+    Example: ``[a0[8]] at a0/8[1 +1 of 2]`` is ``[a0[8 +8 of 16]]``.
+    """
     dims, single = floating(view)
     pool = list(single)
     result = []

@@ -124,9 +124,11 @@ class Place(NamedTuple):
 
 
 class Addend(NamedTuple):
-    """``view`` is of the positions that ``places`` leave: all, if there are none.
+    """A term of a lineage: ``factor`` times a view of a node, or of part of the node's sum.
 
     Example: ``1/2*n5[a0[16]] part #3[0 +8 of 16]`` is half of node 5, of which half is summed.
+
+    ``view`` is of the positions that ``places`` leave: all, if there are none.
     """
 
     factor: Fraction
@@ -144,6 +146,9 @@ class Addend(NamedTuple):
 
 class Lineage(NamedTuple):
     """A local tensor of ``shape`` as a sum of addends (none: all zero).
+
+    Example: ``[4, 8] = n3[a0[4], a1[8]] part #0[<8*tp> +8 of 16]``: what rank ``tp`` has of a
+    row-parallel linear layer before the all-reduce.
 
     More than one addend at one position only while at least one of them is partial: a complete sum
     is a node.  A concatenation of different values is a sum of addends that lie side by side.

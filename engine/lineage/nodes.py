@@ -26,9 +26,16 @@ from shardproof.engine.lineage.expressions import (
 
 
 class Reduction(NamedTuple):
-    """What is partial.  ``kind``: "sum" or "max": the reduction of ``node`` over its definition's
+    """What a value is partial in: the sum or the maximum that a node is, or that of one of its
+    operands.
+
+    Example: ``Reduction("sum", 3, 1)``, ``sum over b in n3``: of a matrix product ``n3 =
+    einsum(n1[a:4, b:16], n2[c:8, b:16] -> a c)`` the sum over ``b``.
+
+    ``kind``: "sum" or "max": the reduction of ``node`` over its definition's
     label ``where``; "via": ``node`` is linear in its operand ``where``, which is partial in
-    ``inner``."""
+    ``inner``.
+    """
 
     kind: str
     node: int
@@ -43,7 +50,10 @@ class Reduction(NamedTuple):
 
 class Node(NamedTuple):
     """A reference node: its definition, the extents of its axes, and the mesh coordinates that its
-    value depends on (none for a single-device value)."""
+    value depends on (none for a single-device value).
+
+    Example: ``[4, 8] = einsum(n1[a:4, b:16], n2[c:8, b:16] -> a c)``.
+    """
 
     definition: Expression
     extents: tuple[int, ...]
@@ -62,7 +72,11 @@ class Node(NamedTuple):
 
 
 class NodeTable:
-    """Hash-consed nodes and reductions, numbered in order of creation (operands first)."""
+    """Hash-consed nodes and reductions, numbered in order of creation (operands first).
+
+    Example: in a new table node 0 is the constant 1, and ``define(Input("x"), (4, 16))`` is 1, also
+    when it is defined again.
+    """
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []

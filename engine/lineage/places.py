@@ -28,18 +28,27 @@ MOST_REGIONS = 256
 
 
 def of_dim(addend: Addend, dim: int) -> tuple[Place, ...]:
-    """The places of an addend along one dimension, innermost first."""
+    """The places of an addend along one dimension, innermost first.
+
+    Example: of ``n5[a0[8], a1[8]] in 0[8 +8 of 16]`` along dimension 0 that place, along 1 none.
+    """
     return tuple(p for p in addend.places if p.dim == dim)
 
 
 def normal(places: Iterable[Place]) -> tuple[Place, ...]:
-    """Places in order, without those that leave everything."""
+    """Places in order of dimension and extent, without those that leave everything.
+
+    Example: of ``1[0 +8 of 8]`` and ``0[8 +8 of 16]`` the latter alone.
+    """
     return tuple(sorted((p for p in places if p.size != p.extent), key=lambda p: (p.dim, p.extent)))
 
 
 def collapsed(addend: Addend) -> Addend:
     """An addend whose places of one dimension, inside one another, are one where they are one
-    interval: the first half of the second half is the third quarter."""
+    interval: the first half of the second half is the third quarter.
+
+    Example: ``n5[a0[4]] in 0[4 +4 of 8], 0[8 +8 of 16]`` is ``n5[a0[4]] in 0[12 +4 of 16]``.
+    """
     merged: list[Place] = []
     for place in addend.places:
         inner = merged[-1] if merged and merged[-1].dim == place.dim else None
@@ -135,7 +144,11 @@ def _blocks(shape: Shape, target: Shape) -> list[tuple[int, int]]:
 
 def split(addend: Addend, dim: int, sizes: Shape) -> Addend:
     """An addend of a tensor of which one dimension is split into several; raises `Misaligned` as
-    `reshaped_addend` does."""
+    `reshaped_addend` does.
+
+    Example: ``n5[a0[8]] in 0[0 +8 of 16]``, its 16 positions split into 4 by 4, is ``n5[a0/4[2],
+    a0[4]] in 0[0 +2 of 4]``.
+    """
     if len(sizes) == 1:
         return addend
     flat = (prod(sizes),)
@@ -153,7 +166,10 @@ def split(addend: Addend, dim: int, sizes: Shape) -> Addend:
 
 
 def unsplit(addend: Addend, dim: int, sizes: Shape) -> Addend:
-    """The inverse of `split`: of a tensor whose dimensions from ``dim`` on have these sizes."""
+    """The inverse of `split`: of a tensor whose dimensions from ``dim`` on have these sizes.
+
+    Example: ``n5[a0/4[2], a0[4]] in 0[0 +2 of 4]`` of 4 by 4 is ``n5[a0[8]] in 0[0 +8 of 16]``.
+    """
     if len(sizes) == 1:
         return addend
     count, grown = len(sizes), len(sizes) - 1
@@ -194,7 +210,11 @@ def _placed(start: int, size: int, extent: int, shape: Shape) -> list[Place]:
 
 def radix(addends: Iterable[Addend], dim: int, size: int) -> Shape:
     """A dimension split so that every place of it is an interval of one of the parts, outermost
-    first; raises `Misaligned` where that cannot be."""
+    first; raises `Misaligned` where that cannot be.
+
+    Example: 16 positions with ``n5[a0[8]] in 0[2 +2 of 4]`` are 4 by 4; in the inner four it is in
+    [2, 4).
+    """
     return split_at((p.extent for t in addends for p in of_dim(t, dim)), size)
 
 
@@ -224,7 +244,11 @@ def cuts(addends: Iterable[Addend], dim: int, size: int) -> list[int]:
 
 def clipped(addend: Addend, dim: int, start: int, size: int, whole: int) -> Addend | None:
     """Positions [start, start + size) of a dimension of ``whole`` in which an addend has one place
-    at most; None where it is zero there.  Raises `Misaligned` where they are no view."""
+    at most; None where it is zero there.  Raises `Misaligned` where they are no view.
+
+    Example: of ``n5[a0[8]] in 0[0 +8 of 16]`` positions [4, 12) are ``n5[a0[4 +4 of 8]] in 0[0 +4
+    of 8]``; in [8, 16) it is zero.
+    """
     own = of_dim(addend, dim)
     first, stop = (own[0].start, own[0].start + own[0].size) if own else (0, whole)
     if len(own) > 1 or any(p.extent != whole for p in own):
@@ -421,7 +445,10 @@ def _positions(dim: Dim) -> int:
 
 
 def has_places(*lineages: Lineage) -> bool:
-    """Whether any addend lies in part of a dimension only."""
+    """Whether any addend lies in part of a dimension only.
+
+    Example: ``[16] = n5[a0[8]] in 0[0 +8 of 16]`` has one, ``[8] = n5[a0[8]]`` has none.
+    """
     for x in lineages:
         for addend in x.addends:
             if addend.places:

@@ -42,7 +42,11 @@ def collect(addends: Sequence[Addend]) -> list[Addend]:
 
 
 def root_kinds(nodes: NodeTable, partials: Sequence[PartialRange]) -> set[str]:
-    """Whether parts are of sums or of maxima."""
+    """Whether partial ranges are of sums or of maxima, perhaps inside of an operand.
+
+    Example: of ``#0[<8*tp> +8 of 16]``, where #0 is ``sum over b in n3``, {"sum"}; so it is of a
+    reduction that is #0 in an operand of another node.
+    """
     kinds = set()
     for partial in partials:
         reduction = nodes.reductions[partial.reduction]
@@ -57,6 +61,9 @@ def merge_partials(
 ) -> list[Addend]:
     """Join partial sums (``add``) or maxima of one view over disjoint intervals; sums of partial
     maxima, and maxima of partial sums, are left apart.
+
+    Example: ``n3[a0[4]] part #0[0 +8 of 16]`` and ``n3[a0[4]] part #0[8 +8 of 16]`` are
+    ``n3[a0[4]]``.
 
     Terms are grouped by everything but the interval of one part; within a group every interval
     must occur equally often (``add``: that count multiplies the factor; a maximum ignores it).
@@ -128,6 +135,9 @@ def addend_over_axis(
     nodes: NodeTable, addend: Addend, axis: str, extent: int, kind: str, mesh: Mapping[str, int]
 ) -> Addend:
     """The sum (``kind`` "max": maximum) of a family of views along one mesh axis, as one view.
+
+    Example: ``n3[a0[4]] part #0[<8*tp> +8 of 16]`` over two ranks along ``tp`` is ``n3[a0[4]]``,
+    and ``n3[a0[4]]`` (complete on each) is ``2*n3[a0[4]]``.
 
     Raises `Misaligned` if the views differ in anything but the interval of one partial sum, or if
     those intervals overlap or are no digit of a position.  ``mesh``: extents of the coordinates.

@@ -63,6 +63,9 @@ class SmallInterpreter(TermInterpreter):
     """Terms of an obligation: positions follow from multiplicities, and a choice reads the
     represented entries of its row.
 
+    Example: a linear layer of 8 inputs, kept at two of them of which the second one stands for 7,
+    has the entry ``7 * (1/7 * v0 * v4 + v1 * v5)``.
+
     ``masks``: positions are compared by a mask. Then one that stands for others is counted as the
     mask has it: what is summed has to differ from position to position, so that nothing is a count.
     ``laws``: functions are read with the laws of `engine.ops.laws`.
@@ -182,7 +185,13 @@ def _core(term: Term) -> Term:
 
 
 class Meaning:
-    """Entries of lineages as terms; see the module."""
+    """Entries of lineages as terms; see the module.
+
+    Example: of ``n3 = einsum(n1[a:4, b:16], n2[c:8, b:16] -> a c)``, with n1 and n2 opaque, the
+    entry at (0, 0) is a sum of products of symbols for n1[0, b] and n2[0, b].
+
+    Entries of lineages as terms; see the module.
+    """
 
     def __init__(
         self,

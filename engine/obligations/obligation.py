@@ -57,9 +57,13 @@ SCATTERS: Mapping[str, str] = {
 
 
 class Obligation(NamedTuple):
-    """Equalities that have to hold for all values of the symbols.  ``applications``: what the
-    operator takes functions of that are undefined somewhere, as applications; laws may leave none
-    of them in the equalities."""
+    """What a claim says at small size: equalities that have to hold for all values of the symbols.
+    ``applications``: what the operator takes functions of that are undefined somewhere, as
+    applications; laws may leave none of them in the equalities.
+
+    Example: of a linear layer, ``v0 * v4 + v1 * v5 == v4 * v0 + v5 * v1`` and so on, an equality
+    for each represented entry, where ``symbols`` says that v0 is n3[0, 0].
+    """
 
     goals: tuple[tuple[Term, Term], ...]
     symbols: dict[str, tuple[object, ...]]
@@ -68,7 +72,10 @@ class Obligation(NamedTuple):
 
 def boundaries(claim: Claim) -> list[tuple[int, int]]:
     """Where the operator of a claim cuts or joins local dimensions: (size, place).  Slices of one
-    size are cut alike, wherever they are, so that they share a template."""
+    size are cut alike, wherever they are, so that they share a template.
+
+    Example: of a reduce-scatter of 8 rows to 4 ranks (8, 2), (8, 4) and (8, 6).
+    """
     given = [x for x in claim.inputs if x is not None]
     if claim.kind == "slice" or claim.name in ("slice", "concat"):
         kind = "slice" if claim.name == "slice" else "concat"
@@ -112,6 +119,9 @@ MOST_MEMBERS = 1024
 def build(nodes: NodeTable, claim: Claim, widened: Cut = 0, more: int = 0) -> Obligation:
     """The obligation of a claim; raises `Unsupported` where it cannot be stated at small size,
     `ShapeMismatch` if the operator does not take the inputs.
+
+    Example: of the linear layer of rank ``tp``, with the columns ``<8*tp> +8 of 16`` of ``x`` and
+    ``w``, four equalities: two rows of ``x`` by two of ``w``, at rank 1.
 
     ``widened``: see `engine.claims.cone.cone`; ``more``: representatives of each piece of an axis
     beyond the fewest that are enough.
@@ -215,6 +225,9 @@ def _goals(meaning: Meaning, claim: Claim, applications: set[Term]) -> list[tupl
 def points(nodes: NodeTable, claim: Claim, here: Cone) -> list[dict[str, int]]:
     """The members of a family at which its claim is stated.
 
+    Example: of a linear layer whose columns all begin at ``8*tp``, ``[{}]``: the usual member.
+    Where those of ``w`` begin at 0 on every rank, ``[{"tp": 0}, {"tp": 1}]``.
+
     One is enough along a coordinate on which the members are one claim, moved; of what is
     scattered, the second, the first and the last are stated even then. Otherwise all are stated.
     Raises `Unsupported` for more than `MOST_MEMBERS` of them.
@@ -260,7 +273,10 @@ def _scatters_evenly(nodes: NodeTable, claim: Claim, here: Cone) -> bool:
 
 
 def every(axes: Sequence[str], extents: Mapping[str, int]) -> list[dict[str, int]]:
-    """All members along some coordinates; raises `Unsupported` for too many."""
+    """All members along some coordinates; raises `Unsupported` for too many.
+
+    Example: along dp and tp of 2 each four members, ``{"dp": 0, "tp": 0}`` first.
+    """
     if prod(extents[axis] for axis in axes) > MOST_MEMBERS:
         raise Unsupported(f"a family of more than {MOST_MEMBERS} members that differ")
     places = product(*(range(extents[axis]) for axis in axes))
@@ -268,7 +284,10 @@ def every(axes: Sequence[str], extents: Mapping[str, int]) -> list[dict[str, int
 
 
 def mentioned(lineage: Lineage) -> set[str]:
-    """The mesh coordinates that a lineage mentions."""
+    """The mesh coordinates that a lineage mentions.
+
+    Example: ``n3[a0[4], a1[8]] part #0[<8*tp> +8 of 16]`` mentions ``tp``.
+    """
     axes: set[str] = set()
     for view in lineage.addends:
         for interval in (*(a for d in view.view.dims for a in d), *view.view.fixed):

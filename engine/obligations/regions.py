@@ -44,7 +44,11 @@ def side_by_side(
     tensor: Callable[[Lineage], Weighted],
     zero: Term,
 ) -> Weighted:
-    """The local tensor of a lineage whose addends have places.
+    """The local tensor of a lineage whose addends lie in parts of its dimensions, put together from
+    regions.
+
+    Example: ``[16] = n5[a0[8]] in 0[0 +8 of 16] + n6[a0[8]] in 0[8 +8 of 16]`` is two regions, the
+    representatives of n5 and those of n6.
 
     ``like``: how what is zero is represented, if that can be; ``tensor``: of a lineage without
     places.  Raises `Unsupported` where these are no regions, or where what lies in a region is

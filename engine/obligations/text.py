@@ -19,7 +19,10 @@ from shardproof.engine.obligations.obligation import Obligation
 
 
 def obligation_text(obligation: Obligation) -> str:
-    """An obligation, a line for each symbol, shared term and goal."""
+    """An obligation, a line for each symbol, shared term and goal.
+
+    Example: the lines ``v0 = n1[0, 0]`` and ``t0 + 3 * t0 == 4 * t0`` of the module's text.
+    """
     return "\n".join(_lines(obligation)) + "\n"
 
 

@@ -70,7 +70,10 @@ def _multiref(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
 
 
 def broadcast(r: R, x: Any, y: Any) -> tuple[Any, Any]:
-    """Both operands at their common shape, by NumPy's rules."""
+    """Both operands at their common shape, by NumPy's rules.
+
+    Example: of shapes (2, 1) and (3,) both at (2, 3).
+    """
     a, b = r.shape(x), r.shape(y)
     rank = max(len(a), len(b))
     padded = [(1,) * (rank - len(s)) + s for s in (a, b)]

@@ -20,7 +20,13 @@ from shardproof.engine.plan.ir import Attr
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """``instead``: the attribute that may hold a constant in its place."""
+    """One operand of an operator, as its declaration has it.
+
+    Example: ``bias?`` is ``Operand("bias", optional=True)``, ``y|other``
+    ``Operand("y", instead="other")``.
+
+    ``instead``: the attribute that may hold a constant in its place.
+    """
 
     name: str
     optional: bool = False
@@ -30,7 +36,13 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """``kind``: one of `KINDS`; ``values``: the permitted texts, of a text."""
+    """One attribute of an operator, as its declaration has it.
+
+    Example: ``score_func:sigmoid/softmax`` is ``Attribute("score_func", "text", values=("sigmoid",
+    "softmax"))``.
+
+    ``kind``: one of `KINDS`; ``values``: the permitted texts, of a text.
+    """
 
     name: str
     kind: str
@@ -92,7 +104,11 @@ def operands_of(text: str) -> tuple[Operand, ...]:
 
 
 def attributes_of(text: str) -> tuple[Attribute, ...]:
-    """The attributes that a declaration lists; raises `ValueError` for a kind that there is not."""
+    """The attributes that a declaration lists; raises `ValueError` for a kind that there is not.
+
+    Example: ``dim:integers?`` is one attribute, which may be left out; ``dim:intger`` is of no
+    kind.
+    """
     listed = []
     for word in text.split():
         name, _, kind = word.partition(":")
@@ -106,7 +122,10 @@ def attributes_of(text: str) -> tuple[Attribute, ...]:
 
 
 def wrong_operands(operands: Sequence[Operand], count: int, attrs: Mapping[str, Attr]) -> str:
-    """What is wrong with ``count`` operands beside these attributes; empty if nothing."""
+    """What is wrong with ``count`` operands beside these attributes; empty if nothing.
+
+    Example: "takes 2 to 3 operands (x, weight, [bias]), found 1".
+    """
     least = sum(not (x.optional or x.instead) for x in operands)
     most = None if any(x.several for x in operands) else len(operands)
     if count < least or (most is not None and count > most):
@@ -138,7 +157,10 @@ def _many(least: int, most: int | None) -> str:
 
 
 def wrong_attributes(attributes: Sequence[Attribute], attrs: Mapping[str, Attr]) -> str:
-    """What is wrong with the declared attributes of a call; empty if nothing."""
+    """What is wrong with the declared attributes of a call; empty if nothing.
+
+    Example: "lacks its attribute dim, expected an integer".
+    """
     for attribute in attributes:
         if attribute.name not in attrs and not attribute.optional:
             return f"lacks its attribute {attribute.name}, expected {attribute.expected}"

@@ -104,9 +104,13 @@ def applied(
     apart: bool = False,
     whole: AbstractSet[Term] = frozenset(),
 ) -> Term:
-    """A function of a term.  ``apart``: the exponential of a sum is the product of exponentials;
-    that of one of ``whole``, a sum over positions, is one; and a constant is taken out of a
-    reciprocal."""
+    """A function of a term, as the laws of this module write it.  ``apart``: the exponential of a
+    sum is the product of exponentials; that of one of ``whole``, a sum over positions, is one; and
+    a constant is taken out of a reciprocal.
+
+    Example: ``inv`` of ``exp(x)`` is ``exp(-1 * x)``, ``inv`` of ``sqrt(x)`` is ``rsqrt(x)``,
+    ``exp`` of 0 is 1.
+    """
     if argument.value is not None:
         value = of_constant(function, argument.value)
         return table.app(function, argument) if value is None else table.const(value)
@@ -192,7 +196,10 @@ def common_exponentials(table: TermTable, addends: Sequence[Term]) -> tuple[Term
 
 
 def without_opposites(term: Term) -> Term:
-    """A product, as it is unless exponentials or powers in it cancel."""
+    """A product, as it is unless exponentials or powers in it cancel.
+
+    Example: ``x * rsqrt(x)`` is ``sqrt(x)``, and ``exp(x) * exp(-1 * x)`` is 1.
+    """
     return _without_exponentials(_without_powers(term))
 
 
@@ -247,7 +254,10 @@ def _split(term: Term) -> tuple[Fraction, Term]:
 
 
 def flat(term: Term) -> list[Term]:
-    """The factors of a product of products."""
+    """The factors of a product of products.
+
+    Example: of ``2 * (x * y)`` 2, x and y; of x itself x.
+    """
     if term.kind != "mul":
         return [term]
     return [factor for argument in term.args for factor in flat(argument)]

@@ -14,12 +14,19 @@ from shardproof.engine.plan.ir import Plan
 
 
 def listing() -> list[dict[str, Any]]:
-    """Every declared operator, by name."""
+    """Every declared operator as plain data, by name.
+
+    Example: the first one is ``abs``; see the module.
+    """
     return [_data(OPERATORS[name]) for name in sorted(OPERATORS)]
 
 
 def described(name: str) -> dict[str, Any]:
-    """One operator; raises `engine.errors.Unsupported`, which names what is near."""
+    """One declared operator as plain data; raises `engine.errors.Unsupported`, which names what is
+    near.
+
+    Example: of ``linaer``, "operator linaer is not declared (near: linear)".
+    """
     return _data(lookup(name))
 
 
@@ -53,7 +60,10 @@ def _data(declared: Operator) -> dict[str, Any]:
 
 
 def foreign(plan: Plan) -> tuple[Assumption, ...]:
-    """What is believed of the operators of a plan that installed packages declare."""
+    """What is believed of the operators of a plan that installed packages declare.
+
+    Example: "operator my_gelu is what the module my_kernels declares".
+    """
     names = {
         op.name
         for program in (plan.single, *plan.programs)

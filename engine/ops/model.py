@@ -130,14 +130,20 @@ def _fill_after(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
 
 
 def keep_dim(r: R, reduced: Any, shape: tuple[int, ...], dim: int) -> Any:
-    """A tensor reduced over ``dim``, broadcast back to ``shape``."""
+    """A tensor reduced over ``dim``, broadcast back to ``shape``.
+
+    Example: (1, 2) reduced over dimension 1 of (2, 3) is [[1, 1, 1], [2, 2, 2]].
+    """
     axes = labels(len(shape))
     kept = axes[:dim] + axes[dim + 1 :]
     return r.einsum(kept + "->" + axes, reduced, sizes={axes[dim]: shape[dim]})
 
 
 def softmax(r: R, x: Any, dim: int) -> Any:
-    """exp(x - max) / sum exp(x - max): the maximum cancels, it is what the framework subtracts."""
+    """exp(x - max) / sum exp(x - max): the maximum cancels, it is what the framework subtracts.
+
+    Example: of [[0, 0]] along dimension 1 [[1/2, 1/2]].
+    """
     shape = r.shape(x)
     top = held_constant(r, r.amax(x, dim))
     shifted = r.combine([x, keep_dim(r, top, shape, dim)], [ONE, -ONE], Fraction(0))
@@ -147,7 +153,10 @@ def softmax(r: R, x: Any, dim: int) -> Any:
 
 
 def softmax_pullback(r: R, y: Any, gradient: Any, dim: int) -> Any:
-    """y * (g - sum(g * y)): the derivative of softmax at its output ``y``."""
+    """y * (g - sum(g * y)): the derivative of softmax at its output ``y``.
+
+    Example: at [[1/2, 1/2]] with the gradient [[1, 0]] it is [[1/4, -1/4]].
+    """
     shape = r.shape(y)
     weighted = multiply(r, gradient, y)
     total = keep_dim(r, sum_dims(r, weighted, [dim]), shape, dim)
@@ -242,7 +251,10 @@ def _shifted_exponentials(r: R, logits: Any) -> tuple[Any, Any, Any]:
 
 
 def cross_entropy_gradient(r: R, e: Any, total: Any, ids: Any, gradient: Any, start: Affine) -> Any:
-    """(softmax - onehot) * g, from exponentials and their sum."""
+    """(softmax - onehot) * g, from exponentials and their sum.
+
+    Example: of exponentials [[1, 1]], their sum [2], the class 1 and the gradient 1, [[1/2, -1/2]].
+    """
     shape = sized(r, e, 1, "exponentials of logits")
     last = len(shape) - 1
     y = multiply(r, e, keep_dim(r, r.unary("inv", total), shape, last))

@@ -22,7 +22,10 @@ T = TypeVar("T")
 
 
 def check_selection(experts: int, selection: Selection) -> None:
-    """Raise `ShapeMismatch` unless so many experts can be chosen."""
+    """Raise `ShapeMismatch` unless a selection can be made among so many experts.
+
+    Example: 2 of the best of 4 groups of 6 experts are refused: 6 cannot be divided by 4.
+    """
     size, rest = divmod(experts, max(selection.groups, 1))
     least = 2 if selection.group_score == "top2" and selection.groups > 1 else 1
     if (
@@ -106,7 +109,10 @@ Derivative = Callable[["Interpreter[Any]", Any, Any], Any]
 
 
 def scale(r: Interpreter[T], factor: Fraction | int, x: T) -> T:
-    """``factor`` times a tensor."""
+    """``factor`` times a tensor.
+
+    Example: 1/2 of [1, 2] is [1/2, 1].
+    """
     return r.combine([x], [Fraction(factor)], Fraction(0))
 
 
@@ -121,19 +127,28 @@ def labels(rank: int) -> str:
 
 
 def multiply(r: Interpreter[T], *xs: T) -> T:
-    """Elementwise product of tensors of one shape."""
+    """Elementwise product of tensors of one shape.
+
+    Example: [1, 2] and [1, 2] are [1, 4].
+    """
     axes = labels(len(r.shape(xs[0])))
     return r.einsum(",".join([axes] * len(xs)) + "->" + axes, *xs)
 
 
 def sum_dims(r: Interpreter[T], x: T, dims: Sequence[int]) -> T:
-    """Sum over ``dims``, which are dropped."""
+    """Sum over ``dims``, which are dropped.
+
+    Example: of [[3, 4], [5, 6]] over dimension 0 [8, 10].
+    """
     axes = labels(len(r.shape(x)))
     return r.einsum(axes + "->" + "".join(a for i, a in enumerate(axes) if i not in dims), x)
 
 
 def expand_as(r: Interpreter[T], x: T, shape: tuple[int, ...]) -> T:
-    """Broadcast by NumPy's rules to ``shape``; raises `ShapeMismatch` if that cannot be."""
+    """Broadcast by NumPy's rules to ``shape``; raises `ShapeMismatch` if that cannot be.
+
+    Example: [[1, 2]] at (3, 2) is [[1, 2], [1, 2], [1, 2]]; at (3, 4) it is refused.
+    """
     have = r.shape(x)
     if have == shape:
         return x
@@ -196,12 +211,18 @@ def is_partial(function: str) -> bool:
 
 
 def known_function(function: str) -> bool:
-    """Whether `Interpreter.unary` has a meaning for a name."""
+    """Whether `Interpreter.unary` has a meaning for a name.
+
+    Example: ``exp`` and ``pow:3/2`` have one, ``lgamma`` has none.
+    """
     return function in FUNCTIONS or function == "normal_pdf" or function.startswith("pow:")
 
 
 def derivative(r: Interpreter[T], function: str, x: T, y: T) -> T:
-    """The derivative of an elementwise function at ``x``; raises `Unsupported` without one."""
+    """The derivative of an elementwise function at ``x``; raises `Unsupported` without one.
+
+    Example: of ``pow:3`` at [1, 2] it is [3, 12].
+    """
     if function.startswith("pow:"):
         return _power_derivative(r, x, Fraction(function[4:]))
     if function not in FUNCTIONS:
@@ -231,6 +252,8 @@ class _Tracked(Generic[T]):
 @dataclass(slots=True)
 class Tape(Generic[T]):
     """An `Interpreter` that records what is computed on another one, for `pull`.
+
+    Example: of ``exp`` of [1, 2], with ones as the gradient of the result, ``pull`` gives [e, e^2].
 
     Tensors of a tape are tracked wrappers; `track` makes one, ``.value`` takes it out.  Gradients
     are computed only for what is ``wanted``, and for what depends on it.

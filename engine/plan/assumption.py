@@ -39,8 +39,14 @@ STRICT: Final = frozenset({"default", "stated", "framework"})
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """``about``: what is assumed something of, in a word or a name; ``where``: the place in the
-    input, or ``--assume`` (empty: of the whole); ``text``: the sentence that is printed."""
+    """One thing that a verdict rests on.
+
+    Example: ``Assumption("default", "numbers", "", "numbers are real: rounding and casts change
+    nothing")``.
+
+    ``about``: what is assumed something of, in a word or a name; ``where``: the place in the
+    input, or ``--assume`` (empty: of the whole); ``text``: the sentence that is printed.
+    """
 
     kind: Kind
     about: str
@@ -49,22 +55,36 @@ class Assumption:
 
 
 def texts(assumptions: Iterable[Assumption]) -> tuple[str, ...]:
-    """The sentences alone."""
+    """The sentences of assumptions, in their order.
+
+    Example: ``("numbers are real: rounding and casts change nothing", ...)``.
+    """
     return tuple(assumption.text for assumption in assumptions)
 
 
 def unstated(assumptions: Iterable[Assumption]) -> tuple[Assumption, ...]:
-    """Those that neither the plan nor the user states."""
+    """The assumptions that neither the plan nor the user states.
+
+    Example: of "numbers are real" (default) and "the single-device loss is the mean ... (--assume)"
+    (stated) the former.
+    """
     return tuple(a for a in assumptions if a.kind != "stated")
 
 
 def beyond_strict(assumptions: Iterable[Assumption]) -> tuple[Assumption, ...]:
-    """Those that a strict proof may not rest on."""
+    """The assumptions that a strict proof may not rest on.
+
+    Example: a fused kernel taken for the operator that it stands in for ("stand-in"), but not what
+    the framework documents ("framework").
+    """
     return tuple(a for a in assumptions if a.kind not in STRICT)
 
 
 def left_out(assumptions: Iterable[Assumption]) -> tuple[Assumption, ...]:
-    """Those with which there is no proof of the whole program."""
+    """The assumptions with which there is no proof of the whole program.
+
+    Example: an output of the program that no demand is about ("not compared").
+    """
     return tuple(a for a in assumptions if a.kind in ("not compared", "unwritten"))
 
 
@@ -72,18 +92,29 @@ def left_out(assumptions: Iterable[Assumption]) -> tuple[Assumption, ...]:
 
 
 def listed(assumption: Assumption) -> list[str]:
-    """An assumption as plain data: its fields in order."""
+    """An assumption as plain data: its fields in order.
+
+    Example: ``["default", "numbers", "", "numbers are real: rounding and casts change nothing"]``.
+    """
     return [assumption.kind, assumption.about, assumption.where, assumption.text]
 
 
 def unlisted(cells: Sequence[Any]) -> Assumption:
-    """The assumption that `listed` gave."""
+    """The assumption that `listed` gave.
+
+    Example: of ``["default", "batch", "", "both sides read the same batch"]`` the ``about`` is
+    "batch".
+    """
     kind, about, where, text = cells
     return Assumption(kind, about, where, text)
 
 
 def are_listed(value: object) -> bool:
-    """Whether this is a list of what `listed` gives."""
+    """Whether a value is a list of what `listed` gives.
+
+    Example: ``[["default", "batch", "", "both sides read the same batch"]]`` is one; with "likely"
+    in the place of "default", which is none of `KINDS`, it is none.
+    """
     return isinstance(value, list) and all(_is_listed(cells) for cells in value)
 
 

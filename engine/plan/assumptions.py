@@ -28,6 +28,9 @@ LOSSES: Final = "loss"
 def statements(plan: Plan, *, chosen: bool = False) -> tuple[Assumption, ...]:
     """Every assumption under which a verdict on ``plan`` holds, its notes included.
 
+    Example: of a plan with two replicas of two microbatches each, among others, "the batch is cut
+    into 4 slices of equal size; microbatch m of replica r reads slice 2r + m".
+
     ``chosen``: how the losses combine is stated with ``--assume``, not read in the plan.
     """
     parameters = {s.name for s in plan.single.shards if s.trainable}
@@ -121,7 +124,11 @@ def _default(about: str, text: str) -> Assumption:
 
 
 def stated_orders(plan: Plan) -> tuple[Assumption, ...]:
-    """The assumption that a plan itself makes where it states the order of a group."""
+    """The assumption that a plan itself makes where it states the order of a group.
+
+    Example: of a plan whose all-gathers have the attribute ``position``, "gathers join their parts
+    in the positions that the plan states"; of others nothing.
+    """
     named = any(
         "position" in op.attrs
         for program in plan.programs
@@ -133,7 +140,10 @@ def stated_orders(plan: Plan) -> tuple[Assumption, ...]:
 
 
 def expectation(names: Iterable[str]) -> Assumption:
-    """What the user expected to be concluded, as it is printed among the assumptions."""
+    """What the user expected to be concluded, as it is printed among the assumptions.
+
+    Example: of ``["norm.weight"]``, "expected among the conclusions (--assume): norm.weight".
+    """
     return Assumption("stated", CONCLUSIONS, ASSUME, EXPECTED + some(names))
 
 

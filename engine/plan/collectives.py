@@ -22,7 +22,10 @@ from shardproof.engine.plan.ir import Attr, Group, Op
 
 
 class Effect(Enum):
-    """What the results are, by the operands of all members."""
+    """What the results are, by the operands of all members.
+
+    Example: ``Effect.TOTAL`` of ``all_reduce`` and of ``reduce``, ``Effect.PART`` of ``chunk``.
+    """
 
     TOTAL = "the sum, or the maximum, of all operands"
     GATHER = "the operands, concatenated in group order"
@@ -35,7 +38,10 @@ class Effect(Enum):
 
 
 class Wire(Enum):
-    """What has to meet, in the order of issue."""
+    """What has to meet, in the order of issue.
+
+    Example: ``Wire.GROUP`` of ``all_reduce``, ``Wire.LOCAL`` of ``chunk``, which sends nothing.
+    """
 
     GROUP = "the same collective on every rank of the group"
     SEND = "a receive on the peer"
@@ -45,7 +51,10 @@ class Wire(Enum):
 
 
 class Count(NamedTuple):
-    """How many, at least and at most (-1: any number)."""
+    """How many, at least and at most (-1: any number).
+
+    Example: ``Count(0, 1)``, "0 or 1", is how many operands a broadcast has: the root gives one.
+    """
 
     least: int
     most: int
@@ -65,9 +74,15 @@ Kind = Literal["group", "dimension", "rank", "reduction", "position"]
 
 
 class Attribute(NamedTuple):
-    """``kind``: what its value is; ``own``: ranks that meet may have different ones; ``optional``:
+    """An attribute of a collective, as its declaration has it.
+
+    Example: ``Attribute("reduction", optional=True, known=("sum", "max"),
+    default="sum")``, the ``op`` of ``all_reduce``.
+
+    ``kind``: what its value is; ``own``: ranks that meet may have different ones; ``optional``:
     it need not be given, and is the ``default`` then, if it has one; ``known``: the values that
-    there is a rule for (empty: all)."""
+    there is a rule for (empty: all).
+    """
 
     kind: Kind
     own: bool = False
@@ -77,7 +92,10 @@ class Attribute(NamedTuple):
 
 
 class Collective(NamedTuple):
-    """One declaration.
+    """The declaration of a collective, or of whatever else moves values.
+
+    Example: ``TABLE["all_gather"]`` has the effect ``GATHER``, one operand, one result, and
+    ``joins`` the attribute ``dim``.
 
     ``root``: what the rank that the attribute ``root`` names does in a rooted collective: it
     "gives" (what others have for an operand is overwritten) or "takes" (nobody else has a result);
@@ -239,6 +257,8 @@ def refused(
     name: str, attrs: Mapping[str, Attr], over: Iterable[tuple[str, int]], members: int
 ) -> str:
     """Why there is no rule for what an operator of this table says ("" if there is one).
+
+    Example: of ``all_reduce`` with ``op="prod"``, "all_reduce with prod: expected sum or max".
 
     ``over``: the mesh axes that its group spans, with their extents; ``members``: how many programs
     take part.  Along axes all ranks run one program, so that nothing in it can say which of them is

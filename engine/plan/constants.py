@@ -33,19 +33,29 @@ def is_rounding(a: object, b: object) -> bool:
 
 
 def exact(value: object) -> Fraction | None:
-    """A number among attributes; None for anything else."""
+    """An attribute's number, exactly; None for an attribute that is none.
+
+    Example: 1/8 of ``Fraction(1, 8)``, None of True and of ``"sum"``.
+    """
     if isinstance(value, bool) or not isinstance(value, (int, Fraction)):
         return None
     return Fraction(value)
 
 
 def with_constant(op: Op, key: str, value: Attr) -> Op:
-    """The operator with another attribute (its mapping may be shared: it gets one of its own)."""
+    """The operator with another attribute (its mapping may be shared: it gets one of its own).
+
+    Example: ``mul(%0) {other=1/10}`` with ``other`` as 1/8 is ``mul(%0) {other=1/8}``.
+    """
     return replace(op, attrs={**op.attrs, key: value})
 
 
 def restored(plan: Plan) -> Plan:
-    """The plan as it was read, before constants were replaced."""
+    """The plan as it was read, before constants were replaced.
+
+    Example: where the parallel side was read with 0.10000000149 and now has the 0.1 of the
+    single-device side, with 0.10000000149 again.
+    """
     programs = list(plan.programs)
     for place in plan.rounded:
         program = programs[place.program]
@@ -59,7 +69,11 @@ def restored(plan: Plan) -> Plan:
 
 
 def statement(plan: Plan) -> tuple[Assumption, ...]:
-    """The assumptions that a plan's replacements make, one for each pair of constants."""
+    """The assumptions that a plan's replacements make, one for each pair of constants.
+
+    Example: "constants 0.10000000149011612 and 0.1 are equal: they differ by rounding alone
+    (relative difference 1.5e-08; 2 operators of the parallel plan)".
+    """
     pairs: dict[tuple[Fraction, Fraction], int] = {}
     for rounded in plan.rounded:
         constant = exact(attribute(plan, rounded))
@@ -79,7 +93,12 @@ def statement(plan: Plan) -> tuple[Assumption, ...]:
 
 
 def attribute(plan: Plan, rounded: Rounded) -> object:
-    """What the plan has now where a constant was replaced; None where it has no such place."""
+    """The constant that is now where another one was replaced; None where the plan has no such
+    place.
+
+    Example: of ``Rounded(0, 0, 5, "other", value)`` the ``other`` of operator 5 of body 0 of
+    parallel program 0.
+    """
     try:
         program = plan.programs[rounded.program]
         return program.bodies[rounded.body].ops[rounded.op].attrs.get(rounded.key)
@@ -99,18 +118,28 @@ def printed(value: Fraction) -> str:
 
 
 def listed(rounded: Rounded) -> list[Any]:
-    """A replacement as plain data."""
+    """The replacement of a constant as plain data.
+
+    Example: ``Rounded(0, 0, 5, "other", Fraction(1, 10))`` is ``[0, 0, 5, "other", "1/10"]``.
+    """
     return [*rounded[:4], str(rounded.value)]
 
 
 def unlisted(cells: Sequence[Any]) -> Rounded:
-    """The replacement that `listed` gave."""
+    """The replacement that `listed` gave.
+
+    Example: of ``[0, 0, 5, "other", "1/10"]`` the ``value`` is 1/10.
+    """
     program, body, op, key, value = cells
     return Rounded(program, body, op, key, Fraction(value))
 
 
 def are_listed(value: object) -> bool:
-    """Whether this is a list of what `listed` gives."""
+    """Whether a value is a list of what `listed` gives.
+
+    Example: ``[[0, 0, 5, "other", "1/10"]]`` is one; with ``"2/20"``, which is not in lowest terms,
+    it is none.
+    """
     return isinstance(value, list) and all(_is_listed(cells) for cells in value)
 
 

@@ -36,7 +36,10 @@ Shape = tuple[int, ...]
 
 
 def table(plan: Plan) -> tuple[Expectation, ...]:
-    """The rows of a plan, in a fixed order.
+    """All that must hold of a plan: the rows of its table, in a fixed order.
+
+    Example: of two replicas with one parameter ``w``, a row of the loss with the addend
+    ``sum(mb) sum(dp)``, and a row of the gradient of ``w`` at (0, 0), which all ranks have to have.
 
     Where it has none of its own: in every program that computes losses, all of them together are
     the single-device loss, combined over replicas and microbatches as `Plan.loss` says; and every
@@ -83,7 +86,11 @@ def _gradients(plan: Plan) -> Iterator[Expectation]:
 
 def check(plan: Plan) -> None:
     """Raise `InvalidInput`, with the row, unless the rows of a plan are well formed; its programs
-    must be."""
+    must be.
+
+    Example: rows of which none is required are refused with "no expectation is required: nothing
+    would be proved".
+    """
     rows = plan.expectations
     known: dict[tuple[str, str], Expectation] = {}
     full = {shard.name: shard.full_shape for shard in plan.single.shards} if rows else {}
@@ -169,7 +176,10 @@ def _addend(program: Program, addend: Addend) -> None:
 
 
 def shape_of(program: Program, addend: Addend) -> Shape:
-    """The local shape of an addend."""
+    """The local shape of an addend.
+
+    Example: of the gradient of a shard that is [8, 8] of [16, 8], (8, 8).
+    """
     if addend.body == ACCUMULATED:
         return program.shards[addend.value].shape
     return program.bodies[addend.body].values[addend.value].shape

@@ -47,6 +47,9 @@ class Source:
 class Group:
     """A process group: explicit ranks, whole mesh axes of the program, or both.
 
+    Example: ``Group(ranks=(0, 1))``, a pipeline stage and the next one; ``Group(axes=("tp",))``,
+    the ranks along ``tp``.
+
     ``ranks`` are ranks of the first instance of the programs that take part (all free coordinates
     0); a member at other coordinates has its group shifted alike.  Empty means: this program alone.
     ``axes`` are free axes of the program whose every coordinate takes part.  Members are ordered by
@@ -73,6 +76,10 @@ class Value:
 class Op:
     """One operator.  ``inputs`` and ``outputs`` are value numbers of the body.
 
+    Example: ``Op("linear", (0, 1), (2,))``, written ``%2 = linear(%0, %1)``; its reverse derivative
+    by both operands is ``Op("linear", (0, 1, 3), (4, 5), {"arity": 2, "wrt": (0, 1)},
+    backward=True)``.
+
     With ``backward`` the operator is the reverse derivative of the forward operator ``name``:
     its inputs are the forward inputs, then one gradient for each forward output (-1: that output
     has no gradient); ``attrs["wrt"]`` names the positions of the forward inputs whose gradients are
@@ -90,6 +97,9 @@ class Op:
 @dataclass(frozen=True, slots=True)
 class Body:
     """Straight-line operators in SSA form, shared by all calls of it.
+
+    Example: a ``forward`` that loads the batch, reads shard 0 as ``%1`` (``shards=((1, 0),)``) and
+    gives its loss ``%3`` (``outputs=(3,)``, ``losses=(3,)``).
 
     ``inputs``, ``outputs``: values bound to slots by each call.
     ``shards``: (value, shard number of the program): parameters and buffers that are read.
@@ -127,6 +137,9 @@ class Body:
 class Call:
     """One issue of a body: its inputs and outputs bound to slots.
 
+    Example: ``Call(0, (3,), (4,))``, written ``call 0(3) -> 4``: body 0 reads slot 3 and writes
+    slot 4.
+
     ``microbatch`` is given for calls that load the batch (which microbatch is read) and is -1
     elsewhere: there it follows from the data flow.
     """
@@ -144,6 +157,9 @@ INPUT_KINDS = ("", "batch", "state", "constant")
 @dataclass(frozen=True, slots=True)
 class Shard:
     """A named input as held by a rank: a box of the full tensor ``name``, which both sides share.
+
+    Example: ``Shard("w", (16, 8), (8, 8), (affine(0, {"tp": 8}), ZERO))``: rank ``tp`` has 8 of 16
+    rows, from ``8*tp`` on.
 
     ``offset`` (elements per dimension) may be affine in the coordinates of the program.
     ``updated_as``: the number of the shard of this program as which the optimizer updates this one
@@ -184,6 +200,9 @@ def whole(
 class Program:
     """What a class of ranks runs.
 
+    Example: on dp 2 x tp 2 ranks of the first of two pipeline stages,
+    ``axes=(("dp", 2, 4), ("tp", 2, 1))`` and ``base=0``: ranks 0, 1, 4 and 5.
+
     ``axes``: (name, extent, rank stride) of the free coordinates; the global rank at coordinates c
     is ``base + sum(stride * c)``.  ``seeds``: (slot, loss slot): a slot that holds the incoming
     gradient of a loss, which no operator produces.
@@ -213,8 +232,14 @@ class Program:
 
 
 class Rounded(NamedTuple):
-    """Attribute ``key`` of operator ``op`` of body ``body`` of parallel program ``program`` was
-    ``value`` where the plan was read; it is the single-device program's constant now."""
+    """Where a constant of the parallel side was replaced by that of the single-device side.
+
+    Example: ``Rounded(0, 0, 5, "other", Fraction(13421773, 134217728))``: a factor that was read as
+    0.1 in single precision and is 1/10 now.
+
+    Attribute ``key`` of operator ``op`` of body ``body`` of parallel program ``program`` was
+    ``value`` where the plan was read; it is the single-device program's constant now.
+    """
 
     program: int
     body: int
@@ -234,6 +259,9 @@ COMBINATIONS = ("sum", "mean", "partial")
 @dataclass(frozen=True, slots=True)
 class Addend:
     """A value of one program, as it counts in an expectation.
+
+    Example: ``Addend(0, 0, 8, over=(("mb", "sum"), ("dp", "mean")))``: value 8 of body 0 of program
+    0, added up over microbatches and averaged over replicas.
 
     ``value``: of body ``body``, in every call of it; where ``body`` is `ACCUMULATED`, the gradient
     of shard number ``value`` after everything ran.  It counts ``weight`` times, and is added up
@@ -281,6 +309,9 @@ class Expectation:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A single-device program and the parallel programs that claim to compute the same.
+
+    Example: ``Plan("two replicas", one, (ranks,), 2, ("dp",), "mean")``: a program ``one`` of one
+    device, a program ``ranks`` with the axis ``dp``, and two microbatches on each replica.
 
     ``microbatches``: per data-parallel replica.  ``replica_axes``: the rank axes (outermost first)
     along which the batch is divided; microbatch m of replica r reads slice r * microbatches + m of

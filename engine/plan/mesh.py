@@ -27,8 +27,12 @@ def ranks_at(program: Program, here: Mapping[str, int]) -> Iterator[int]:
 
 
 def on_one_mesh(plan: Plan) -> Plan:
-    """``plan``, where programs that lack an axis which has one position wherever it occurs have it
-    too, and all write it alike; itself, if they do already."""
+    """The plan, all of whose programs have each axis that has one position wherever it occurs, and
+    write it alike; itself, if they do already.
+
+    Example: where the first stage has axes ``dp=2*1 tp=1*1`` and the second one ``dp=2*1``, the
+    second one has ``tp=1*1`` too.
+    """
     axes: dict[str, tuple[str, int, int]] = {}
     for axis in (axis for program in plan.programs for axis in program.axes):
         if axis[0] not in axes or axis[1] > axes[axis[0]][1]:

@@ -44,7 +44,12 @@ Shape = tuple[int, ...]
 def named_batch(plan: Plan, *, chosen: bool = False) -> Plan | None:
     """The plan with named inputs for its batch; None where it divides no batch, or says of it what
     is no slice.  What is assumed of the batch and of how losses combine is assumed of it as well
-    (``chosen``: as in `engine.plan.assumptions.statements`)."""
+    (``chosen``: as in `engine.plan.assumptions.statements`).
+
+    Example: 12 samples for two replicas with two microbatches each are a ``batch "batch tensor 0"``
+    of [12, 8], of which one body of a rank holds [3, 8] at ``6*dp``, another one at ``6*dp + 3``;
+    the loss is ``0.0%8 sum(dp), 0.2%8 sum(dp)``.
+    """
     full = _loaded(plan.single)
     divided = plan.microbatches > 1 or any(
         program.extents.get(axis, 1) > 1 for program in plan.programs for axis in plan.replica_axes

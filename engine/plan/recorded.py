@@ -14,9 +14,14 @@ from shardproof.engine.errors import InvalidInput
 
 
 class RecordedSlice(NamedTuple):
-    """What one value is recorded to be: the box [``low``, ``high``) (one pair per dimension) of the
+    """What a planner recorded about one value: which part of which tensor of its model it is.
+
+    Example: ``RecordedSlice(12, (0, 0), (16, 128))``, written ``[0:16, 0:128] of full tensor 12``.
+
+    What one value is recorded to be: the box [``low``, ``high``) (one pair per dimension) of the
     full tensor ``full`` (a name, of one microbatch of one replica), or with ``addends`` > 1 only
-    the addend ``addend`` of so many whose sum that box is."""
+    the addend ``addend`` of so many whose sum that box is.
+    """
 
     full: int
     low: tuple[int, ...]
@@ -37,7 +42,11 @@ class RecordedSlice(NamedTuple):
 
 
 def read_claim(row: int, cells: Sequence[Any]) -> RecordedSlice:
-    """A row of the table of claims; raises `InvalidInput` if it is no part of a tensor."""
+    """A row of the table of claims; raises `InvalidInput` if it is no part of a tensor.
+
+    Example: of ``[12, (0, 0), (16, 128), 0, 1]`` that box of full tensor 12; an addend 2 of 2 is
+    refused, since they are counted from 0.
+    """
     claim = RecordedSlice(*cells)
     is_box = len(claim.low) == len(claim.high) and all(
         0 <= a <= b for a, b in zip(claim.low, claim.high, strict=True)
@@ -50,7 +59,10 @@ def read_claim(row: int, cells: Sequence[Any]) -> RecordedSlice:
 def read_claims(
     where: str, refs: Sequence[int], values: int, claims: Sequence[RecordedSlice]
 ) -> tuple[RecordedSlice | None, ...]:
-    """What is recorded about so many values of a body, by row of ``claims`` (-1: nothing)."""
+    """What is recorded about so many values of a body, by row of ``claims`` (-1: nothing).
+
+    Example: of two values with the rows (0, -1) the first claim, and None.
+    """
     if refs and len(refs) != values:
         raise InvalidInput(f"{len(refs)} claims about {values} values", where)
     if any(not -1 <= x < len(claims) for x in refs):

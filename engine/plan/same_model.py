@@ -15,7 +15,11 @@ from shardproof.engine.system.names import near
 
 def check(plan: Plan) -> None:
     """Raise `InvalidInput` unless both sides of ``plan`` have the same parameters, by name and
-    full shape, and batches that fit."""
+    full shape, and batches that fit.
+
+    Example: "batch tensor 0 (x) has shape [4, 8], expected [3, 8]: 1/4 of [12, 8] in the
+    single-device plan, for 2 replicas with 2 microbatches each".
+    """
     _parameters(plan)
     _batch(plan)
 

@@ -31,7 +31,11 @@ MOST_ALONG_ONE: Final = 400_000
 
 
 def separable(plan: Plan) -> list[str]:
-    """Axes along which every program can be taken apart: the batch is not divided along them."""
+    """Axes along which ranks can be written out: every program has them, and the batch is not
+    divided along them.
+
+    Example: of a plan with the axes ``dp`` and ``tp`` whose replicas lie along ``dp``, ``["tp"]``.
+    """
     axes = {axis for program in plan.programs for axis, extent, _ in program.axes if extent > 1}
     shared = [a for a in sorted(axes) if all(a in p.extents for p in plan.programs)]
     return [axis for axis in shared if axis not in plan.replica_axes]
@@ -42,7 +46,11 @@ def forms(
 ) -> Iterator[Plan]:
     """The plan with ranks written out along one axis (``among`` these, in order; None: along each),
     then along all, each form only where `written_out` has it; then with a named batch (``chosen``:
-    as there)."""
+    as there).
+
+    Example: of a program along ``tp=2`` that divides no batch, one form: a program of rank 0 and
+    one of rank 1; of two replicas the two forms with a named batch, in one program and in two.
+    """
     axes = separable(plan)
     for axis in axes if among is None else [a for a in among if a in axes]:
         form = written_out(plan, [axis], MOST_ALONG_ONE)
@@ -74,7 +82,11 @@ def _of_replicas(named: Plan, replica_axes: Sequence[str]) -> Iterator[Plan]:
 
 def moving(plan: Plan, rows: Container[tuple[str, str]]) -> list[str]:
     """Axes along which the boxes of some rows of the table (kind, name) move, those of small steps
-    first."""
+    first.
+
+    Example: of rows at ``(<8*tp>, <0>)`` along ``tp``; of a row at ``(<1024*dp + 8*tp>, <0>)``
+    first along ``tp``, then along ``dp``.
+    """
     steps: dict[str, int] = {}
     for row in plan.expectations:
         if (row.kind, row.name) in rows:
@@ -87,7 +99,11 @@ def written_out(
     plan: Plan, along: Sequence[str] | None = None, most_operators: int = MOST_OPERATORS
 ) -> Plan | None:
     """The plan with the ranks along separable axes (None: along all) written out; None where there
-    are no such axes, it would be large, or it says of a group what it says of no ranks."""
+    are no such axes, it would be large, or it says of a group what it says of no ranks.
+
+    Example: the program "ranks" with ``tp=2*1``, whose shard begins at ``2*tp``, is the programs
+    "ranks tp 0" and "ranks tp 1", whose shards begin at 0 and 2.
+    """
     axes = separable(plan) if along is None else along
     calls = [
         (prod(p.extents[a] for a in axes), sum(len(p.bodies[c.body].ops) for c in p.calls))
@@ -127,7 +143,11 @@ def _joins(program: Program) -> bool:
 
 
 def unrolled(plan: Plan, axis: str) -> Plan:
-    """The same plan with a program of its own for every rank along an axis."""
+    """The same plan with a program of its own for every rank along an axis.
+
+    Example: along ``tp``, ``all_reduce`` over ``group(ranks=(), axes=(tp))`` is one over
+    ``group(ranks=(0 1), axes=())``, on both ranks.
+    """
     programs: list[Program] = []
     first: list[int] = []
     for program in plan.programs:

@@ -25,7 +25,11 @@ Row = tuple[str, str, tuple[int, ...]]
 
 
 class Encoder:
-    """Collects rows; equal values of equal kinds share one."""
+    """Attribute values as rows of a table; equal values of equal kinds share one.
+
+    Example: ``(2, Fraction(1, 2))`` is row 2, ``("tuple", "", (0, 1))``, after
+    ``("integer", "2", ())`` and ``("fraction", "1/2", ())``.
+    """
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
@@ -75,7 +79,12 @@ def _decimal(value: int) -> str:
 
 
 def decode(rows: Sequence[Row], where: str) -> list[Attr]:
-    """The values of all rows; raises `InvalidInput` naming the row at fault."""
+    """The values of all rows; raises `InvalidInput` naming the row at fault.
+
+    Example: of ``[("integer", "2", ()), ("tuple", "", (0, 0))]`` 2 and (2, 2); of
+    ``("integer", "two", ())`` "table attributes, row 0: not an attribute: integer 'two' of 0
+    parts".
+    """
     values: list[Attr] = []
     depths: list[int] = []
     parts: list[int] = []

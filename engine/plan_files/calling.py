@@ -39,7 +39,10 @@ def wrong_call(
 
 def check_call(index: int, op: Op) -> None:
     """Raise `InvalidInput` unless operator number ``index`` of a body, if it is declared, is called
-    as its declaration says."""
+    as its declaration says.
+
+    Example: "operator 3 (linear): linear takes 2 to 3 operands (x, weight, [bias]), found 1".
+    """
     wrong = wrong_call(op.name, op.inputs, len(op.outputs), op.attrs, backward=op.backward)
     if wrong:
         name = f"backward of {op.name}" if op.backward else op.name

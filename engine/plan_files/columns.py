@@ -167,6 +167,9 @@ class _Writer:
 def to_columns(plan: Plan) -> Columns:
     """The plan as columns: equal plans give equal columns.
 
+    Example: of the table "programs" of a plan for ``tp=2``, the columns ``name``
+    (``["one", "ranks"]``) and ``axis_names`` (``[(), ("tp",)]``): the single-device program first.
+
     Raises `InvalidInput` for attributes that are none.
     """
     writer = _Writer()
@@ -354,6 +357,8 @@ def _slices(rows: Sequence[T], counts: Sequence[int]) -> Iterator[tuple[T, ...]]
 
 def from_columns(columns: Columns) -> Plan:
     """The plan that columns hold; raises `InvalidInput` naming table and row.
+
+    Example: with -1 microbatches in the header, "header: microbatches is -1".
 
     References between tables are in range; whether the plan makes sense is `wellformed`'s matter.
     """

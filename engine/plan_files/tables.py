@@ -110,7 +110,10 @@ Table = dict[str, list[Any]]
 
 
 def declared_in(version: int) -> dict[str, dict[str, str]]:
-    """The tables of a version of the format (2 or 3), with their columns."""
+    """The tables of a version of the format (2 or 3), with their columns.
+
+    Example: version 2 has no table "expectations", and ``kind`` is no column of its table "shards".
+    """
     if version > 2:
         return {name: dict(columns) for name, columns in TABLES.items()}
     return {
@@ -121,7 +124,11 @@ def declared_in(version: int) -> dict[str, dict[str, str]]:
 
 
 class Columns:
-    """All tables as Python lists, and the header: what is said once about the plan."""
+    """All tables as Python lists, and the header: what is said once about the plan.
+
+    Example: ``columns.tables["calls"]["body"]`` is ``[0, 0]``, and ``columns.header["loss"]``
+    "sum".
+    """
 
     def __init__(self, header: dict[str, Any], tables: dict[str, Table]) -> None:
         self.header = header

@@ -46,17 +46,27 @@ from shardproof.engine.plan.ir import (
 
 
 def plan_text(plan: Plan) -> str:
-    """All of a plan."""
+    """A plan as text.
+
+    Example: the first line is ``plan "column parallel" loss=sum microbatches=1 replicas=()``; see
+    the module.
+    """
     return "\n".join(_plan(plan)) + "\n"
 
 
 def quoted(text: str) -> str:
-    """A name: between quotes, on one line."""
+    """A name: between quotes, on one line.
+
+    Example: ``layers.0`` is ``"layers.0"``, and a line's end in it is ``\\n``.
+    """
     return json.dumps(text, ensure_ascii=False)
 
 
 def attribute_text(value: Attr) -> str:
-    """An attribute, so that its type can be told: ``2`` is an integer and ``2/1`` a fraction."""
+    """An attribute, so that its type can be told: ``2`` is an integer and ``2/1`` a fraction.
+
+    Example: ``<8*tp + 4>``, ``group(ranks=(0 1), axes=())``, ``(2, "x")``.
+    """
     match value:
         case None:
             return "none"
@@ -114,7 +124,11 @@ def _plan(plan: Plan) -> Iterator[str]:
 
 
 def program_lines(word: str, program: Program) -> Iterator[str]:
-    """A program; ``word`` is its side."""
+    """The lines of a program; ``word`` is its side.
+
+    Example: ``program "ranks" axes: tp=2*1``, then
+    ``parameter "w" float32[2, 8] of [4, 8] at (<2*tp>, <0>)``, then its bodies and calls.
+    """
     base = f" base={program.base}" if program.base else ""
     axes = "".join(f" {name}={extent}*{stride}" for name, extent, stride in program.axes)
     yield f"{word} {quoted(program.name)}{base}{f' axes:{axes}' if axes else ''}"
@@ -128,7 +142,7 @@ def program_lines(word: str, program: Program) -> Iterator[str]:
 
 
 def shard_text(shard: Shard) -> str:
-    """A named input: ``parameter "w" float32[8, 8] of [16, 8] at (<8*tp>, <0>)``."""
+    """A named input, for example ``parameter "w" float32[8, 8] of [16, 8] at (<8*tp>, <0>)``."""
     kind = shard.kind or ("parameter" if shard.trainable else "buffer")
     text = f"{kind} {quoted(shard.name)} {shard.dtype}{_sizes(shard.shape)}"
     if shard.shape != shard.full_shape or any(o != Affine() for o in shard.offset):
@@ -175,8 +189,9 @@ def _body(number: int, body: Body) -> Iterator[str]:
 
 
 def op_text(op: Op, outputs: Sequence[str] | None = None) -> str:
-    """An operator: ``%2: float32[8, 16] = linear(%0, %1)``; of a reverse derivative the name is
-    that of the forward operator, with ``backward`` before it."""
+    """An operator, for example ``%2 = linear(%0, %1)``, or with ``outputs`` that have their types
+    ``%2: float32[8, 16] = linear(%0, %1)``; of a reverse derivative the name is that of the forward
+    operator, with ``backward`` before it."""
     left = ", ".join(outputs if outputs is not None else [f"%{v}" for v in op.outputs])
     given = ", ".join(f"%{v}" if v >= 0 else "absent" for v in op.inputs)
     return (
@@ -197,7 +212,7 @@ def _source(op: Op) -> str:
 
 
 def call_text(call: Call) -> str:
-    """A call: ``call 0(3) -> 4 microbatch=1``."""
+    """A call, for example ``call 0(3) -> 4 microbatch=1``."""
     outputs = ", ".join(map(str, call.outputs))
     return (
         f"call {call.body}({', '.join(map(str, call.inputs))})"
@@ -207,7 +222,8 @@ def call_text(call: Call) -> str:
 
 
 def expectation_text(row: Expectation) -> str:
-    """A row: ``expect output "y" = single %7 of body 0 is rank %9 of body 0 at (<0>, <4*tp>)``."""
+    """A row of the table, for example
+    ``expect "gradient" "w": [] is [0.gradient 0] at (<2*tp>, <0>)``."""
     optional = "" if row.required else " optional"
     at = f" at {attribute_text(row.offset)}" if row.offset else ""
     return (

@@ -23,7 +23,10 @@ _TOKEN: Final = re.compile(
 
 @dataclass(slots=True)
 class Line:
-    """The tokens of one line, taken from the left; every error names the line."""
+    """The tokens of one line, taken from the left; every error names the line.
+
+    Example: on ``call 0(3) => 4`` at line 7, "text:7: expected '->', found '='".
+    """
 
     tokens: list[tuple[str, str]]
     where: str

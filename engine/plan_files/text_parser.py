@@ -43,7 +43,11 @@ MOST_DEPTH: Final = 16
 
 
 def parse_plan(text: str, name: str = "text") -> Plan:
-    """The plan that ``text`` writes down; errors call it ``name``.  Raises `InvalidInput`."""
+    """The plan that ``text`` writes down; errors call it ``name``.  Raises `InvalidInput`.
+
+    Example: ``parse_plan(plan_text(plan)) == plan`` but for what the text leaves out; of the text
+    ``body 0`` alone, "text:1: expected 'plan', found 'body'".
+    """
     if len(text) > MOST_CHARACTERS:
         raise InvalidInput(
             f"expected at most {MOST_CHARACTERS} characters, found {len(text)}", name

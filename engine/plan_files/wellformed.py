@@ -25,7 +25,10 @@ MOST_RANKS = 1 << 24
 
 
 def check(plan: Plan) -> None:
-    """Raise `InvalidInput`, with the place, unless ``plan`` is well formed."""
+    """Raise `InvalidInput`, with the place, unless ``plan`` is well formed.
+
+    Example: "parallel program ranks, shard w: [4*tp, +2) does not lie in a dimension of 4".
+    """
     if plan.single.axes:
         raise InvalidInput("the single-device program has rank axes", plan.single.name)
     if not plan.programs:

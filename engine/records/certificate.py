@@ -36,6 +36,9 @@ TRUSTED = (
 class ProofEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is known of the proof of one template beside its first verdict.
 
+    Example: ``ProofEntry(template=0, rung="linear", text="4bd8...", proof="ba78...", first="z3",
+    solvers=("cvc5", "z3"))``: z3 answered first, and cvc5 gave a proof.
+
     ``rung``: which text of the template is proved; ``text``, ``proof``: their SHA-256 ("": there
     is no proof, for a ``reason``); ``first``: the solver whose verdict the run rests on;
     ``solvers``: all that said "unsat" by themselves.  A template with fewer than two of them is a
@@ -52,11 +55,17 @@ class ProofEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """``plan``: digest of the plan (`engine.plan_files.store.digest`); ``inputs``: SHA-256 of the
+    """What ``certificate.json`` of a run says: the verdict, and everything that it rests on.
+
+    Example: ``{"verdict": "proved", "plan": "bf52...", "conclusions": {"gradient": [2, 2], "loss":
+    [1, 1]}, ...}``.
+
+    ``plan``: digest of the plan (`engine.plan_files.store.digest`); ``inputs``: SHA-256 of the
     files that it was read from; ``files``: of every table of the run; ``assumptions``: as printed,
     and ``assumption_details``: of what kind each is, about what, where (`engine.plan.assumption`);
     ``reasons``: why the verdict is not "proved"; ``conclusions``: by kind, how many hold of how
-    many; ``solvers``: versions; ``proofs``: of every template, if the run stored proofs."""
+    many; ``solvers``: versions; ``proofs``: of every template, if the run stored proofs.
+    """
 
     verdict: str
     plan: str
@@ -75,7 +84,12 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 def write_certificate(folder: Path, certificate: Certificate) -> None:
-    """Write it; raises `InvalidInput` if it is none, or cannot be written."""
+    """Write the certificate of the run in ``folder``; raises `InvalidInput` if it is none, or
+    cannot be written.
+
+    Example: one with the verdict "maybe" is refused with "the verdict 'maybe' is none of a
+    certificate".
+    """
     if certificate.verdict not in get_args(Verdict):
         raise InvalidInput(f"the verdict {certificate.verdict!r} is none of a certificate", NAME)
     try:
@@ -86,7 +100,11 @@ def write_certificate(folder: Path, certificate: Certificate) -> None:
 
 
 def read_certificate(folder: Path) -> Certificate:
-    """The certificate of the run in ``folder``; raises `InvalidInput`."""
+    """The certificate of the run in ``folder``; raises `InvalidInput`.
+
+    Example: of a folder in which a run was stopped, "certificate.json: is missing: this is no
+    finished run".
+    """
     try:
         if not folder.is_dir():
             raise InvalidInput("is no run directory")

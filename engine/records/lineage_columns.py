@@ -25,7 +25,11 @@ H = TypeVar("H", bound=Hashable)
 
 
 class LineageWriter:
-    """Collects lineages; calling it with one gives its number (-1: None)."""
+    """Collects lineages; calling it with one gives its number (-1: None).
+
+    Example: ``[4] = n3[a0[4]]`` first is 0, ``[4] = 0`` then 1, and the former again 0; the table
+    "terms" has one row.
+    """
 
     def __init__(self) -> None:
         self._lineages: dict[Lineage, int] = {}
@@ -112,7 +116,11 @@ class _Pool:
 
 
 class LineageReader:
-    """The lineages of tables as values; raises `InvalidInput` with the file and row at fault."""
+    """The lineages of tables as values; raises `InvalidInput` with the file and row at fault.
+
+    Example: a stride of -1 is refused with "atoms.arrow, row 0: axis 0, stride -1, extent 4, size
+    4".
+    """
 
     def __init__(
         self, tables: Mapping[str, Mapping[str, list[Any]]], nodes: int, tokens: int

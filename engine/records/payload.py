@@ -42,12 +42,15 @@ def _text(value: Any) -> str:
 
 
 def fraction_text(value: Fraction) -> str:
-    """A fraction as ``"p/q"``."""
+    """A fraction as ``"p/q"``, for example ``"-1/2"`` and ``"3/1"``."""
     return f"{value.numerator}/{value.denominator}"
 
 
 def fraction_of(value: Any) -> Fraction:
-    """The fraction in lowest terms that a text spells; raises ``ValueError``."""
+    """The fraction in lowest terms that a text spells; raises ``ValueError``.
+
+    Example: ``"-1/2"`` is -1/2, and ``"2/4"`` and ``"3"`` are refused.
+    """
     match = _FRACTION.fullmatch(_text(value))
     if match is not None:
         result = Fraction(int(match[1]), int(match[2]))
@@ -131,7 +134,10 @@ def _tuple(*parts: Any) -> tuple[Any, ...]:
 
 def dump(value: object) -> str:
     """The text of a value; raises `InvalidInput` for what is none of numbers, texts, fractions and
-    what is made of these."""
+    what is made of these.
+
+    Example: ``affine(4, {"tp": 8})`` is ``[4,[["tp",8]]]``.
+    """
     try:
         return msgspec.json.encode(_plain(value)).decode()
     except (TypeError, ValueError, OverflowError) as error:
@@ -140,7 +146,10 @@ def dump(value: object) -> str:
 
 def load(cls: type[T], text: str, where: str) -> T:
     """The value of a type that a text spells; raises `InvalidInput` with the place for any other
-    spelling than `dump` gives."""
+    spelling than `dump` gives.
+
+    Example: of ``["exp","-1/2",7]`` as `Unary` ``exp(-1/2*n7)``; with ``"-2/4"`` it is refused.
+    """
     try:
         value: T = _reader(cls)(msgspec.json.decode(text))
         if dump(value) != text:
@@ -151,7 +160,11 @@ def load(cls: type[T], text: str, where: str) -> T:
 
 
 def load_definition(kind: str, text: str, where: str) -> Expression:
-    """The definition of a kind that a text spells; raises `InvalidInput` for an unknown kind."""
+    """The definition of a kind that a text spells; raises `InvalidInput` for an unknown kind.
+
+    Example: of the kind "input" ``["w"]`` is ``input 'w'``; of "inputs", "a node of the unknown
+    kind 'inputs'".
+    """
     if kind not in KINDS:
         raise InvalidInput(f"a node of the unknown kind {kind!r}", where)
     return load(KINDS[kind], text, where)

@@ -21,12 +21,19 @@ COLUMNS = {"template": "ref", "proof": "text"}
 
 
 def digest(text: str) -> str:
-    """The SHA-256 by which a certificate names a text or a proof; of no proof, the empty string."""
+    """The SHA-256 by which a certificate names a text or a proof; of no proof, the empty string.
+
+    Example: of ``"(check-sat)"`` and a line's end it is ``4bd88edc...``.
+    """
     return hashlib.sha256(text.encode()).hexdigest() if text else ""
 
 
 def encode_proofs(proofs: Sequence[tuple[ProofEntry, str]]) -> bytes:
-    """The file of the proofs that there are; raises `InvalidInput` for what it cannot hold."""
+    """The table of the proofs that there are, as a file; raises `InvalidInput` for what it cannot
+    hold.
+
+    Example: of two templates of which the first one has a proof, a table of one row, (0, proof).
+    """
     there = [(entry.template, proof) for entry, proof in proofs if proof]
     columns: dict[str, list[Any]] = {
         "template": [n for n, _ in there],
@@ -36,7 +43,11 @@ def encode_proofs(proofs: Sequence[tuple[ProofEntry, str]]) -> bytes:
 
 
 def read_proofs(folder: Path, certificate: Certificate) -> dict[int, str]:
-    """The proofs of a run by template; raises `InvalidInput` unless they are the certificate's."""
+    """The proofs of a run by template; raises `InvalidInput` unless they are the certificate's.
+
+    Example: ``{0: "(proof ...)"}``; where the certificate names the digest of another one, "its
+    proof of template 0 is not the one that the certificate names".
+    """
     try:
         if FILE not in certificate.files:
             return {}

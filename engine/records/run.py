@@ -98,7 +98,11 @@ class StageRecord(NamedTuple):
     """A row of the ``stages`` table: operator instance ``row`` of a side.  ``template``: -1 where
     nothing is to solve; ``live``: whether a conclusion depends on it; ``problem``: why no
     obligation could be stated ("" if one was, or none is needed); ``opened``: the nodes behind
-    which the cut of its claim lies, where it is one of its own."""
+    which the cut of its claim lies, where it is one of its own.
+
+    Example: ``StageRecord("parallel", 3, 0, True)``: the fourth instance of the parallel side has
+    template 0, and a conclusion depends on it.
+    """
 
     side: str
     row: int
@@ -110,7 +114,10 @@ class StageRecord(NamedTuple):
 
 class TemplateRecord(NamedTuple):
     """An obligation as text, on both rungs (``nonlinear`` is empty where the first is exact), and
-    the side and row that it was stated for first."""
+    the side and row that it was stated for first.
+
+    Example: ``TemplateRecord("(set-logic QF_UFLRA) ...", "", "parallel", 3)``.
+    """
 
     linear: str
     nonlinear: str
@@ -120,7 +127,11 @@ class TemplateRecord(NamedTuple):
 
 class Run(NamedTuple):
     """A finished run as it is stored.  ``single``, ``parallel``: the lineage of each tensor of a
-    side (None: of an operator that has no meaning here)."""
+    side (None: of an operator that has no meaning here).
+
+    Example: ``read_run("run").certificate.verdict`` is "proved", and ``.parallel[5]`` is the
+    lineage of tensor 5 of the parallel side.
+    """
 
     folder: Path
     plan: Plan
@@ -134,7 +145,10 @@ class Run(NamedTuple):
 
 
 def text_digest(linear: str, nonlinear: str) -> str:
-    """What a template is known by: the SHA-256 of its texts, as verdicts are filed by."""
+    """What a template is known by: the SHA-256 of its texts, as verdicts are filed by.
+
+    Example: of ``"(check-sat)"`` with a line's end, and ``""``, it is ``2d289e6b...``.
+    """
     return hashlib.sha256(f"{linear}\0{nonlinear}".encode()).hexdigest()
 
 
@@ -159,6 +173,9 @@ def write_run(
     saved: str = "",
 ) -> Certificate:
     """Store a run in ``folder``, which may hold other files (a ledger); its certificate.
+
+    Example: after ``verify --out run``, ``run/certificate.json``, ``run/stages.arrow`` and the
+    other tables, and ``run/plan/``.
 
     ``inputs``: SHA-256 of the files that the plan was read from; ``reasons``: why the verdict is
     not "proved"; ``proofs``: of every template, if proofs are to be stored; ``saved``: the digest
@@ -217,7 +234,11 @@ def write_run(
 
 
 def summary(conclusions: Sequence[Conclusion]) -> dict[str, tuple[int, int]]:
-    """For each kind of conclusion: how many hold, of how many."""
+    """For each kind of conclusion: how many hold, of how many.
+
+    Example: of a loss and two gradients, of which one does not hold,
+    ``{"gradient": (1, 2), "loss": (1, 1)}``.
+    """
     result: dict[str, tuple[int, int]] = {}
     for conclusion in conclusions:
         holding, total = result.get(conclusion.kind, (0, 0))
@@ -244,7 +265,11 @@ def _node_columns(nodes: Sequence[Node]) -> Columns:
 
 
 def read_run(folder: str | Path) -> Run:
-    """The run in ``folder``; raises `InvalidInput` naming the file and the row at fault."""
+    """The run in ``folder``; raises `InvalidInput` naming the file and the row at fault.
+
+    Example: of a folder in which ``stages.arrow`` was edited, "stages.arrow: was changed: it has
+    another SHA-256 than in the certificate".
+    """
     where = Path(folder)
     with files.bounded(where):
         return _run(where)

@@ -28,7 +28,10 @@ class Undefined(Exception):
 
 
 def steps_of(plan: Plan) -> int:
-    """Operators over all ranks and microbatches."""
+    """How many operators a plan runs, over all ranks and microbatches.
+
+    Example: two replicas that each issue 26 operators are 52.
+    """
     return sum(
         program.ranks * len(program.bodies[call.body].ops)
         for program in plan.programs
@@ -37,7 +40,10 @@ def steps_of(plan: Plan) -> int:
 
 
 def fits(plan: Plan) -> bool:
-    """Whether all ranks of a plan are run in short time, each by itself."""
+    """Whether a plan is small enough for all of its ranks to be run, each by itself.
+
+    Example: a network of 16 x 8 on two ranks does, Llama-3 8B does not.
+    """
     numbers = sum(
         program.ranks * sum(prod(v.shape) for v in program.bodies[call.body].values)
         for program in plan.programs
@@ -48,7 +54,11 @@ def fits(plan: Plan) -> bool:
 
 
 def worst(plan: Plan, seed: int) -> tuple[float, str]:
-    """The largest relative difference, every rank by itself at the sizes of the plan, and where.
+    """The largest relative difference of the two sides of a plan, every rank by itself at the sizes
+    of the plan, and where it is.
+
+    Example: (4e-16, "gradient of w2 on rank 1") of two replicas, (0.99, "gradient of w2 on rank 1")
+    without their all-reduce.
 
     Raises `Stuck`, `ShapeMismatch` or `Unsupported` for what cannot be run, `Undefined`.
     """
@@ -56,8 +66,11 @@ def worst(plan: Plan, seed: int) -> tuple[float, str]:
 
 
 def compared(plan: Plan, original: Plan, values: Values, *, together: bool) -> tuple[float, str]:
-    """The same with inputs and sizes by ``values``; ``original``: the plan that ``plan`` is a
-    smaller one of."""
+    """The largest relative difference of the two sides, with inputs and sizes by ``values``, and
+    where it is; ``original``: the plan that ``plan`` is a smaller one of.
+
+    Example: of 2 of 64 replicas, with ``original`` the plan of 64, a mean divides by 64.
+    """
     single = single_crew(plan, values)
     many = crews(plan, values, together=together, original=original)
     with np.errstate(all="ignore"):

@@ -43,7 +43,11 @@ class Stuck(Exception):
 
 def understood(op: Op) -> None:
     """Raise `Unsupported` for an attribute that nothing here reads, `Stuck` for operands that a
-    communication cannot have."""
+    communication cannot have.
+
+    Example: ``all_reduce`` with ``async_op`` is refused: "all_reduce has the attribute async_op,
+    which means nothing there".
+    """
     known = COLLECTIVES.get(op.name, OTHERS.get(op.name))
     if known is None:
         return
@@ -59,8 +63,12 @@ def exchanged(
     members: Sequence[tuple[Op, T | None]],
     root: Attr,
 ) -> list[list[T]]:
-    """The outputs of every member, in the order of ``ranks``; ``root``: the rank that the members
-    name as the root."""
+    """What every member has after a collective, in the order of ``ranks``; ``root``: the rank that
+    the members name as the root.
+
+    Example: a ``reduce_scatter`` of [1, 2] and [3, 4] along dimension 0 is [4] on the first and [6]
+    on the second rank.
+    """
     op = members[0][0]
     if len({(o.name, _kind(interpreter, o.attrs, x)) for o, x in members}) > 1:
         raise Stuck(f"ranks {list(ranks)} join in different collectives")
@@ -167,7 +175,11 @@ def _part(interpreter: Interpreter[T], x: T, dim: int, position: int, count: int
 
 
 def chunked(interpreter: Interpreter[T], op: Op, x: T, position: int, count: int) -> T:
-    """What `torch.chunk` gives the member at this position: the last ones may have less."""
+    """What `torch.chunk` gives the member at this position: the last ones may have less.
+
+    Example: [1, 2, 3, 4, 5] for four ranks is [1, 2], [3, 4] and [5], and the fourth one is
+    refused.
+    """
     dim = _dim(interpreter, op, "dim", x)
     whole = int(interpreter.shape(x)[dim])
     step = -(-whole // count)

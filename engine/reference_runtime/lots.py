@@ -52,8 +52,14 @@ def _extents(dims: tuple[Dim, ...]) -> tuple[Extent, ...]:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Lot:
-    """``data``: one array of representatives per rank (one for all, where all have the same);
-    ``dims``: what they represent, as in `engine.interpreters.dims`."""
+    """One tensor of every rank of a crew.
+
+    Example: two ranks' vectors of 8 entries are one array of shape (2, 8); a parameter that both
+    have, one of shape (1, 8).
+
+    ``data``: one array of representatives per rank (one for all, where all have the same);
+    ``dims``: what they represent, as in `engine.interpreters.dims`.
+    """
 
     data: Array
     dims: tuple[Dim, ...]
@@ -71,12 +77,18 @@ class Lot:
 
 
 def exact(data: Array) -> Lot:
-    """One array for all ranks, every position representing itself."""
+    """A tensor that all ranks have, every position representing itself.
+
+    Example: [1, 2] is the array [[1, 2]].
+    """
     return Lot(data[None], tuple(_unit(n) for n in data.shape))
 
 
 def together(lots: Sequence[Lot]) -> Lot:
-    """The lot of ranks that have these."""
+    """The lots of single ranks as one lot.
+
+    Example: those of [1, 2] and of [3, 4] are [[1, 2], [3, 4]].
+    """
     first = lots[0]
     if all(lot is first for lot in lots):
         return first
@@ -99,7 +111,11 @@ def _same(left: tuple[Dim, ...], right: tuple[Dim, ...], what: str) -> None:
 @dataclass(frozen=True)
 class LotInterpreter:
     """Implements `engine.ops.primitives.Interpreter` over float64; ``coordinates``: of every
-    rank."""
+    rank.
+
+    Example: with coordinates ``{"tp": 0}`` and ``{"tp": 1}`` a slice from ``8*tp`` on begins at 0
+    and at 8.
+    """
 
     coordinates: Sequence[Mapping[str, int]]
 

@@ -22,8 +22,13 @@ _FEWER: Final = frozenset({"all_reduce", "reduce", "broadcast"})
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """``kept``: how many positions are left along each coordinate of the batch that has fewer;
-    ``left_out``: the same in words, for people."""
+    """A smaller plan, and what it lacks.
+
+    Example: ``kept`` is ``{"dp": 2}``, and ``left_out`` ``("2 of 4 positions along dp",)``.
+
+    ``kept``: how many positions are left along each coordinate of the batch that has fewer;
+    ``left_out``: the same in words, for people.
+    """
 
     plan: Plan
     kept: dict[str, int]
@@ -31,7 +36,11 @@ class Reduced:
 
 
 def reduced(plan: Plan) -> Reduced:
-    """The plan with as few replicas and rounds as can be, down to two; itself if none can go."""
+    """The plan with as few replicas and rounds as can be, down to two; itself if none can go.
+
+    Example: four replicas with three microbatches each are two replicas with three: 4 is divided by
+    2, and no smaller number divides 3.
+    """
     kept: dict[str, int] = {}
     notes = []
     smaller = plan

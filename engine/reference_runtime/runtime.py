@@ -76,7 +76,10 @@ class Arithmetic(Protocol[T]):
 
 @dataclass(slots=True)
 class World(Generic[T]):
-    """What ranks share: messages on their way, and who waits in which collective."""
+    """What ranks share: messages on their way, and who waits in which collective.
+
+    Example: after a send of rank 0 that rank 1 has not received, ``mail[(0, 1)]`` has one tensor.
+    """
 
     arithmetic: Arithmetic[T]
     mail: dict[tuple[int, int], deque[T]] = field(default_factory=dict)
@@ -89,6 +92,8 @@ class World(Generic[T]):
 @dataclass(slots=True)
 class Crew(Generic[T]):
     """Ranks of one program: where they are, what their slots hold, and their gradients.
+
+    Example: two replicas by themselves are crews of ranks (0,) and (1,), together of (0, 1).
 
     ``slices``: into how many the batch is divided at the size of the plan; ``losses``: of every
     call that has one; ``passed_on``: what communication on this rank turned into a loss;
@@ -402,7 +407,11 @@ class Crew(Generic[T]):
 def applied(
     interpreter: Interpreter[T], op: Op, attrs: Mapping[str, Attr], inputs: Sequence[T | None]
 ) -> list[T]:
-    """What an operator's declaration, or its derivative, makes of operands."""
+    """What an operator's declaration, or its derivative, makes of operands.
+
+    Example: ``linear`` of [[1, 2]] and [[3, 4], [5, 6]] is [[11, 17]]; without its second operand,
+    "linear without an operand".
+    """
     if not op.backward:
         if any(x is None for x in inputs):
             raise Stuck(f"{op.name} without an operand")
@@ -424,7 +433,7 @@ def applied(
 
 
 def ranks_of(program: Program) -> Iterator[tuple[int, dict[str, int]]]:
-    """The ranks of a program, and their coordinates."""
+    """The ranks of a program and their coordinates, for example (1, {"dp": 1}) of ``dp=2*1``."""
     for place in product(*(range(extent) for _, extent, _ in program.axes)):
         steps = zip(program.axes, place, strict=True)
         number = program.base + sum(stride * i for (_, _, stride), i in steps)
@@ -432,13 +441,14 @@ def ranks_of(program: Program) -> Iterator[tuple[int, dict[str, int]]]:
 
 
 def slices_of(plan: Plan, program: Program) -> int:
-    """Into how many slices the batch is divided, as one program has its axes."""
+    """Into how many slices the batch is divided, as one program has its axes: for example 4 by two
+    replicas with two microbatches each."""
     axes = [program.extents.get(axis, 1) for axis in plan.replica_axes]
     return plan.microbatches * prod(axes)
 
 
 def single_crew(plan: Plan, arithmetic: Arithmetic[T]) -> Crew[T]:
-    """The ranks of the single-device program: one."""
+    """The ranks of the single-device program: one, for example to read all of a batch of 12."""
     return Crew(plan, -1, [{}], [0], World(arithmetic), 1)
 
 
@@ -446,7 +456,8 @@ def crews(
     plan: Plan, arithmetic: Arithmetic[T], *, together: bool, original: Plan | None = None
 ) -> list[Crew[T]]:
     """All ranks of a plan: by themselves, or those of a program ``together``.  ``original``: the
-    plan that ``plan`` is a smaller one of, whose number of slices counts."""
+    plan that ``plan`` is a smaller one of, whose number of slices counts.  For example, two
+    replicas by themselves are two crews, together one."""
     world = World(arithmetic)
     result = []
     for number, program in enumerate(plan.programs):
@@ -460,7 +471,11 @@ def crews(
 
 
 def execute(running: Sequence[Crew[Any]]) -> None:
-    """Run crews until all have ended; raises `Stuck` if they wait for ever, or leave messages."""
+    """Run crews until all have ended; raises `Stuck` if they wait for ever, or leave messages.
+
+    Example: two ranks that both receive first: "ranks [0, 1] wait for each other"; a send without a
+    receive: "messages that nobody takes, over [(0, 1)]".
+    """
     left = {crew.ranks[0]: (crew, crew.run()) for crew in running}
     if len(left) < len(running):
         raise Stuck("two programs have the same first rank")

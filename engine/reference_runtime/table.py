@@ -23,7 +23,11 @@ Array = NDArray[Any]
 
 class Ended(NamedTuple):
     """What a rank ends with: ``results``: by (body, value) what each call of the body gave;
-    ``gradients``: by number of the shard."""
+    ``gradients``: by number of the shard.
+
+    Example: of losses 1.5 and 0.5 of two microbatches, an addend that is added up along ``mb`` is
+    2.
+    """
 
     program: int
     at: Mapping[str, int]
@@ -45,7 +49,11 @@ def differences(
     plan: Plan, single: Ended, many: Sequence[Ended], smallest: float
 ) -> list[tuple[float, str]]:
     """For every required row, at every rank: how far off it is, and where; relative to the largest
-    number of the single-device value (the least is ``smallest`` times the largest of all rows)."""
+    number of the single-device value (the least is ``smallest`` times the largest of all rows).
+
+    Example: (inf, "state m has no counterpart") where nothing on the parallel side is said to be
+    ``m``.
+    """
     rows = [row for row in plan.expectations if row.required]
     wanted = [_wanted(plan, row, single) for row in rows]
     scales = [float(np.abs(x).max(initial=0.0)) for x in wanted]

@@ -21,7 +21,11 @@ Array = NDArray[Any]
 
 @dataclass(slots=True)
 class Values:
-    """Full parameters and the whole batch, drawn once by name; ranks read their part of it."""
+    """Full parameters and the whole batch, drawn once by name; ranks read their part of it.
+
+    Example: ``full(shard)`` of two ranks' shards of w1 is one array of [16, 8], of which each cuts
+    its rows.
+    """
 
     plan: Plan
     random: np.random.Generator
@@ -105,7 +109,11 @@ class Values:
 
 
 def loaded(program: Program, number: int) -> tuple[tuple[int, ...], str]:
-    """The shape and the element type of the single-device program's batch tensor ``number``."""
+    """The shape and the element type of the single-device program's batch tensor ``number``.
+
+    Example: ((12, 8), "float32"); of a second tensor, where there is one, "the single-device
+    program loads no batch tensor 1".
+    """
     for body in program.bodies:
         for op in body.ops:
             if op.name == "load_batch" and number < len(op.outputs):
@@ -115,7 +123,10 @@ def loaded(program: Program, number: int) -> tuple[tuple[int, ...], str]:
 
 
 def classes(program: Program) -> int:
-    """How many ids there are: what fits the smallest table."""
+    """How many different ids are drawn: as many as the smallest embedding has rows.
+
+    Example: with embeddings of 1,000 words and of 128 positions 128; without any 8.
+    """
     sizes = [
         body.values[op.inputs[1]].shape[0]
         for body in program.bodies

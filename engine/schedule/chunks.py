@@ -12,7 +12,13 @@ from shardproof.engine.schedule.messages import rank_order
 
 
 class Chunk(NamedTuple):
-    """``attrs``: of the slice that a chunk is; ``finding``: where the plan records another one."""
+    """The slice that a chunk is on a rank.
+
+    Example: ``Chunk({"dim": 0, "start": 2*tp, "size": 2}, None)``: the ranks along ``tp`` of 4
+    share 8 positions.
+
+    ``attrs``: of the slice that a chunk is; ``finding``: where the plan records another one.
+    """
 
     attrs: dict[str, Attr]
     finding: Finding | None

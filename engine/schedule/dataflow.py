@@ -32,6 +32,9 @@ Origin = tuple[str, int, int]
 class Flow:
     """Data flow between the calls of one program.
 
+    Example: of ``call 0() -> 0``, ``call 1(1)`` with ``seed 1 of 0``, where body 1 is the backward
+    of body 0, ``inputs`` is ``[(), (("seed", 0, 0),)]`` and ``paired`` ``[-1, 0]``.
+
     ``inputs[c]``: the origin of each input of call c; ``paired[c]``: the forward call whose saved
     contexts a backward call reads (-1: none); ``final``: the last write of each slot.
     """
@@ -43,7 +46,11 @@ class Flow:
 
 def flow(program: Program) -> Flow:
     """Resolve slots to the calls that last wrote them; raises `Structure` where a slot is read
-    before it is written."""
+    before it is written.
+
+    Example: of a backward call without the seed that it reads, "rank 0: backward reads gradient 7,
+    which nothing has written".
+    """
     written: dict[int, tuple[int, int]] = {}
     seeds = dict(program.seeds)
     forward_calls: dict[int, list[int]] = {}
@@ -104,7 +111,11 @@ def _pair(
 def label(
     programs: Sequence[Program], flows: Sequence[Flow], matching: Matching
 ) -> list[list[int]] | None:
-    """The microbatch of every call (-1: of none); None if a call mixes microbatches."""
+    """The microbatch of every call (-1: of none); None if a call mixes microbatches.
+
+    Example: of forward, backward, forward, backward and the reducer ``[0, 0, 1, 1, -1]``: only the
+    forward calls say their microbatch.
+    """
     labels = [[call.microbatch for call in program.calls] for program in programs]
     incoming = _incoming(programs, flows, matching)
     changed = True
@@ -159,7 +170,11 @@ def is_symbolic(
     labels: Sequence[Sequence[int]],
     microbatches: int,
 ) -> bool:
-    """Whether all microbatches flow alike, so that one instance stands for all."""
+    """Whether all microbatches flow alike, so that one instance stands for all.
+
+    Example: a program whose two microbatches each are a forward and a backward call is, and is not
+    where the reducer runs after each of them.
+    """
     meetings: dict[int, object] = {}
     for p, program in enumerate(programs):
         by_body: dict[int, dict[int, int]] = {}

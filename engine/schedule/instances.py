@@ -14,6 +14,9 @@ from shardproof.engine.plan.recorded import RecordedSlice
 class Instance(NamedTuple):
     """One operator instance (a family over the coordinates of its programs).
 
+    Example: ``Instance("op", "linear", (0,), (2, 0), (3,), {}, source)``, and of the reducer
+    ``Instance("all_reduce", "all_reduce", (0,), (17,), (19,), attrs, source, over=(("dp", 2),))``.
+
     ``kind``: "op" (a declared operator), "slice" (a chunk at its position), "shard", "load",
     "seed" (values that are assumptions), "accumulate" (sum of inputs, and over ``mb`` if
     ``over`` has it; of no inputs: zero), or a collective; ``over``: (axis, extent) pairs that it
@@ -34,7 +37,10 @@ class Instance(NamedTuple):
 
 class Tensor(NamedTuple):
     """A value: its program, true local shape, printed name, whether it is one per microbatch, and
-    what the plan records about it."""
+    what the plan records about it.
+
+    Example: ``Tensor(0, (16, 8), "w1", False)``, a parameter: the same for all microbatches.
+    """
 
     program: int
     shape: tuple[int, ...]
@@ -45,7 +51,10 @@ class Tensor(NamedTuple):
 
 class Result(NamedTuple):
     """What a call gave of a value that an expectation may be about: value ``value`` of body
-    ``body`` is ``tensor``.  ``microbatch``: -1 where it stands for all, or for none."""
+    ``body`` is ``tensor``.  ``microbatch``: -1 where it stands for all, or for none.
+
+    Example: ``Result(0, 0, 8, 8, -1)``: a loss, of all microbatches at once.
+    """
 
     program: int
     body: int
@@ -56,7 +65,12 @@ class Result(NamedTuple):
 
 @dataclass(slots=True)
 class Unrolled:
-    """``losses``: (program, which of its losses, value), one value per microbatch unless
+    """One side of a plan as operator instances, in an order in which data flows.
+
+    Example: two replicas with two microbatches, of 12 operators each and 2 of the reducer, are 52
+    operators in ``total``; with ``symbolic`` their instances are listed once.
+
+    ``losses``: (program, which of its losses, value), one value per microbatch unless
     ``symbolic``; ``gradients``: (program, shard, value) after everything ran; ``results``: losses
     and what bodies give out as results, call by call.
 

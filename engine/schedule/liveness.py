@@ -33,7 +33,11 @@ Waits = tuple[int, Op]
 def deadlock(
     programs: Sequence[Program], matching: Matching, *, synchronous: bool = False
 ) -> Finding | None:
-    """Run the order of communication alone; a finding if ranks wait for each other."""
+    """The finding that ranks wait for each other, if they do, by the order of communication alone.
+
+    Example: two ranks that both receive before they send: "ranks [0, 1] wait for each other; rank 0
+    waits in recv"; two that both send first do so only with ``synchronous``.
+    """
     waiters = _stuck(programs, matching, synchronous)
     if not waiters:
         return None
@@ -48,13 +52,20 @@ def deadlock(
 
 
 def waiting(programs: Sequence[Program], matching: Matching) -> tuple[Waits, ...]:
-    """Where programs would wait for ever if every send waited for its receive."""
+    """Where programs would wait for ever if every send waited for its receive.
+
+    Example: of two ranks that both send first, ((0, send to 1), (1, send to 0)).
+    """
     return tuple(_stuck(programs, matching, True))
 
 
 def statement(plan: Plan, waits: Sequence[Waits] | None = None) -> tuple[Assumption, ...]:
     """The assumption under which nobody waits for ever, where that takes one: a sentence with the
     place at which ranks would hang if every send waited for its receive.
+
+    Example: "a send does not wait for its receive: it is buffered, or issued in one group with the
+    receives beside it (batch_isend_irecv); if it waited, ranks 0, 1 would wait for each other, rank
+    0 in a send to rank 1".
 
     ``waits``: what `waiting` gives, where the plan was unrolled and has no faults.
     """

@@ -25,7 +25,10 @@ Step = tuple[int, Op, "list[Event] | None"]
 
 
 def communication(body: Body) -> list[int]:
-    """Numbers of the operators of a body that join ranks, in order."""
+    """Numbers of the operators of a body that join ranks, in order.
+
+    Example: of a body whose fifth operator is its only all-reduce ``[4]``.
+    """
     return [i for i, op in enumerate(body.ops) if op.name in COMMUNICATION]
 
 
@@ -51,20 +54,32 @@ def rank_order(program: Program, axes: Sequence[str]) -> tuple[str, ...] | None:
 
 
 def mesh(program: Program) -> list[tuple[str, int, int]]:
-    """Where the ranks of a program lie relative to its first one."""
+    """Where the ranks of a program lie relative to its first one.
+
+    Example: of ``axes: dp=2*4 tp=2*1 pp=1*1`` ``[("dp", 2, 4), ("tp", 2, 1)]``.
+    """
     return sorted(axis for axis in program.axes if axis[1] > 1)
 
 
 def fault(kind: str, message: str, ranks: tuple[int, ...], op: Op) -> Finding:
-    """A finding about an operator of the plan."""
+    """A finding about an operator of the plan.
+
+    Example: of the kind "deadlock", at the ``recv`` of a module ``layers.1`` in ``model.py:7``.
+    """
     place = op.source.location or op.source.cell
     return Finding(kind, message, op.name, op.source.module, place, ranks)
 
 
 class Matching(NamedTuple):
-    """``partner``: receive -> send; ``groups``: event -> number of its collective;
+    """Which sends and receives meet, and which ranks' collectives are one.
+
+    Example: of two ranks with one all-reduce each, the fifth operator of their first call:
+    ``members`` is ``[((0, 0, 4), (1, 0, 4))]``, (program, call, operator) of each.
+
+    ``partner``: receive -> send; ``groups``: event -> number of its collective;
     ``members``: the events of each collective, in rank order; ``posts``: event that posts a receive
-    -> the receive that takes what arrives."""
+    -> the receive that takes what arrives.
+    """
 
     partner: dict[Event, Event]
     groups: dict[Event, int]
@@ -197,19 +212,29 @@ class _Issued:
 
 
 def group_of(op: Op) -> Group:
-    """The group of an operator: this program alone, where it names none."""
+    """The group of an operator: this program alone, where it names none.
+
+    Example: of ``all_reduce(%5) {group=group(ranks=(0 1), axes=())}`` ``Group((0, 1))``.
+    """
     group = op.attrs.get("group")
     return group if isinstance(group, Group) else Group()
 
 
 def explicit(program: Program, group: Group) -> tuple[int, ...]:
-    """The explicit ranks of a group, in order."""
+    """The explicit ranks of a group, in order.
+
+    Example: of ``Group((1, 0))`` (0, 1); of ``Group(axes=("tp",))`` in the program of rank 4 (4,).
+    """
     return tuple(sorted(group.ranks)) or (program.base,)
 
 
 def match(programs: Sequence[Program]) -> Matching:
     """Pair messages by issue order; what has no partner, or a partner of another kind, is a
-    finding."""
+    finding.
+
+    Example: "rank 0 to rank 1: a send has no receive (1 sends, 0 receives)"; "ranks [0, 1] join in
+    different collectives: all_gather dim=0 and all_reduce".
+    """
     issued = _Issued(programs)
     findings = issued.findings + _uneven_axes(issued)
     if findings:
@@ -274,7 +299,10 @@ def _root_fault(ranks: Sequence[int], ops: Sequence[Op]) -> str:
 
 
 def operator(programs: Sequence[Program], event: Event) -> Op:
-    """The operator that an event issues."""
+    """The operator that an event issues.
+
+    Example: of (0, 0, 4) operator 4 of the body that the first call of program 0 issues.
+    """
     p, c, o = event
     return programs[p].bodies[programs[p].calls[c].body].ops[o]
 

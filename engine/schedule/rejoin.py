@@ -13,7 +13,11 @@ from shardproof.engine.schedule.instances import Instance, Tensor
 
 def rejoined(instances: Sequence[Instance], tensors: Sequence[Tensor]) -> list[Instance]:
     """The instances, where a concatenation of all consecutive slices of one tensor is that
-    tensor."""
+    tensor.
+
+    Example: ``concat(x[:, 0:4], x[:, 4:8])`` along dimension 1 of 8 columns is ``identity(x)``; the
+    two slices in the other order stay a concatenation.
+    """
     slices = {
         instance.outputs[0]: instance for instance in instances if _forward(instance, "slice")
     }

@@ -429,7 +429,10 @@ class _Emitter:
 
 
 def count_instances(programs: Sequence[Program]) -> int:
-    """Operators over all ranks and microbatches."""
+    """Operators over all ranks and microbatches.
+
+    Example: two replicas that each issue 26 operators are 52.
+    """
     return sum(
         program.ranks * len(program.bodies[call.body].ops)
         for program in programs
@@ -456,6 +459,9 @@ def _unsupported(programs: Sequence[Program]) -> list[Finding]:
 
 def unroll(programs: Sequence[Program], microbatches: int) -> Unrolled:
     """All operator instances of one side of a plan, in an order that respects data flow.
+
+    Example: two replicas with two microbatches each, which flow alike: one instance of each
+    ``linear`` for all of them, and of the reducer an all-reduce ``over=(("dp", 2),)``.
 
     Structural faults (unmatched messages, deadlock, reads before writes, groups without their
     rank) are returned in ``faults``; instances are then incomplete.  ``findings`` are

@@ -19,7 +19,10 @@ from shardproof.engine.errors import ShapeMismatch, Unsupported
 
 
 class Factor(NamedTuple):
-    """A part of a dimension: the number of its class and its true extent (more than 1)."""
+    """A part of a dimension: the number of its class and its true extent (more than 1).
+
+    Example: a dimension of 32 of which a view made 4 x 8 is ``(Factor(0, 4), Factor(1, 8))``.
+    """
 
     axis: int
     size: int
@@ -29,13 +32,19 @@ Factors = tuple[Factor, ...]
 
 
 def extent(dim: Factors) -> int:
-    """The true size of a dimension."""
+    """The true size of a dimension.
+
+    Example: of ``(Factor(0, 4), Factor(1, 8))`` 32, of none 1.
+    """
     return prod(factor.size for factor in dim)
 
 
 @dataclass(slots=True)
 class AxisClass:
     """What is known of one axis.
+
+    Example: of the rows of a parameter (16) and of a shard of it (8): ``common`` and ``least`` are
+    8, ``most`` is 16.
 
     ``common``: greatest common divisor of all extents and offsets; ``least``, ``most``: the
     smallest and the largest extent (index data of this axis is below ``most``).
@@ -66,8 +75,12 @@ def _alike(dims: Sequence[Factors], sizes: Sequence[int]) -> int:
 
 
 class Axes:
-    """All classes of a plan.  Methods that relate dimensions raise `ShapeMismatch` where true
-    sizes do not fit."""
+    """All axes of a plan, as classes of factors.  Methods that relate dimensions raise
+    `ShapeMismatch` where true sizes do not fit.
+
+    Example: ``axis = axes.new()``, then ``axes.factor(axis, 16)`` and ``axes.factor(axis, 8)``: two
+    dimensions of one axis.
+    """
 
     def __init__(self) -> None:
         self._parent: list[int] = []

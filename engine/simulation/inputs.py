@@ -35,7 +35,10 @@ NEGATIVE = 0.25
 
 
 def read_by(operator: str, position: int, unrolled: Unrolled) -> frozenset[str]:
-    """Names of what an operator reads at one position of its inputs."""
+    """Names of the tensors that an operator reads at one position of its inputs.
+
+    Example: ``linear`` reads w1 and w2 at position 1.
+    """
     read = {
         instance.inputs[position]
         for instance in unrolled.instances
@@ -46,7 +49,11 @@ def read_by(operator: str, position: int, unrolled: Unrolled) -> frozenset[str]:
 
 @dataclass(slots=True)
 class Inputs:
-    """``rotary``: names of buffers that hold (real, imaginary) pairs; ``tables``: of embeddings.
+    """Random inputs for one evaluation of both sides of a plan.
+
+    Example: ``inputs.parameter("w1")`` is the same array each time, whose parts the ranks read.
+
+    ``rotary``: names of buffers that hold (real, imaginary) pairs; ``tables``: of embeddings.
     ``scale``: of matrices and tables; where it is small, so are activations, and a constant that is
     added to their squares counts; where it is more than 1, constants are numbers of no scale.
     ``repeated``: an index may come several times in a row, and others not at all: where every index

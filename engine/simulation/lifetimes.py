@@ -17,7 +17,10 @@ from shardproof.engine.schedule.instances import Instance
 
 
 def last_uses(instances: Sequence[Instance], kept: Collection[int]) -> list[tuple[int, ...]]:
-    """For each instance, the tensors that are read or written there for the last time."""
+    """For each instance, the tensors that are read or written there for the last time.
+
+    Example: of ``y = silu(x); z = neg(y); w = exp(z)`` with ``w`` kept ``[(x,), (y,), (z,)]``.
+    """
     seen = set(kept)
     ends: list[tuple[int, ...]] = []
     for instance in reversed(instances):
@@ -30,7 +33,10 @@ def last_uses(instances: Sequence[Instance], kept: Collection[int]) -> list[tupl
 def most_at_once(
     instances: Sequence[Instance], ends: Sequence[Sequence[int]], numbers: Sequence[int]
 ) -> int:
-    """How many numbers are held at one time; ``numbers``: how many each tensor has."""
+    """How many numbers are held at one time; ``numbers``: how many each tensor has.
+
+    Example: with 100 numbers in each of x (which an instance loads), y, z and w, 200.
+    """
     alive = most = 0
     for instance, ended in zip(instances, ends, strict=True):
         alive += sum(numbers[v] for v in instance.outputs)
@@ -47,6 +53,9 @@ MOST_SHARED = 5_000_000
 class Evaluated:
     """Results of operators by what was applied to which objects: ranks that hold equal values hold
     one object, and the operator is evaluated once.
+
+    Example: a norm that all ranks along ``tp`` compute of one tensor is evaluated for the first of
+    them, and the others get its result.
 
     An entry holds its operands, so that no other object can take their place.  ``most``: numbers
     that results may have together (None: any); the oldest are forgotten then.

@@ -22,9 +22,15 @@ Array = NDArray[Any]
 
 
 class Outcome(NamedTuple):
-    """``expected``: the single-device values of the box (None: zero); ``addends``: what a rank has,
+    """What both sides have of one demand, on one rank.
+
+    Example: of the loss of the first rank ``at`` is ``()``, ``expected`` ``[-1.19]`` and
+    ``addends`` ``((1, [-1.19]),)``.
+
+    ``expected``: the single-device values of the box (None: zero); ``addends``: what a rank has,
     (weight, values) to be added up (none: nothing was computed); ``at``: the rank's position along
-    axes that were expanded."""
+    axes that were expanded.
+    """
 
     demand: Demand
     at: Coordinates
@@ -34,7 +40,11 @@ class Outcome(NamedTuple):
 
 def outcomes(demands: Sequence[Demand], one: Replay, many: Replay) -> Iterator[Outcome]:
     """Every demand that is about values, at all its coordinates; raises `ShapeMismatch` where
-    values have other shapes than they should."""
+    values have other shapes than they should.
+
+    Example: of a gradient on four ranks along ``tp``, all of which were evaluated, four outcomes,
+    each with its box of the single-device gradient.
+    """
     for demand in demands:
         if demand.problem or (demand.expected < 0 and not demand.held):
             continue

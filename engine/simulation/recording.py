@@ -20,7 +20,10 @@ from shardproof.engine.simulation.axis_classes import Axes, Factors, extent
 
 
 class Length(int):
-    """The true size of a dimension, as an integer that remembers the dimension."""
+    """The true size of a dimension, as an integer that remembers the dimension.
+
+    Example: of ``(Factor(0, 4), Factor(1, 8))`` the number 32, with these as its ``dim``.
+    """
 
     dim: Factors
 
@@ -33,7 +36,10 @@ class Length(int):
 @dataclass(frozen=True, slots=True)
 class Recorded:
     """The dimensions of a tensor; ``domain``: the axis whose positions its entries are, for index
-    data."""
+    data.
+
+    Example: a tensor of shape [12, 8] is ``Recorded(((Factor(1, 12),), (Factor(2, 8),)))``.
+    """
 
     dims: tuple[Factors, ...]
     domain: int | None = None
@@ -57,7 +63,10 @@ class RecordingInterpreter:
     """Implements `engine.ops.primitives.Interpreter`.  ``indexed``: the dimensions that index data
     was compared with since the list was last emptied.  ``stretches``: sizes that attributes give
     are those of dimensions of the result, which are chosen as what reads them needs
-    (`engine.simulation.small_shapes.Sizes.attrs` gives them then); else they are kept."""
+    (`engine.simulation.small_shapes.Sizes.attrs` gives them then); else they are kept.
+
+    Example: ``einsum("bk,nk->bn", x, w)`` makes one class of the second axes of x and w.
+    """
 
     axes: Axes
     indexed: list[Factors] = field(default_factory=list)

@@ -34,9 +34,13 @@ MOST_PER_SHARD = 8
 
 @dataclass(frozen=True, eq=False)
 class Sizes:
-    """The chosen sizes.  ``expanded``: slice coordinates along which data is distinct; along the
-    others one slice stands for all.  ``indexed``: the least that an indexed axis keeps per shard,
-    where that is more than ``per_shard``; ``whole``: it keeps its true size."""
+    """The sizes at which a plan is evaluated.  ``expanded``: slice coordinates along which data is
+    distinct; along the others one slice stands for all.  ``indexed``: the least that an indexed
+    axis keeps per shard, where that is more than ``per_shard``; ``whole``: it keeps its true size.
+
+    Example: a layer of [16, 8] of which two ranks have [8, 8] each is evaluated as [4, 2], ranks
+    with [2, 2].
+    """
 
     plan: Plan
     recorder: Recorder
@@ -194,7 +198,10 @@ class Sizes:
 
 def largest_divisor(axis_class: AxisClass, per_shard: int) -> int:
     """The largest divisor of all extents and offsets that leaves ``per_shard`` positions in the
-    smallest, or one position where that leaves too many."""
+    smallest, or one position where that leaves too many.
+
+    Example: of a parameter's 16 rows and shards of 8, which keep 2, it is 4.
+    """
     low = [d for d in range(1, isqrt(axis_class.common) + 1) if axis_class.common % d == 0]
     divisors = {*low, *(axis_class.common // d for d in low)}
     allowed = [d for d in divisors if all(rule(d) for rule in axis_class.rules)]
@@ -214,14 +221,18 @@ def small_shapes(
     *,
     whole: bool = False,
 ) -> Sizes:
-    """Sizes for both sides.
+    """A small size for every dimension of both sides of a plan.
+
+    Example: a network of w1 [16, 8] and w2 [8, 16] on two ranks, with a batch of [12, 8], has 238
+    numbers (`Sizes.entries`) in place of thousands.
 
     ``expanded``: coordinates of the batch's slices along which data is to be distinct.
     ``per_shard``: positions that the smallest part of each axis keeps, if possible; ``indexed``:
     that of an indexed axis, where it is more (few classes make few distinct slices); ``whole``:
     indexed axes keep their true sizes, so that this very plan is evaluated.  ``demands``: the
     plan's demands, which relate values of one side to those of the other.  Raises `Unsupported`,
-    `ShapeMismatch` or `InvalidInput` where operators do not fit their tensors."""
+    `ShapeMismatch` or `InvalidInput` where operators do not fit their tensors.
+    """
     recorder = Recorder(plan, single, parallel)
     first = recorder.run([plan.single], single)
     second = recorder.run(plan.programs, parallel)

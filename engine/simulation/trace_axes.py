@@ -24,7 +24,11 @@ from shardproof.engine.specification.demands import Demand
 
 @dataclass(frozen=True, slots=True)
 class BatchTensor:
-    """A batch tensor: its full dimensions and those of one slice; ``domain``: what it indexes."""
+    """A batch tensor: its full dimensions and those of one slice; ``domain``: what it indexes.
+
+    Example: ids of [16, 128], of which each of 4 microbatches has [4, 128], are ``full`` 4 x 4 by
+    128 and ``local`` 4 by 128; they index the classes of an embedding.
+    """
 
     full: tuple[Factors, ...]
     local: tuple[Factors, ...]
@@ -33,7 +37,10 @@ class BatchTensor:
 
 @dataclass(slots=True)
 class Recording:
-    """The dimensions of one side's tensors, and what scales the indices of each instance."""
+    """The dimensions of one side's tensors, and what scales the indices of each instance.
+
+    Example: ``tensors[3].shape`` is (12, 16), of a linear layer with a batch of 12.
+    """
 
     tensors: list[Recorded | None]
     indexed: dict[int, Factors] = field(default_factory=dict)
@@ -41,7 +48,10 @@ class Recording:
 
 def slice_axes(plan: Plan) -> list[tuple[str, int]]:
     """The coordinates that divide the batch, outermost first, with their extents; raises
-    `InvalidInput` where programs disagree."""
+    `InvalidInput` where programs disagree.
+
+    Example: of two replicas with two microbatches ``[("dp", 2), ("mb", 2)]``.
+    """
     extents: dict[str, int] = {}
     for program in plan.programs:
         for axis, extent_here, _ in program.axes:
@@ -54,7 +64,10 @@ def slice_axes(plan: Plan) -> list[tuple[str, int]]:
 
 
 def attribute_dim(instance: Instance, key: str, rank: int) -> int:
-    """The dimension that an attribute names."""
+    """The dimension that an attribute names.
+
+    Example: ``dim=-1`` of a tensor of 3 dimensions is 2.
+    """
     value = instance.attrs.get(key)
     if isinstance(value, bool) or not isinstance(value, int) or not -rank <= value < rank:
         raise ShapeMismatch(f"{key} {value} of a tensor of {rank} dimensions")
@@ -64,7 +77,11 @@ def attribute_dim(instance: Instance, key: str, rank: int) -> int:
 class Recorder:
     """Reads the instances of both sides; see `engine.simulation.small_shapes`.  ``integers``: named
     inputs that hold integers, each with what it indexes; ``others``: those that are no parameters
-    or buffers; ``constants``: those of these that are constants."""
+    or buffers; ``constants``: those of these that are constants.
+
+    Example: ``Recorder(plan, single, parallel).run([plan.single], single)`` relates the axes of the
+    single-device side.
+    """
 
     def __init__(self, plan: Plan, single: Unrolled, parallel: Unrolled) -> None:
         self.plan = plan
@@ -296,8 +313,12 @@ RULES: Mapping[Effect, Callable[[Recorder, Instance, Sequence[Recorded]], Record
 
 
 def same(instance: Instance, operands: Hashable) -> Hashable:
-    """Equal for instances of one operator with one set of attributes that are ``operands`` the
-    same; None for an instance that is more than its operator."""
+    """A key that is equal for instances of one operator with one set of attributes that are
+    ``operands`` the same; None for an instance that is more than its operator.
+
+    Example: two ``concat`` along dimension -1 of tensors of the same dimensions are; an all-reduce
+    gives None.
+    """
     if instance.kind not in ("op", "slice"):
         return None
     attrs = tuple(
@@ -308,7 +329,10 @@ def same(instance: Instance, operands: Hashable) -> Hashable:
 
 @contextmanager
 def located(instance: Instance, programs: Sequence[Program]) -> Iterator[None]:
-    """Errors inside name the operator, its layer and its rank."""
+    """A context in which errors name the operator, its layer and its rank.
+
+    Example: "rank 0: concat in h.1: no rule".
+    """
     name = f"backward of {instance.name}" if instance.backward else instance.name
     where = f"rank {programs[instance.programs[0]].base}: {name}"
     if instance.source.module:
@@ -323,14 +347,22 @@ def located(instance: Instance, programs: Sequence[Program]) -> Iterator[None]:
 
 
 def scalar(shape: tuple[int, ...]) -> Recorded:
-    """The loss, or its gradient; raises `ShapeMismatch` for more than one element."""
+    """The loss, or its gradient, as a recorded tensor; raises `ShapeMismatch` for more than one
+    element.
+
+    Example: of shape (1, 1) a tensor of two dimensions of 1; of (2,) "the loss has shape [2],
+    expected one element".
+    """
     if prod(shape) != 1:
         raise ShapeMismatch(f"the loss has shape {list(shape)}, expected one element")
     return Recorded(tuple(() for _ in shape))
 
 
 def backward_attrs(instance: Instance) -> tuple[int, list[int]]:
-    """How many forward inputs a backward instance has, and which of their gradients it gives."""
+    """How many forward inputs a backward instance has, and which of their gradients it gives.
+
+    Example: of ``{arity=2, wrt=(1)}`` (2, [1]).
+    """
     wrt, arity = instance.attrs.get("wrt"), instance.attrs.get("arity")
     if not isinstance(wrt, tuple) or not isinstance(arity, int) or arity < 0:
         raise Unsupported("a backward operator without wrt and arity")

@@ -55,6 +55,9 @@ class Classes:
     """Which digits one index runs along. ``grid``: with all relations carried; ``relations``: what
     an operator takes for one another; ``joined``: coordinates that it sums or gathers over.
 
+    Example: of ``linear(x, w)`` the columns of ``x`` and of ``w`` are one class, and the rows of
+    each are classes of their own, with the rows and the columns of the result.
+
     Raises `Unsupported` where digits do not fit one another.
     """
 
@@ -139,12 +142,19 @@ class Classes:
 
 
 def coordinate(place: int) -> Class:
-    """The digit that a joined mesh axis is."""
+    """The class of a mesh axis that an operator sums or gathers over.
+
+    Example: the first one is ``((-(1 << 40), 0), 1)``, an axis that no node has.
+    """
     return ((-(1 << 40) - place, 0), 1)
 
 
 class Level(NamedTuple):
-    """A polynomial: its labels by class."""
+    """The labels of a polynomial, by class, and how many of each.
+
+    Example: an entry of a matrix product has its row and its column as free labels, and one summed
+    one.
+    """
 
     free: Count
     summed: Count
@@ -152,7 +162,10 @@ class Level(NamedTuple):
 
 @dataclass
 class Levels:
-    """The arguments of functions, by the function's name."""
+    """The arguments of functions, by the function's name.
+
+    Example: of ``exp(x) + exp(y)`` two arguments under "exp", of which any two are compared.
+    """
 
     of: dict[str, list[Level]] = field(default_factory=dict)
 
@@ -172,7 +185,11 @@ class Levels:
 
 
 class Definitions:
-    """The levels of the definitions that a claim reads."""
+    """The levels of the definitions that a claim reads.
+
+    Example: of ``n3 = einsum(n1[a:4, b:16], n2[c:8, b:16] -> a c)`` ``summed(3)`` is one label, of
+    the class of ``b``.
+    """
 
     def __init__(self, nodes: NodeTable, classes: Classes, cone: Cone, levels: Levels) -> None:
         self.nodes = nodes
@@ -251,7 +268,10 @@ class Definitions:
 
 
 class Counted(NamedTuple):
-    """A tensor of `Counting`: its dimensions, and the labels that its entries sum over."""
+    """A tensor of `Counting`: its dimensions, and the labels that its entries sum over.
+
+    Example: the product of [4, 16] and [8, 16] has dimensions of 4 and 8, and sums over one label.
+    """
 
     dims: Dims
     summed: Count
@@ -259,7 +279,10 @@ class Counted(NamedTuple):
 
 class Counting:
     """A `engine.ops.primitives.Interpreter` that counts labels; dimensions are those of `Relating`,
-    whose numbers are the same whenever an operator is read.  ``along``: the classes of a digit."""
+    whose numbers are the same whenever an operator is read.  ``along``: the classes of a digit.
+
+    Example: ``apply_forward(counting, "linear", [x, w], {})``, where x and w are `Counted`.
+    """
 
     def __init__(
         self, along: Callable[[Digit], Iterable[Class]], levels: Levels, relating: Relating
@@ -353,6 +376,9 @@ def _most(counts: Iterable[Count]) -> Count:
 class Requirements:
     """Positions that a piece of a digit has to keep.
 
+    Example: of ``y[i,j] + y[j,k] + y[k,i] = y[j,i] + y[k,j] + y[i,k]``, where i, j and k are one
+    class, 3: two positions would make it true.
+
     ``entries``: the levels of what is compared entry by entry; their free labels are the same on
     both sides.
     """
@@ -381,8 +407,12 @@ def enough(
     nodes: NodeTable, claim: Claim, cone: Cone, relations: Sequence[Relation]
 ) -> Requirements:
     """How many positions are enough for a claim. ``relations``: what its operator takes for one
-    another (`engine.claims.claim.related`). Raises `Unsupported` where digits do not fit one
-    another."""
+    another (`engine.small_model.related.related`). Raises `Unsupported` where digits do not fit one
+    another.
+
+    Example: of ``y = linear(x, w)`` one position of the rows of ``x``, of those of ``w``, and of
+    the columns of both.
+    """
     lineages = [*(x for x in claim.inputs if x is not None), *claim.outputs]
     try:
         return _enough(nodes, claim, cone, relations, coarse=False)

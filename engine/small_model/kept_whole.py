@@ -15,7 +15,10 @@ from shardproof.engine.lineage.nodes import Node, NodeTable
 
 
 def kept_whole(nodes: NodeTable) -> tuple[str, ...]:
-    """What is not reduced in the values of a plan, each with its reason, sorted."""
+    """What is not reduced in the values of a plan, each with its reason, sorted.
+
+    Example: "the constant table complex_product: it is small, and taken as it is".
+    """
     return tuple(sorted(set(_reasons(nodes))))
 
 

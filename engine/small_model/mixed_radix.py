@@ -44,7 +44,11 @@ Relation = tuple[Axis, int, Axis, int, int]
 
 
 class Shift(NamedTuple):
-    """A digit of a block's axis ``inside`` and of the axis ``around`` that it is of."""
+    """A digit of a block's axis ``inside`` and of the axis ``around`` that it is of.
+
+    Example: the digit of axis 0 of a node that is the block [0, 2,048) of axis 0, of 3,072, of
+    another.
+    """
 
     inside: Axis
     around: Axis
@@ -54,6 +58,9 @@ class Shift(NamedTuple):
 class MixedRadix:
     """The digits of every axis that a claim reads.  Raises `Unsupported` for definitions that this
     representation does not cover.
+
+    Example: where ``n1`` is read as ``a1[<8*tp> +8 of 16]``, its axis 1 is in digits of 8 and of 2,
+    at strides 1 and 8.
 
     ``extents``: of the mesh coordinates.  ``related``: local dimensions that the operator takes for
     one another (None: local dimensions are not split as others are).  ``coarse``: local dimensions

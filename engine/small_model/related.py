@@ -21,7 +21,11 @@ from shardproof.engine.small_model.shared_dims import Relating, Tensor
 def related(claim: Claim, coarse: bool = False) -> list[Relation]:
     """Local dimensions that the operator of a claim takes for one another, as the grid names them
     (``coarse``: parts of a dimension as wholes); raises `Unsupported` where it cuts one otherwise
-    than in blocks."""
+    than in blocks.
+
+    Example: of ``linear`` of [4, 8] and [8, 8] the columns of both operands, the rows of the first
+    one and those of the result, and the rows of the second one and the columns of the result.
+    """
     reading = Relating(coarse)
     given = [x for x in claim.inputs if x is not None]
     tensors = [reading.tensor(x.shape) for x in (*given, *claim.outputs)]
@@ -42,7 +46,11 @@ def related(claim: Claim, coarse: bool = False) -> list[Relation]:
 
 
 def relations_of(reading: Relating, tensors: Sequence[Tensor]) -> list[Relation]:
-    """What a reading has taken for one another, as the grid names it."""
+    """The digits that a reading has taken for one another, as the grid names them.
+
+    Example: of a view ``[8, 6] -> [48]`` the second dimension and the output's at stride 1, the
+    first one and the output's at stride 6, and that the output's is split there.
+    """
     names = names_of(tensors, reading.count)
     joined: list[Relation] = [
         (names[x.root], x.stride, names[y.root], y.stride, x.size) for x, y in reading.relations
@@ -52,7 +60,10 @@ def relations_of(reading: Relating, tensors: Sequence[Tensor]) -> list[Relation]
 
 
 def names_of(tensors: Sequence[Tensor], count: int) -> dict[int, Axis]:
-    """The axes of the dimensions that `Relating` numbers."""
+    """The axes of the dimensions that `Relating` numbers.
+
+    Example: of tensors [8, 6] and [48] ``{0: (-1, 0), 1: (-1, 1), 2: (-2, 0)}``.
+    """
     names = {
         dim[0].root: (-1 - i, d)
         for i, tensor in enumerate(tensors)
@@ -64,7 +75,11 @@ def names_of(tensors: Sequence[Tensor], count: int) -> dict[int, Axis]:
 
 
 def applied(interpreter: Interpreter[Any], claim: Claim, inputs: Sequence[Any]) -> list[Any]:
-    """The operator of a claim in a reading of the declarations."""
+    """The operator of a claim, or its derivative, as an interpreter computes it.
+
+    Example: over `Relating`, ``linear`` of a claim gives one tensor, whose dimensions are the rows
+    of both operands.
+    """
     if not claim.backward:
         return list(apply_forward(interpreter, claim.name, inputs, claim.attrs))
     wrt, arity = claim.attrs.get("wrt"), claim.attrs.get("arity")

@@ -45,6 +45,9 @@ class Representatives(MixedRadix):
     """The represented positions of one claim.  Raises `Unsupported` where boundaries cut through
     the digits of an axis.
 
+    Example: 16 columns of which rank ``tp`` has ``<8*tp> +8 of 16`` are represented on rank 1 by 8
+    and 9; where all ranks are summed over, by 0, 1, 8 and 9.
+
     ``extents``: of the mesh coordinates.  Coordinates in ``over`` are summed or gathered by the
     operator and are represented like a digit; any other takes one value.  ``boundaries``: (size of
     a local dimension, place) where the operator itself cuts or joins it.  ``related``: local

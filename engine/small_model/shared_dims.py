@@ -22,7 +22,11 @@ ALIKE = -1
 
 
 class Digit(NamedTuple):
-    """``size`` positions, ``stride`` apart, of the dimension ``root``."""
+    """``size`` positions, ``stride`` apart, of the dimension ``root``.
+
+    Example: of dimension 2 of 48 positions, as [8, 6], the digits ``Digit(2, 6, 8)`` and
+    ``Digit(2, 1, 6)``.
+    """
 
     root: int
     stride: int
@@ -35,7 +39,10 @@ Tensor = tuple[Dim, ...]
 
 
 class Relation(NamedTuple):
-    """Digits of two dimensions that an operator takes for one another."""
+    """Digits of two dimensions that an operator takes for one another.
+
+    Example: ``Relation(Digit(1, 1, 6), Digit(2, 1, 6))`` of a view ``[8, 6] -> [48]``.
+    """
 
     one: Digit
     other: Digit
@@ -44,6 +51,9 @@ class Relation(NamedTuple):
 class Relating:
     """A `engine.ops.primitives.Interpreter` of dimensions; raises `Unsupported` where digits do not
     fit.
+
+    Example: ``reshape(tensor((8, 6)), (48,))`` is one dimension of two digits, (root 0, size 8) and
+    (root 1, size 6); where it is added to another one of 48, that one is split at 6.
 
     ``coarse``: parts of a dimension are related as wholes, not digit by digit.
     """

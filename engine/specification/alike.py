@@ -17,7 +17,10 @@ from shardproof.engine.lineage.sums import collect
 
 
 def placed_alike(have: Lineage, want: Lineage) -> bool:
-    """Whether two lineages are equal, wherever positions of one of many are put."""
+    """Whether two lineages are equal, wherever positions of one of many are put.
+
+    Example: ``[4] = n5[a0[3 +1 of 8] x a1[4]]`` and ``[4] = n5[a1[4]] at a0[3 +1 of 8]`` are equal.
+    """
     if have.shape != want.shape or len(have.addends) != len(want.addends):
         return False
     return have == want or all(
@@ -27,7 +30,10 @@ def placed_alike(have: Lineage, want: Lineage) -> bool:
 
 
 def same_number(nodes: NodeTable, have: Lineage | None, want: Lineage | None) -> bool:
-    """Whether two lineages of one element are equal, however its dimensions are written."""
+    """Whether two lineages of one element are equal, however its dimensions are written.
+
+    Example: ``[1] = n12[1]`` and ``[] = n12[]`` are.
+    """
     if have is None or want is None or any(n != 1 for n in (*have.shape, *want.shape)):
         return False
     return same_addends(nodes, _scalar(have), _scalar(want))
@@ -42,7 +48,11 @@ def _scalar(x: Lineage) -> Lineage:
 
 def same_addends(nodes: NodeTable, have: Lineage, want: Lineage) -> bool:
     """Whether two lineages are one, whether a sum is a node or its addends, and wherever positions
-    of one of many are put."""
+    of one of many are put.
+
+    Example: ``[4] = n11[a0[4]]``, where ``n11`` is ``sum(n9[a:4], n10[a:4] -> a)``, and
+    ``[4] = n9[a0[4]] + n10[a0[4]]``.
+    """
     left, right = (
         collect([t._replace(view=settled(t.view)) for t in _unfolded(nodes, x.addends)])
         for x in (have, want)

@@ -38,10 +38,16 @@ MOST_RANKS = 256
 
 
 class Conclusion(NamedTuple):
-    """``kind``: that of a row of the table, "coverage" (of gradients; of others it is "output
+    """One thing that must hold in the end, and whether it does.
+
+    Example: ``Conclusion("gradient", "w1", (1,), True, "", program=1, value=34)``; of one that
+    fails the message is "rank 0: the gradient of w is never computed".
+
+    ``kind``: that of a row of the table, "coverage" (of gradients; of others it is "output
     coverage" and so on) or "single-device gradient"; ``ranks``: where it holds, the first of those
     that it is about, else those on which it does not (at most `MOST_RANKS`); ``value``: the tensor
-    of the side that it is about, the first one of several (-1: none)."""
+    of the side that it is about, the first one of several (-1: none).
+    """
 
     kind: str
     name: str
@@ -53,7 +59,7 @@ class Conclusion(NamedTuple):
 
 
 def scaled(lineage: Lineage, factor: Fraction) -> Lineage:
-    """``factor`` times a lineage."""
+    """``factor`` times a lineage, for example ``[4] = 1/2*n11[a0[4]]`` of ``[4] = n11[a0[4]]``."""
     return Lineage(
         lineage.shape, tuple(t._replace(factor=t.factor * factor) for t in lineage.addends)
     )
@@ -79,7 +85,11 @@ def box_of(
     lineage: Lineage, offset: Sequence[Affine], shape: tuple[int, ...], extents: Mapping[str, int]
 ) -> Lineage:
     """The box of a tensor at ``offset``, on ranks along axes of ``extents``; raises `Misaligned` if
-    it is no view."""
+    it is no view.
+
+    Example: of ``[4, 16] = n11[a0[4], a1[16]]`` the box of 8 columns at ``8*tp`` is
+    ``[4, 8] = n11[a0[4], a1[<8*tp> +8 of 16]]``.
+    """
     addends = list(lineage.addends)
     here = lineage.shape
     for i, (size, full) in enumerate(zip(shape, lineage.shape, strict=True)):
@@ -108,7 +118,8 @@ def _box_along(
 
 
 def slices(plan: Plan, program: Program) -> int:
-    """Into how many slices replicas and microbatches divide the batch."""
+    """Into how many slices replicas and microbatches divide the batch: for example 4 by two
+    replicas with two microbatches each."""
     count = plan.microbatches
     for axis in plan.replica_axes:
         count *= program.extents.get(axis, 1)
@@ -126,6 +137,9 @@ def conclude(
     all_ranks: bool = True,
 ) -> list[Conclusion]:
     """All required conclusions, in a fixed order, each with whether it holds.
+
+    Example: a network with parameters w1 and w2 on two tensor-parallel ranks has 10: two gradients
+    of its own, two losses, four gradients on ranks, and the coverage of two.
 
     ``all_ranks``: whether what fails names every rank on which it does, or the first only, which
     is found at once.
@@ -145,7 +159,8 @@ def beside(
     parallel: Unrolled,
     lineages: Lineages,
 ) -> list[tuple[Demand, Conclusion]]:
-    """What no proof needs: whether the rows hold that are not required."""
+    """What no proof needs: whether the rows hold that are not required, for example
+    ``expect "state" "m" optional: ...``."""
     wants = Wants(plan, nodes, single, parallel, lineages)
     return [
         (demand, wants.conclusion(demand))
@@ -187,7 +202,8 @@ def _single_gradients(plan: Plan, single: Derived, lineages: Lineages) -> list[C
 
 
 class Wants:
-    """Holds demands against the lineages of both sides."""
+    """Holds demands against the lineages of both sides: ``wants.fault(demand)``, for example, is
+    "the gradient of w is never computed", and "" of what holds."""
 
     def __init__(
         self,

@@ -24,7 +24,11 @@ Shape = tuple[int, ...]
 
 class Sum(NamedTuple):
     """``weight`` times the sum of ``tensors`` of one program, along ``over``, (axis, extent), and
-    along the microbatches of those that have one if ``batched``."""
+    along the microbatches of those that have one if ``batched``.
+
+    Example: ``Sum(0, (8,), Fraction(1, 4), (("dp", 2),), True)``: the mean of the losses of two
+    replicas with two microbatches each.
+    """
 
     program: int
     tensors: tuple[int, ...]
@@ -36,6 +40,9 @@ class Sum(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Demand:
     """A row of the table, resolved.
+
+    Example: "gradient" of "w1" on rank 1: ``expected`` is tensor 16 of the single-device side,
+    ``shape`` (8, 8) of ``full`` (16, 8), at ``offset`` (8, 0).
 
     ``program``: the first one that holds it (-1: none); ``shard``: its shard whose accumulated
     gradient this is (-1: none); ``expected``: the single-device value (-1: zero), which begins at
@@ -69,14 +76,21 @@ class Demand:
 
 
 def demands(plan: Plan, derived: Derived, parallel: Unrolled) -> list[Demand]:
-    """The demands of a plan, in the order of its table."""
+    """The demands of a plan, in the order of its table.
+
+    Example: two demands of the loss and two of each gradient, where two ranks are programs of their
+    own; one of each where they are one program.
+    """
     rows = table(plan)
     resolver = _Resolver(plan, derived, parallel)
     return [*(d for row in rows for d in resolver.of(row)), *_left_out(plan, rows)]
 
 
 def roots(plan: Plan, derived: Derived, parallel: Unrolled) -> tuple[set[int], set[int]]:
-    """The tensors of both sides that conclusions are about."""
+    """The tensors of both sides that conclusions are about.
+
+    Example: of the loss and two gradients ({8, 16, 17}, {8, 18, 19}).
+    """
     required = [demand for demand in demands(plan, derived, parallel) if demand.required]
     single = {*derived.gradients.values(), *(demand.expected for demand in required)}
     many = {v for demand in required for term in demand.held for v in term.tensors}

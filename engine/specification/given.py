@@ -12,7 +12,11 @@ from shardproof.engine.schedule.instances import Unrolled
 
 class Given:
     """The tensors of one side that addends are about.  In a plan without a table of its own, a loss
-    that is only on its way to another one is none."""
+    that is only on its way to another one is none.
+
+    Example: of the loss of a body that is called for two microbatches, which flow alike, ``of``
+    gives ``[(8, -1)]``; where they do not, two tensors with the microbatches 0 and 1.
+    """
 
     def __init__(self, plan: Plan, side: Unrolled) -> None:
         before = () if plan.expectations else _passed_on(side)

@@ -22,11 +22,17 @@ from shardproof.engine.specification.given import Given
 
 
 class Derived(NamedTuple):
-    """``unrolled``: the given rows, then sums of addends, then the derivative's; ``gradients``: by
+    """The single-device side with all that its plan is held against.
+
+    Example: of 17 instances with two parameters ``gradients`` is ``{0: 25, 1: 23}``, ``loss`` 8,
+    ``seed`` 18, and ``unrolled`` has 24 instances.
+
+    ``unrolled``: the given rows, then sums of addends, then the derivative's; ``gradients``: by
     number of the single-device program's shard (the first one that holds this box) its value;
     ``loss``: the loss's value, ``seed``: that of its incoming gradient (-1: none); ``given``: how
     many rows were given; ``values``: by kind and name of expectations the value that they are
-    about."""
+    about.
+    """
 
     unrolled: Unrolled
     gradients: dict[int, int]
@@ -92,7 +98,11 @@ class _Deriver:
 
 def recorded(plan: Plan, single: Unrolled) -> Derived:
     """The single-device side with the gradients that its own backward accumulates, in place of the
-    derivative of its forward."""
+    derivative of its forward.
+
+    Example: of a single-device program with a backward of its own ``gradients`` is
+    ``{0: 16, 1: 17}``, what it accumulates, and no instance is added.
+    """
     rows = table(plan)
     work, values = _values(plan, single, rows)
     loss = next((values.get((r.kind, r.name), -1) for r in rows if r.kind == LOSS), -1)
@@ -102,7 +112,11 @@ def recorded(plan: Plan, single: Unrolled) -> Derived:
 
 
 def derive(plan: Plan, single: Unrolled) -> Derived:
-    """Append to the rows of the single-device side what expectations are about.
+    """The single-device side, and after it the instances of what expectations are about: sums of
+    addends, and the derivative of the loss.
+
+    Example: 17 instances of ``y = w2 silu(w1 x)``, its own backward among them, and 7 of the
+    derivative of its loss, with respect to w1 and w2.
 
     Raises `Unsupported` if a gradient is expected and there is no loss, or an operator has no
     declaration; `InvalidInput` if a value that is expected is computed nowhere, or several times.
@@ -190,7 +204,10 @@ def _differentiate(program: Program, work: _Deriver, loss: int) -> tuple[dict[in
 
 
 def first_of_box(program: Program) -> list[int]:
-    """For every shard the first one that is the same box of the same parameter."""
+    """For every shard the first one that is the same box of the same parameter.
+
+    Example: of shards w, v and w again ``[0, 1, 0]``.
+    """
     known: dict[object, int] = {}
     return [
         known.setdefault((shard.name, shard.offset, shard.shape), number)

@@ -30,7 +30,10 @@ class TooMany(Exception):
 
 
 class Boxes(NamedTuple):
-    """The boxes of ``shape`` at ``offset``, over coordinates of ``extents`` (those that occur)."""
+    """The boxes of ``shape`` at ``offset``, over coordinates of ``extents`` (those that occur).
+
+    Example: ``Boxes((8*tp, 0), (8, 8), (("tp", 2),))``: two boxes, which cover a tensor of [16, 8].
+    """
 
     offset: tuple[Affine, ...]
     shape: tuple[int, ...]
@@ -43,7 +46,11 @@ class Boxes(NamedTuple):
 
 
 def boxes(offset: Sequence[Affine], shape: Sequence[int], extents: Mapping[str, int]) -> Boxes:
-    """The boxes of a shard."""
+    """The boxes of a tensor that a family of ranks holds, by the offset and the shape of its shard.
+
+    Example: of a shard at ``(8*tp, 0)`` on dp 4 x tp 2 ranks the extents are ``(("tp", 2),)``:
+    replicas hold the same box.
+    """
     axes = sorted({axis for start in offset for axis in start.axes})
     return Boxes(tuple(offset), tuple(shape), tuple((a, extents[a]) for a in axes))
 

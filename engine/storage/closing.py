@@ -10,7 +10,11 @@ from typing import Self
 
 class Closing(ABC):
     """A ``with`` over it begins with :meth:`open` and ends with :meth:`close`, also where opening
-    fails; errors go on."""
+    fails; errors go on.
+
+    Example: ``with Portfolio() as portfolio:`` starts the solver that is asked first, and ends all
+    that were started since.
+    """
 
     def __enter__(self) -> Self:
         with ExitStack() as undo:

@@ -28,20 +28,29 @@ FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 def is_full(error: OSError) -> bool:
-    """Whether something could not be written because the disk is full: a fault of the machine."""
+    """Whether something could not be written because the disk is full: a fault of the machine.
+
+    Example: ``OSError(errno.ENOSPC, ...)`` is, ``OSError(errno.EACCES, ...)`` is not.
+    """
     return error.errno in FULL
 
 
 def unwritable(error: OSError, path: str | Path) -> InvalidInput:
     """The error of a place that cannot be written; raises ``error`` itself where the disk is full,
-    which is no fault of what the user named."""
+    which is no fault of what the user named.
+
+    Example: "/root/plan: cannot be written: Permission denied".
+    """
     if is_full(error):
         raise error
     return InvalidInput(f"cannot be written: {error.strerror or error}", str(path))
 
 
 def opened(path: str | Path) -> BinaryIO:
-    """A regular file, to be read; raises OSError for any other, and waits for none."""
+    """A regular file, to be read; raises OSError for any other, and waits for none.
+
+    Example: of ``/dev/zero``, of a folder and of a named pipe "no regular file".
+    """
     return open(path, "rb", buffering=1 << 18, opener=_regular)
 
 
@@ -56,7 +65,11 @@ def _regular(path: str, flags: int) -> int:
 
 def contents(path: Path, most: int = MOST_BYTES) -> bytes:
     """The bytes of a regular file, as many as it had when it was opened; raises OSError if it
-    cannot be read, or is larger than ``most`` bytes."""
+    cannot be read, or is larger than ``most`` bytes.
+
+    Example: of a file of 2 GiB, which is more than `MOST_BYTES`, an OSError at once, before it is
+    read.
+    """
     with opened(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:
@@ -68,6 +81,9 @@ def contents(path: Path, most: int = MOST_BYTES) -> bytes:
 def bounded(what: Path) -> Iterator[None]:
     """Raise `InvalidInput` if the block takes more than `MEMORY_BYTES` of address space, where the
     system can tell and bound it (Linux); blocks may lie in each other, the narrowest bound counts.
+
+    Example: a compressed table of less than a MiB that is 4 GiB inside: "takes more memory to be
+    read than the 4096 MiB that it may".
 
     The bound is one of the whole process: whatever else goes on in it meanwhile is bounded too.
     """

@@ -11,8 +11,13 @@ from shardproof.engine.system import portable
 
 @contextmanager
 def no_collector() -> Iterator[None]:
-    """Without cyclic collection: the tables of a plan are millions of objects and hardly a cycle;
-    walking them again and again is a quarter of a large run's time, and frees nothing."""
+    """A context without the collection of cyclic garbage.
+
+    Example: a run of ``verify`` as a whole is inside of ``with no_collector():``.
+
+    The tables of a plan are millions of objects and hardly a cycle; walking them again and again is
+    a quarter of a large run's time, and frees nothing.
+    """
     was = gc.isenabled()
     gc.disable()
     try:
@@ -27,7 +32,11 @@ def swept(every: int, grown_bytes: int = 0) -> Iterator[Callable[[], None]]:
     """A function that frees, each so many calls of it, the cyclic garbage made since this began:
     what was there before is set aside and not walked.  ``grown_bytes``: only if the process has
     grown by as much since it was last done, or since this began: to free takes time, and most
-    processes end before they need the memory again."""
+    processes end before they need the memory again.
+
+    Example: ``with swept(16, 64 << 20) as sweep:``, and ``sweep()`` after the text of each
+    template: every 16th one collects if the process has grown by 64 MiB.
+    """
     calls = 0
     before = portable.resident_bytes()[0] if grown_bytes else 0
 

@@ -44,7 +44,11 @@ _WORDS: Final = {
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """A TOML file as plain data; raises `InvalidInput`."""
+    """A TOML file as plain data; raises `InvalidInput`.
+
+    Example: of ``[expect]`` and ``parameters = ["norm.weight"]``,
+    ``{"expect": {"parameters": ["norm.weight"]}}``.
+    """
     try:
         return tomllib.loads(_text(path))
     except (ValueError, RecursionError) as error:
@@ -52,7 +56,11 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def read_yaml(path: Path) -> Any:
-    """A YAML file as plain data; raises `InvalidInput`."""
+    """A YAML file as plain data; raises `InvalidInput`.
+
+    Example: of ``a: [1``, which does not end, "a.yaml: expected YAML: while parsing a flow sequence
+    ...".
+    """
     import yaml
 
     try:
@@ -72,6 +80,9 @@ def _text(path: Path) -> str:
 def decoded(data: object, kind: type[T], where: str = "", key: str = "") -> T:
     """Plain data as a ``kind``; raises `InvalidInput` naming ``where`` and the place.
 
+    Example: of ``{"workers": "two"}`` under the key "verify" of conf.toml, "conf.toml,
+    verify.workers: expected an integer, found 'two'".
+
     ``key``: where the data lies in what is read.
     """
     try:
@@ -84,13 +95,19 @@ def decoded(data: object, kind: type[T], where: str = "", key: str = "") -> T:
 
 
 def given(settings: msgspec.Struct) -> dict[str, Any]:
-    """The settings that a file gives, of a struct whose defaults are ``UNSET``."""
+    """The settings that a file gives, of a struct whose defaults are ``UNSET``.
+
+    Example: of a file that says ``workers = 2`` and nothing else, ``{"workers": 2}``.
+    """
     values = msgspec.structs.asdict(settings)
     return {name: value for name, value in values.items() if value is not msgspec.UNSET}
 
 
 def unknown(name: str, known: Iterable[str]) -> str:
-    """Why a key is refused, with those that are near it and all that are known."""
+    """Why a key is refused, with those that are near it and all that are known.
+
+    Example: "not a key here, near is workers; known are timeout, workers".
+    """
     names = list(known)
     near = " or ".join(get_close_matches(name, names, n=3))
     listed = ", ".join(names) or "none"
@@ -169,7 +186,10 @@ def _fitting(data: object, kind: Any) -> Any:
 
 
 def expectation(kind: Any) -> str:
-    """What a type wants, in words: "an integer of at least 1"."""
+    """What a type wants, in words: "an integer of at least 1".
+
+    Example: "an integer of at least 1", "one of mean, sum".
+    """
     metas = [m for m in getattr(kind, "__metadata__", ()) if isinstance(m, msgspec.Meta)]
     for meta in metas:
         if meta.description:

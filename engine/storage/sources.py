@@ -28,12 +28,18 @@ _FACE: Final = Path(shardproof.__path__[0]).resolve()
 
 
 def import_root() -> Path:
-    """The folder that has to be on ``sys.path`` for ``import shardproof``."""
+    """The folder that has to be on ``sys.path`` for ``import shardproof``.
+
+    Example: ``/home/me/shardproof`` of a checkout there.
+    """
     return _FACE.parent
 
 
 def python_path() -> str:
-    """PYTHONPATH for a child process: this code, then what this process was given."""
+    """PYTHONPATH for a child process: this code, then what this process was given.
+
+    Example: ``/home/me/shardproof:/home/me/lib``, where this process was given ``/home/me/lib``.
+    """
     inherited = os.environ.get("PYTHONPATH")
     root = str(import_root())
     return f"{root}{os.pathsep}{inherited}" if inherited else root
@@ -41,7 +47,10 @@ def python_path() -> str:
 
 def sources() -> Iterator[tuple[str, Path]]:
     """Every source file with its name, the same for a checkout and an installation
-    (``engine/plan/ir.py``, ``shardproof/cli.py``), in order of names within a floor."""
+    (``engine/plan/ir.py``, ``shardproof/cli.py``), in order of names within a floor.
+
+    Example: the first one is ``("engine/__init__.py", .../engine/__init__.py)``.
+    """
     for floor in FLOORS:
         folder = next(
             place for base in shardproof.__path__ if (place := Path(base) / floor).is_dir()

@@ -42,12 +42,19 @@ _READ_ERRORS = (pa.ArrowException, OSError, MemoryError, ValueError, OverflowErr
 
 
 def schema(declared: Declared) -> pa.Schema:
-    """The Arrow schema of declared columns."""
+    """The Arrow schema of declared columns.
+
+    Example: of ``{"name": "text", "shape": "numbers"}`` a ``large_string`` and a list of ``int64``,
+    none of them null.
+    """
     return pa.schema([pa.field(c, TYPES[kind], nullable=False) for c, kind in declared.items()])
 
 
 def encode(name: str, declared: Declared, columns: Columns, form: str) -> bytes:
-    """The file of a table; raises `InvalidInput` for values that the columns do not hold."""
+    """The file of a table; raises `InvalidInput` for values that the columns do not hold.
+
+    Example: ``encode("values", {"name": "text"}, {"name": ["x"]}, "plan 2")``, a file of one row.
+    """
     metadata = {"format": form, "table": name}
     try:
         arrays = [array_of(kind, columns[column]) for column, kind in declared.items()]
@@ -61,7 +68,11 @@ def encode(name: str, declared: Declared, columns: Columns, form: str) -> bytes:
 
 
 def decode(name: str, declared: Declared, data: bytes, form: str) -> dict[str, list[Any]]:
-    """The columns of a table's file; raises `InvalidInput`."""
+    """The columns of a table's file; raises `InvalidInput`.
+
+    Example: of the file of table "values" as that of "ops", "its metadata do not say 'plan 2',
+    table 'ops'".
+    """
     try:
         table = pa.ipc.open_file(pa.py_buffer(data)).read_all()
         metadata = table.schema.metadata or {}
@@ -81,7 +92,11 @@ def decode(name: str, declared: Declared, data: bytes, form: str) -> dict[str, l
 
 
 def array_of(kind: str, cells: Sequence[Any], types: Mapping[str, pa.DataType] = TYPES) -> pa.Array:
-    """A column of the given cells."""
+    """The given cells as an Arrow column of a declared kind.
+
+    Example: ``[(2, 8), ()]`` of the kind "numbers" is a list array, ``["x", "y", "x"]`` of the kind
+    "word" a dictionary of two.
+    """
     if kind == "word":
         return pa.array(cells, pa.string()).dictionary_encode()
     if kind not in ("numbers", "refs", "words"):
@@ -95,7 +110,10 @@ def array_of(kind: str, cells: Sequence[Any], types: Mapping[str, pa.DataType] =
 
 
 def cells_of(kind: str, array: pa.Array) -> list[Any]:
-    """The cells of a column as Python values; raises ``ValueError`` for a null."""
+    """The cells of a column as Python values; raises ``ValueError`` for a null.
+
+    Example: of that dictionary ``["x", "y", "x"]`` again, of the list array ``[(2, 8), ()]``.
+    """
     if array.null_count:
         raise ValueError("a cell is null")
     if kind == "word":
@@ -113,7 +131,10 @@ def cells_of(kind: str, array: pa.Array) -> list[Any]:
 
 
 def write_file(path: Path, data: bytes) -> str:
-    """Write a file as a whole or not at all; its SHA-256.  Raises `InvalidInput`."""
+    """Write a file as a whole or not at all; the result is its SHA-256.  Raises `InvalidInput`.
+
+    Example: of ``b"abc"`` it is ``ba7816bf...``.
+    """
     scratch = ""
     try:
         handle, scratch = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -130,7 +151,10 @@ def write_file(path: Path, data: bytes) -> str:
 
 def read_file(path: Path, expected: str | None = None) -> bytes:
     """The bytes of a file; raises `InvalidInput` if it cannot be read, or has another SHA-256 than
-    ``expected``."""
+    ``expected``.
+
+    Example: of an edited table "was changed: it has another SHA-256 than in the certificate".
+    """
     try:
         data = files.contents(path)
     except OSError as error:

@@ -29,7 +29,10 @@ LOOK_SECONDS: Final = 0.01
 
 def bounds_memory() -> bool:
     """Whether the kernel keeps a process within a limit of its address space; macOS has the call,
-    and does not."""
+    and does not.
+
+    Example: True on Linux, False on macOS.
+    """
     return sys.platform.startswith("linux")
 
 
@@ -40,6 +43,9 @@ def limit(
     stack_bytes: int | None = None,
 ) -> None:
     """Bound this process, as far as the system does; it leaves no core file.
+
+    Example: ``limit(memory_bytes=1 << 30, cpu_seconds=60)`` in a solver's child: an allocation
+    beyond a GiB fails, and after 60 seconds the kernel ends it.
 
     A bound that was lower stays; that of the stack can be lifted again.
     """
@@ -65,6 +71,9 @@ def _lower(what: int, bound: int) -> None:
 def widen_address_space(more_bytes: int) -> tuple[int, int] | None:
     """Let this process take ``more_bytes`` beyond what it has, or less where less was allowed.
 
+    Example: where the process has 16 MiB and no bound, ``widen_address_space(1 << 30)`` bounds it
+    at 1,040 MiB and gives (-1, -1), the bounds before.
+
     Returns what to give to `restore_address_space`; None, with nothing done, where the system does
     not tell or does not bound.
     """
@@ -78,7 +87,11 @@ def widen_address_space(more_bytes: int) -> tuple[int, int] | None:
 
 
 def restore_address_space(before: tuple[int, int] | None) -> None:
-    """The bound that `widen_address_space` found."""
+    """Set the bound that there was before `widen_address_space`.
+
+    Example: ``restore_address_space((-1, -1))`` lifts the bound, ``restore_address_space(None)``
+    does nothing.
+    """
     if before is not None:
         resource.setrlimit(resource.RLIMIT_AS, before)
 
@@ -87,14 +100,20 @@ def restore_address_space(before: tuple[int, int] | None) -> None:
 
 
 def cpus() -> int:
-    """How many processors this process may use."""
+    """How many processors this process may use.
+
+    Example: 2 in a container that is bound to two of 64 cores.
+    """
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def address_space() -> int | None:
-    """Bytes of this process's address space; proc(5), statm: its first number, in pages."""
+    """Bytes of this process's address space; proc(5), statm: its first number, in pages.
+
+    Example: 17 MiB of a Python process that has just begun.
+    """
     try:
         pages = int((PROC / "self" / "statm").read_text(encoding="ascii").split()[0])
     except (OSError, ValueError):
@@ -104,6 +123,8 @@ def address_space() -> int | None:
 
 def resident_bytes(process: int | Literal["self"] = "self") -> tuple[int, int]:
     """Resident memory of a process, now and at its peak. Raises OSError if it is gone.
+
+    Example: (15036416, 15036416) of a Python process that has just begun.
 
     Without ``/proc`` the peak is known of this process only; of another one it is what it has now.
     """
@@ -129,17 +150,28 @@ def _resident_elsewhere(process: int) -> tuple[int, int]:
 
 
 def most_resident(used: resource.struct_rusage) -> int:
-    """Bytes that a process held at most; the kernel counts them in KiB, that of macOS in bytes."""
+    """The most memory that a process held, in bytes; the kernel counts it in KiB, that of macOS in
+    bytes.
+
+    Example: of ``resource.getrusage(resource.RUSAGE_CHILDREN)`` the peak of the largest child.
+    """
     return used.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def processor_seconds(used: resource.struct_rusage) -> float:
-    """Seconds of a processor that a process took."""
+    """Seconds of processor time that a process took, of its own and in the kernel.
+
+    Example: of 1.5 s in the process and 0.5 s in the kernel for it, 2.0.
+    """
     return used.ru_utime + used.ru_stime
 
 
 def reset_peak() -> None:
-    """Begin a new peak of this process, where the kernel lets it; else the peak is lifelong."""
+    """Begin a new peak of this process, where the kernel lets it; else the peak is lifelong.
+
+    Example: before a phase of a run, so that `resident_bytes` afterwards gives the phase's own
+    peak.
+    """
     try:
         (PROC / "self" / "clear_refs").write_text("5")
     except OSError:
@@ -151,6 +183,8 @@ def reset_peak() -> None:
 
 def bind_to_parent(lifeline: int) -> None:
     """End this process when the parent's end of the pipe closes, however the parent ends.
+
+    Example: a solver's child ends when the run that asked it is killed with SIGKILL.
 
     The kernel does it (SIGIO), even within a solver's code; where it does not, a thread does, as
     soon as that code lets one run.
@@ -176,7 +210,11 @@ def _watch(lifeline: int) -> None:
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a child has ended (or is none); it is not reaped, so its number stays its own."""
+    """Whether a child has ended (or is none); it is not reaped, so its number stays its own.
+
+    Example: False of a solver that is at work, True once it was killed, and after it was waited
+    for.
+    """
     if not hasattr(os, "waitid"):
         import psutil
 
@@ -192,7 +230,11 @@ def has_ended(pid: int) -> bool:
 
 
 def ends_within(pid: int, seconds: float) -> bool:
-    """Wait until a child ends, for at most ``seconds``; False if it has not."""
+    """Wait until a child ends, for at most ``seconds``; False if it has not.
+
+    Example: of a child that sleeps for a second, ``ends_within(pid, 0.1)`` is False after a tenth
+    of it.
+    """
     if hasattr(os, "pidfd_open"):
         # Not Popen.wait: with a time-out it polls, and adds up to 50 ms to every call.
         handle = os.pidfd_open(pid)
@@ -212,7 +254,10 @@ def ends_within(pid: int, seconds: float) -> bool:
 
 
 def nameless_file(name: str) -> int:
-    """A descriptor of a file that is gone with it; ``name`` is for whoever looks at processes."""
+    """A descriptor of a file that is gone with it; ``name`` is for whoever looks at processes.
+
+    Example: ``nameless_file("query")`` is ``/memfd:query (deleted)`` in ``/proc/self/fd``.
+    """
     if hasattr(os, "memfd_create"):
         return os.memfd_create(name)
     import tempfile
@@ -222,7 +267,11 @@ def nameless_file(name: str) -> int:
 
 
 def lock(file: int) -> bool:
-    """Hold an open file alone, until it is closed; False if another process does."""
+    """Lock an open file for this process alone, until it is closed; False if another process has
+    locked it.
+
+    Example: of a run directory that another run has locked, False at once.
+    """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

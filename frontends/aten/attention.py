@@ -28,7 +28,11 @@ from shardproof.frontends.aten.rules import lowers
 
 def hidden_after(mask: Compared, shape: tuple[int, ...]) -> int | None:
     """The position of the first query, where a mask of scores [..., queries, keys] is true exactly
-    where the key comes after the query; None: it is another mask, or hides all keys of a query."""
+    where the key comes after the query; None: it is another mask, or hides all keys of a query.
+
+    Example: of the mask ``torch.ones(4, 4).triu(1)`` of 4 queries and 4 keys it is 0; of a mask [4,
+    6] that is true where ``key - query >= 3``, as a cache of two keys has it, it is 2.
+    """
     if len(shape) < 2:
         return None
     of = mask.expand(shape).of
@@ -39,7 +43,11 @@ def hidden_after(mask: Compared, shape: tuple[int, ...]) -> int | None:
 
 def causal(lo: Lowering, scores: Real, first: int = 0) -> Real:
     """Scores [..., queries, keys] with minus infinity where the key comes after the query, the
-    first of which is at position ``first``."""
+    first of which is at position ``first``.
+
+    Example: scores [2, 4, 4] are viewed as [1, 2, 4, 4] for ``apply_mask`` with the [1, 4] mask
+    that ``create_mask`` makes, and viewed back.
+    """
     *lead, queries, keys = scores.shape
     length = max(first + queries, keys)
     like = lo.real(Const(Fraction(0), (1, length), "float32"))
@@ -133,7 +141,11 @@ def _is_nothing(x: Operand) -> bool:
 
 
 def added(lo: Lowering, x: Operand, y: Operand) -> Any:
-    """x + y, where one is a mask of minus infinity that hides later keys; None: none is one."""
+    """x + y, where one is a mask of minus infinity that hides later keys; None: none is one.
+
+    Example: scores [2, 4, 4] plus ``torch.full((4, 4), -inf).triu(1)`` are causal scores; scores
+    plus 1.0 are None.
+    """
     for scores, mask in ((x, y), (y, x)):
         if not isinstance(mask, Additive):
             continue

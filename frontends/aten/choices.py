@@ -70,7 +70,7 @@ def _looked_up(
     """An entry of each row by one computed id: known as soon as it is known which ids count."""
     total = prod(lead)
     table = lo.reshape(lo.real(rows), (total, rows.shape[-1]))
-    entries = lookups.entries_of(lo, table, chosen.reshape((total,)))
+    entries = lookups.entries_of(lo, table, chosen.reshape((total,)), wraps=False)
     shape = tuple((*lead, 1)[d] for d in back)
     if any(d != i for i, d in enumerate(back) if shape[i] != 1):
         raise Unsupported("computed ids along a dimension that is not the last")
@@ -199,7 +199,11 @@ def _index_add(
 
 
 def largest(lo: Lowering, x: Lowered, count: int, dim: int, least: bool = False) -> Any:
-    """The ``count`` largest entries along a dimension, in falling order, and where they are."""
+    """The ``count`` largest entries along a dimension, in falling order, and where they are.
+
+    Example: the 2 largest of scores [2, 4, 4] along -1 are values [2, 4, 2] and places [2, 4, 2],
+    which are int64 ids of [0, 4), no two of a row alike.
+    """
     if not x.shape:
         raise Unsupported("the largest of a number")
     (at,) = dimensions(x.shape, dim)
@@ -233,7 +237,11 @@ def _stable(
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the largest entry along a dimension is: a value as soon as something reads it."""
+    """Where the largest entry along a dimension is: a value as soon as something reads it.
+
+    Example: ``x.argmax(-1)`` of logits [2, 8] is ``Place(x, 1, False, (2,))``; read as ids, it is
+    the ``topk`` of one entry, ids of [0, 8).
+    """
 
     of: Real
     dim: int

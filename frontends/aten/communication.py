@@ -33,9 +33,12 @@ def _reduction(op: str, count: int) -> tuple[str, Fraction]:
 
 @lowers("comm.all_reduce")
 def _all_reduce(lo: Lowering, x: Lowered, ranks: Sequence[int], op: str) -> Any:
-    kind, factor = _reduction(op, len(ranks))
     if len(ranks) == 1:
         return x
+    if op == "min":
+        most = _issued(lo, "all_reduce", lo.real(lo.scale(x, Fraction(-1))), ranks, op="max")
+        return lo.scale(most, Fraction(-1))
+    kind, factor = _reduction(op, len(ranks))
     return lo.scale(_issued(lo, "all_reduce", lo.real(x), ranks, op=kind), factor)
 
 

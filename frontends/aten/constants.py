@@ -38,7 +38,12 @@ KNOWN = {
 
 
 def values(data: bytes, shape: Shape, dtype: str) -> Array:
-    """The entries; raises `Unsupported` for a type that is not read, or another number of them."""
+    """The entries of a tensor of known values; raises `Unsupported` for a type that is not read, or
+    another number of them.
+
+    Example: eight bytes of zeros are [0, 0] of shape (2,) in float32; as (3,), and in float16, they
+    are refused.
+    """
     if dtype not in KNOWN:
         raise Unsupported(f"constants of {dtype}")
     kind = np.dtype(KNOWN[dtype])
@@ -48,7 +53,11 @@ def values(data: bytes, shape: Shape, dtype: str) -> Array:
 
 
 def constant(lo: Lowering, data: bytes, shape: Shape, dtype: str) -> Any:
-    """A tensor of known values."""
+    """A tensor of known values.
+
+    Example: [0.5, 0.5] is ``Const(1/2)``, [0, 1, 2, 3] are `Positions` with step 1, ``torch.ones(4,
+    4, dtype=torch.bool).tril()`` is `Compared`, [0.1, 0.3] is a table.
+    """
     array = values(data, shape, dtype)
     if array.size and (array == array.flat[0]).all() and isfinite(float(array.flat[0])):
         return Const(fraction(array.flat[0].item()), shape, dtype)
@@ -95,7 +104,11 @@ def _mask(array: Array) -> Compared:
 
 def table(lo: Lowering, array: Array, dtype: str) -> Any:
     """An input that both sides have, by its contents: what varies along no dimension but others is
-    one table, expanded; a rank's part of a table of the single side is a slice of that."""
+    one table, expanded; a rank's part of a table of the single side is a slice of that.
+
+    Example: [[1, 2], [1, 2]] is one input of shape (2,) that is called "constant" and the first 32
+    digits of a hash of its entries, viewed as [1, 2] and expanded to [2, 2].
+    """
     alike = [d for d, n in enumerate(array.shape) if n > 1 and (array == array.take([0], d)).all()]
     least = array[tuple(slice(0, 1) if d in alike else slice(None) for d in range(array.ndim))]
     made = least.reshape(tuple(n for n in least.shape if n != 1))
@@ -138,7 +151,10 @@ def _part(lo: Lowering, table: Array, dtype: str) -> Any:
 
 
 def numbered(lo: Lowering, of: Positions) -> Real:
-    """Positions as a table of whole numbers; raises `Unsupported` for many."""
+    """Positions as a table of whole numbers; raises `Unsupported` for many.
+
+    Example: ``torch.arange(4)`` is the table [0, 1, 2, 3] with the domain [0, 4).
+    """
     moving = [n if step else 1 for n, step in zip(of.shape, of.steps, strict=True)]
     if prod(moving) > MOST_SEARCHED:
         raise Unsupported("many positions as ids")
@@ -148,7 +164,11 @@ def numbered(lo: Lowering, of: Positions) -> Real:
 
 
 def as_flags(lo: Lowering, mask: Compared) -> Real:
-    """A mask of positions as a table of 0 and 1; raises `Unsupported` for a large one."""
+    """A mask of positions as a table of 0 and 1; raises `Unsupported` for a large one.
+
+    Example: a causal mask of 4 by 4 positions is a table of 16 numbers, 6 of them 1; one of 256 by
+    256 has more than `MOST_SEARCHED` entries.
+    """
     of = mask.of
     moving = [n if step else 1 for n, step in zip(of.shape, of.steps, strict=True)]
     if prod(moving) > MOST_SEARCHED:

@@ -24,7 +24,11 @@ from shardproof.frontends.aten.rules import lowers
 
 class Axis(NamedTuple):
     """One dimension that taps move along: ``size`` positions, ``taps`` of them ``dilation`` apart,
-    ``steps`` results ``stride`` apart, ``before``: zeros in front."""
+    ``steps`` results ``stride`` apart, ``before``: zeros in front.
+
+    Example: ``Axis(8, 3, 4, 2, 1, 1)`` is a convolution of 3 taps over 8 positions with stride 2
+    and padding 1, which has 4 results.
+    """
 
     size: int
     taps: int

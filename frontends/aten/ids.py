@@ -39,7 +39,10 @@ Move = tuple[str, tuple[int, ...]]
 
 
 class Narrow(Unsupported):
-    """Ids of value ``origin`` must lie in [0, rows) for a lookup to read rows that exist."""
+    """Ids of value ``origin`` must lie in [0, rows) for a lookup to read rows that exist.
+
+    Example: rows of a table of 16 rows by ids of which it is only known that they are in [0, 64).
+    """
 
     def __init__(self, origin: int, rows: int) -> None:
         super().__init__(f"ids may choose other rows than the {rows} that there are")
@@ -49,7 +52,11 @@ class Narrow(Unsupported):
 
 @dataclass(frozen=True, slots=True)
 class Ids:
-    """``function`` of every entry of ``origin``, which is then moved; predicates are 0 or 1."""
+    """``function`` of every entry of ``origin``, which is then moved; predicates are 0 or 1.
+
+    Example: ``ids - 16`` with ids in [0, 64) has the ``function`` of one piece, slope 1 and offset
+    -16; ``ids >= 16`` is 0 on [0, 16) and 1 on [16, 64).
+    """
 
     origin: Real
     moves: tuple[Move, ...]
@@ -137,12 +144,19 @@ class Ids:
 
 
 def integral(dtype: str) -> bool:
-    """Whether an element type is of whole numbers, bool not among them."""
+    """Whether an element type is of whole numbers, bool not among them.
+
+    Example: "int64" and "uint8" are, "bool" and "float32" are not.
+    """
     return dtype.startswith(("int", "uint"))
 
 
 def ids(x: Operand) -> Ids | None:
-    """An operand as a function of ids, if it is integers of the input."""
+    """An operand as a function of ids, if it is integers of the input.
+
+    Example: an int64 input with the domain (0, 64) is the identity on [0, 64); without a domain it
+    is the identity on `DOMAIN`; a float32 one is None.
+    """
     if isinstance(x, Ids):
         return x
     if isinstance(x, Real) and integral(x.dtype):
@@ -153,14 +167,21 @@ def ids(x: Operand) -> Ids | None:
 
 def number_of(x: Operand) -> int | None:
     """The whole number that an operand is everywhere; None: it is none, or not everywhere the
-    same."""
+    same.
+
+    Example: ``2.0`` is 2, a constant tensor of threes is 3, 2.5 is None.
+    """
     if isinstance(x, Const) and x.value.denominator == 1:
         return int(x.value)
     return int(x) if isinstance(x, (bool, int)) or (isinstance(x, float) and x % 1 == 0) else None
 
 
 def pair(x: Operand, y: Operand) -> tuple[Ids, Function, Function] | None:
-    """Two operands as functions of one id, and what they are like; None: they are none."""
+    """Two operands as functions of one id, and what they are like; None: they are none.
+
+    Example: of ids in [0, 64) and 16: the ids, their identity, and the function that is 16 on [0,
+    64).
+    """
     a, b = ids(x), ids(y)
     if a is not None and b is not None:
         if a.at() != b.at():
@@ -179,13 +200,21 @@ def pair(x: Operand, y: Operand) -> tuple[Ids, Function, Function] | None:
 
 def made(lo: Lowering, like: Ids, function: Function) -> Ids:
     """Ids at the places of ``like`` with another function of the input, of the type that is
-    expected."""
+    expected.
+
+    Example: ``ids < 0`` is made like ``ids``, with another function, and has the type bool that the
+    comparison's result is expected to have.
+    """
     dtype = lo.expected[0][1] if lo.expected else like.dtype
     return replace(like, function=function, dtype=dtype or like.dtype)
 
 
 def computed(lo: Lowering, name: str, x: Operand, y: Operand, factor: Fraction) -> Any:
-    """``x + factor y`` or ``x y`` of ids and whole numbers; None: it is something else."""
+    """``x + factor y`` or ``x y`` of ids and whole numbers; None: it is something else.
+
+    Example: "add" of ids and 16 with the factor -1 is ``id - 16``; "multiply" of ids and a float32
+    tensor is None.
+    """
     if factor.denominator != 1 or not (_whole(x) or _whole(y)):
         return None
     operands = pair(x, y)
@@ -203,7 +232,11 @@ def _whole(x: Operand) -> bool:
 
 def cast(x: Ids, dtype: str) -> Ids:
     """As another type that all of a function's values fit: of whole numbers, or a predicate as
-    floating-point numbers 0 and 1."""
+    floating-point numbers 0 and 1.
+
+    Example: a predicate as float32 is the same function, 0 and 1; ids in [0, 64) as bool are 0 at
+    id 0 and 1 on [1, 64), as int16 they are refused.
+    """
     if dtype == "bool" and x.dtype != "bool":
         zero = piecewise.constant(x.function, 0)
         return replace(x, function=piecewise.compare("NE", x.function, zero), dtype=dtype)
@@ -215,7 +248,10 @@ def cast(x: Ids, dtype: str) -> Ids:
 
 
 def compared(lo: Lowering, direction: str, x: Operand, y: Operand) -> Ids | None:
-    """A comparison of ids with a number, or with ids of the same positions."""
+    """A comparison of ids with a number, or with ids of the same positions.
+
+    Example: "GE" of ids in [0, 64) and 16 is 0 on [0, 16) and 1 on [16, 64).
+    """
     pairs = pair(x, y)
     if pairs is None:
         return None
@@ -224,5 +260,8 @@ def compared(lo: Lowering, direction: str, x: Operand, y: Operand) -> Ids | None
 
 
 def inverse(x: Ids) -> Ids:
-    """A predicate's opposite."""
+    """A predicate's opposite.
+
+    Example: of ``ids >= 16`` it is 1 on [0, 16) and 0 on [16, 64).
+    """
     return replace(x, function=piecewise.negated(x.function))

@@ -14,7 +14,11 @@ from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real, S
 @dataclass(frozen=True, slots=True)
 class Joined:
     """``parts`` one after the other along dimension ``dim``, a tensor of shape ``base``, viewed as
-    ``shape``."""
+    ``shape``.
+
+    Example: ``F.pad(labels, (0, 1), value=-100)`` of labels [2, 3] has the parts ``labels`` and a
+    constant [2, 1] of -100, joined along dimension 1.
+    """
 
     parts: tuple[Lowered, ...]
     dim: int
@@ -76,7 +80,10 @@ class Joined:
 
 
 def joined(lo: Lowering, parts: Sequence[Lowered], dim: int) -> Any:
-    """Parts along a dimension; one alone is itself."""
+    """Parts along a dimension; one alone is itself.
+
+    Example: parts of shapes [2, 1], [2, 2], [2, 3] along dimension 1 are ids of shape [2, 6].
+    """
     if len(parts) == 1:
         return parts[0]
     shape = list(parts[0].shape)
@@ -85,6 +92,10 @@ def joined(lo: Lowering, parts: Sequence[Lowered], dim: int) -> Any:
 
 
 def mixed(xs: Sequence[Lowered]) -> bool:
-    """Whether whole numbers of which some are constants are joined."""
+    """Whether whole numbers of which some are constants are joined.
+
+    Example: int64 labels and an int64 constant -100 are, two inputs of labels are not, nor are
+    float32 tensors.
+    """
     whole = all(x.dtype.startswith(("int", "uint")) for x in xs)
     return whole and any(isinstance(x, Const) for x in xs)

@@ -28,6 +28,7 @@ from shardproof.frontends.aten.lowering import (
 )
 from shardproof.frontends.aten.masks import flags, numbers
 from shardproof.frontends.aten.roots import VIEWS, maker
+from shardproof.frontends.aten.scattered import Scattered, interval, outside
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.builder.piecewise import Function
 
@@ -35,7 +36,11 @@ from shardproof.frontends.builder.piecewise import Function
 @dataclass(frozen=True, slots=True)
 class Lookup:
     """Rows of ``table`` (``picked`` False), or an entry of each row of it (True), chosen by ids;
-    zero for ids where ``live`` is 0."""
+    zero for ids where ``live`` is 0.
+
+    Example: ``F.embedding(ids, table)`` with ids [2, 3] and a table [16, 8] has the shape [2, 3,
+    8], and ``live`` 1 for all ids; ``x[torch.arange(2), ids]`` of x [2, 16] is picked.
+    """
 
     table: Real
     ids: Ids
@@ -72,7 +77,7 @@ class Lookup:
     def real(self, lo: Lowering) -> Real:
         """What the ids choose as a value, with zeros where ids do not count."""
         parts = piecewise.chosen_rows(self.ids.function, self.live, self.rows())
-        if parts is None:
+        if parts is None or self.astray():
             return self.repeated(lo)
         if not parts:
             return lo.real(Const(Fraction(0), self.shape, self.dtype))
@@ -105,16 +110,23 @@ class Lookup:
             if inside and rule.slope:
                 row_or_zero: Any = self.part(lo, piecewise.Rows(low, rule.at(low), high - low))
             else:
-                pieces = (piecewise.Piece(low, high, 0, 1),)
                 memory = Undefined(self.shape, self.dtype)
                 row = self.row(lo, rule.offset) if inside else lo.real(memory)
-                row_or_zero = lo.mul(row, self.among(lo, pieces))
+                among = interval(self.ids.function, low, high)
+                row_or_zero = lo.mul(row, self.among(lo, among))
             total = row_or_zero if total is None else lo.add(total, row_or_zero)
         return lo.real(total)
 
+    def astray(self) -> bool:
+        """Whether any id chooses a row that is none, also one that does not count: it is read all
+        the same, which fails before anything zeroes what was read."""
+        return any(p.offset for p in outside(self.ids.function, self.rows()))
+
     def pieces(self) -> Iterator[tuple[int, int, piecewise.Piece]]:
-        """Intervals of ids, cut where the rows begin and end."""
-        for low, high, rule in piecewise.counted(self.ids.function, self.live):
+        """Intervals of ids that count or choose rows that are none, cut where the rows begin and
+        end."""
+        read = piecewise.combine("or", self.live, outside(self.ids.function, self.rows()))
+        for low, high, rule in piecewise.counted(self.ids.function, read):
             cuts = {low, high}
             if rule.slope == 1:
                 cuts |= {c for c in (-rule.offset, self.rows() - rule.offset) if low < c < high}
@@ -156,7 +168,11 @@ def _of_logarithms(lo: Lowering, table: Real) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Less(Unviewed):
-    """A lookup of entries, less a number that ids decide: what is written back over them."""
+    """A lookup of entries, less a number that ids decide: what is written back over them.
+
+    Example: ``x[torch.arange(n), ids] - update``, which Megatron's vocabulary-parallel cross
+    entropy writes back into ``x``: ``update`` is 1 for ids that the rank has, 0 for others.
+    """
 
     about = "entries that are written back"
 
@@ -180,14 +196,22 @@ class Less(Unviewed):
 
 def lessened(x: Operand, y: Operand, factor: Fraction) -> Less | None:
     """Entries that ids looked up, minus what the same ids decide; None: the difference is another
-    one."""
+    one.
+
+    Example: the entries that ids in [0, 64) picked, minus 1 where ``ids < 16``, are `Less`; plus
+    it, None.
+    """
     if isinstance(x, Lookup) and x.picked and isinstance(y, Ids) and factor == -1:
         return Less(x, y) if x.ids.at() == y.at() else None
     return None
 
 
 def written_back(lo: Lowering, table: Lowered, chosen: Lowered, less: Less) -> Any:
-    """``table`` [n, v], less a number at one entry of each row."""
+    """``table`` [n, v], less a number at one entry of each row.
+
+    Example: softmax [n, v], less 1 at each row's label, is the softmax minus the derivative of
+    ``pick`` for ones: the gradient of cross entropy.
+    """
     index = ids(chosen)
     real = lo.real(table)
     index = None if index is None else wrapped(index, real.shape[1])
@@ -201,24 +225,17 @@ def written_back(lo: Lowering, table: Lowered, chosen: Lowered, less: Less) -> A
     count = less.number.function
     if any(p.slope or p.offset not in (0, 1) for p in count):
         raise Unsupported("entries that lose other numbers than 0 or 1")
-    parts = piecewise.chosen_rows(index.function, count, real.shape[1])
-    if parts is None or len(parts) > 1:
-        raise Narrow(index.origin.number, real.shape[1])
-    if not parts:
-        return real
-    (part,) = parts
-    if (part.row, part.size) != (0, real.shape[1]):
-        raise Unsupported("entries of some of the columns that are written over")
-    zero = lo.real(Const(Fraction(0), real.shape, real.dtype))
-    ones = lo.real(Const(Fraction(1), index.shape, real.dtype))
-    return lo.sub(
-        real, lo.derivative("pick", [zero, index.moved_input(lo)], ones, 0, start=part.id)
-    )
+    written = Scattered(index, count, real.shape[1], real.dtype)
+    return lo.sub(real, written.entries(lo, Fraction(1)))
 
 
 @dataclass(frozen=True, slots=True)
 class Kept(Unviewed):
-    """Rows of a value that count where ids decide it, and are zero elsewhere."""
+    """Rows of a value that count where ids decide it, and are zero elsewhere.
+
+    Example: in the gradient of a vocabulary-parallel embedding, ``gradient.masked_fill(mask[...,
+    None], 0)`` with ``mask`` of ids that another rank has.
+    """
 
     about = "rows that ids zero"
 
@@ -241,7 +258,11 @@ class Kept(Unviewed):
 
 
 def added_rows(lo: Lowering, gradient: Lowered, chosen: Lowered, rows: int) -> Any:
-    """A table of ``rows`` rows: the sum of the gradient's rows by id; what ids zero counts none."""
+    """A table of ``rows`` rows: the sum of the gradient's rows by id; what ids zero counts none.
+
+    Example: a gradient [6, 8] by six ids in [0, 16) and 16 rows is a table [16, 8], the derivative
+    of ``embedding`` for its table.
+    """
     index = ids(chosen)
     if index is None:
         raise Unsupported("rows chosen by what are no ids")
@@ -251,20 +272,15 @@ def added_rows(lo: Lowering, gradient: Lowered, chosen: Lowered, rows: int) -> A
         if gradient.ids.at() != index.at():
             raise Unsupported("rows that are zeroed by ids of other positions")
         given, live = gradient.rows, gradient.ids.function
-    parts = piecewise.chosen_rows(index.function, live, rows)
-    if parts is None or len(parts) != 1:
-        raise Narrow(index.origin.number, rows)
-    (part,) = parts
-    if (part.row, part.size) != (0, rows):
-        raise Unsupported("a gradient of some of the rows")
-    table = lo.real(Const(Fraction(0), (rows, given.shape[-1]), given.dtype))
-    return lo.derivative(
-        "embedding", [index.moved_input(lo), table], lo.real(given), 1, start=part.id
-    )
+    return Scattered(index, live, rows, given.dtype).table(lo, given)
 
 
 def rows_of(lo: Lowering, table: Lowered, chosen: Lowered) -> Any:
-    """Rows of a table by ids: a lookup, which becomes a value as soon as something reads it."""
+    """Rows of a table by ids: a lookup, which becomes a value as soon as something reads it.
+
+    Example: rows of a table [16, 8] by ids [2, 3] in [0, 64) have the shape [2, 3, 8]; read as a
+    value they raise `Narrow`, and by ``torch.where(ids < 16, ids, 0)`` they do not.
+    """
     index = ids(chosen)
     if index is None:
         raise Unsupported("rows chosen by what are no ids")
@@ -274,26 +290,37 @@ def rows_of(lo: Lowering, table: Lowered, chosen: Lowered) -> Any:
 
 
 def wrapped(x: Ids, rows: int) -> Ids:
-    """Where an index is negative it counts from the end."""
+    """Where an index is negative it counts from the end.
+
+    Example: with 64 rows, ``id - 64`` for ids in [0, 64) chooses row ``id``.
+    """
     f = x.function
     negative = piecewise.compare("LT", f, piecewise.constant(f, 0))
     other = piecewise.combine("add", f, piecewise.constant(f, rows))
     return replace(x, function=piecewise.select(negative, other, f))
 
 
-def entries_of(lo: Lowering, table: Lowered, chosen: Lowered) -> Any:
-    """An entry of each row of a table [n, v], by ids [n], as an index chooses it."""
+def entries_of(lo: Lowering, table: Lowered, chosen: Lowered, wraps: bool = True) -> Any:
+    """An entry of each row of a table [n, v], by ids [n], as an index chooses it; ``wraps``: which
+    counts negative ones from the end.
+
+    Example: ``x[torch.arange(2), ids]`` of x [2, 16] and ids [2] is picked, of shape [2].
+    """
     index = ids(chosen)
     if index is None:
         raise Unsupported("entries chosen by what are no ids")
     real = lo.real(table)
-    index = wrapped(index, real.shape[1])
+    index = wrapped(index, real.shape[1]) if wraps else index
     live = piecewise.constant(index.function, 1)
     return Lookup(real, index, live, True, index.shape, real.dtype)
 
 
 def restricted(x: Lookup, mask: Ids, kept: bool) -> Lookup:
-    """The lookup, zero where the mask is not ``kept``."""
+    """The lookup, zero where the mask is not ``kept``.
+
+    Example: rows by ids in [0, 64), kept where ``ids < 16``: ``live`` is 1 on [0, 16) and 0 on [16,
+    64).
+    """
     if mask.shape != x.ids.shape and mask.shape == (*x.ids.shape, 1):
         mask = mask.reshape(x.ids.shape)
     if mask.at() != x.ids.at():
@@ -303,7 +330,11 @@ def restricted(x: Lookup, mask: Ids, kept: bool) -> Lookup:
 
 
 def written(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any:
-    """``x`` with ``value`` where the mask is true, if ids decide it; None: it is something else."""
+    """``x`` with ``value`` where the mask is true, if ids decide it; None: it is something else.
+
+    Example: ``rows.masked_fill((ids >= 16)[:, None], 0)`` is the lookup of rows, restricted to ids
+    below 16; ``ids.masked_fill(ids >= 16, 0)`` is ``id`` on [0, 16) and 0 on [16, 64).
+    """
     if not isinstance(mask, Ids):
         return None
     number = number_of(value)
@@ -329,14 +360,21 @@ def written(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any:
 
 
 def chosen(lo: Lowering, mask: Lowered, number: Fraction, x: Lowered) -> Any:
-    """``number`` where the mask is 1, ``x`` where it is 0."""
+    """``number`` where the mask is 1, ``x`` where it is 0.
+
+    Example: ``x.masked_fill(mask, 2)`` is ``x * (1 - mask) + mask * 2``, with 0 in place of 2 only
+    the product.
+    """
     rest = lo.shift(lo.scale(mask, Fraction(-1)), Fraction(1))
     kept = lo.mul(x, rest)
     return kept if number == 0 else lo.add(kept, lo.scale(mask, number))
 
 
 def entries_written(lo: Lowering, table: Const, chosen: Lowered, values: Ids) -> Any:
-    """Zeros [n, v] with one entry of each row written, where ids decide it the same number."""
+    """Zeros [n, v] with one entry of each row written, where ids decide it the same number.
+
+    Example: zeros [n, v] with 1 at each row's label are the derivative of ``pick`` for ones.
+    """
     index = ids(chosen)
     numbers = sorted({p.offset for p in values.function} - {0})
     if (
@@ -346,15 +384,6 @@ def entries_written(lo: Lowering, table: Const, chosen: Lowered, values: Ids) ->
         or any(p.slope for p in values.function)
     ):
         raise Unsupported("entries that are written by ids of other positions")
-    zero = lo.real(Const(Fraction(0), table.shape, table.dtype))
     live = piecewise.compare("NE", values.function, piecewise.constant(values.function, 0))
-    parts = piecewise.chosen_rows(index.function, live, table.shape[1])
-    if parts is None or len(parts) > 1:
-        raise Narrow(index.origin.number, table.shape[1])
-    if not parts:
-        return zero
-    (part,) = parts
-    if (part.row, part.size) != (0, table.shape[1]):
-        raise Unsupported("entries of some of the columns that are written over")
-    ones = lo.real(Const(Fraction(numbers[0]), index.shape, table.dtype))
-    return lo.derivative("pick", [zero, index.moved_input(lo)], ones, 0, start=part.id)
+    written = Scattered(index, live, table.shape[1], table.dtype)
+    return written.entries(lo, Fraction(numbers[0] if numbers else 0))

@@ -84,7 +84,11 @@ def _embedding_backward(
 
 
 def classes(lo: Lowering, target: Lowered) -> Real:
-    """Labels as a value; those that are positions are a table of whole numbers."""
+    """Labels as a value; those that are positions are a table of whole numbers.
+
+    Example: labels ``torch.arange(4)`` are the table [0, 1, 2, 3] with the domain [0, 4); labels
+    that are an input are that.
+    """
     return numbered(lo, target) if isinstance(target, Positions) else lo.real(target)
 
 
@@ -177,7 +181,11 @@ def _joined_loss(lo: Lowering, logs: Lowered, target: Joined, reduction: int, ig
 
 
 class Unmoved(Unviewed, ABC):
-    """A gradient of log-probabilities: its only reader is the derivative of log-softmax."""
+    """A gradient of log-probabilities: its only reader is the derivative of log-softmax.
+
+    Example: what ``nll_loss_backward`` gives for labels that are one input is `Picked`, for labels
+    of several parts `PickedParts`.
+    """
 
     about = "the gradient of log-probabilities"
 
@@ -188,7 +196,11 @@ class Unmoved(Unviewed, ABC):
 
 @dataclass(frozen=True)
 class Picked(Unmoved):
-    """Minus ``each`` at every row's label, 0 elsewhere."""
+    """Minus ``each`` at every row's label, 0 elsewhere.
+
+    Example: with ``F.cross_entropy`` of 4 rows, ``each`` is 1/4 for every row and the gradient is
+    -1/4 at its label.
+    """
 
     each: Lowered
     ids: Real
@@ -213,7 +225,11 @@ class Picked(Unmoved):
 
 @dataclass(frozen=True)
 class PickedParts(Unmoved):
-    """The same where labels are several parts; ``scale`` is one number for all rows."""
+    """The same where labels are several parts; ``scale`` is one number for all rows.
+
+    Example: labels that are an input but not of the batch, padded by -100 and shifted: rows of the
+    padding have the gradient 0.
+    """
 
     scale: Lowered
     ids: Joined

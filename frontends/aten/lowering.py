@@ -21,7 +21,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Real:
-    """Value ``number`` of the body; ``domain``: of integers, [low, high) if it is known."""
+    """Value ``number`` of the body; ``domain``: [low, high), such as (0, 64), of known integers."""
 
     number: int
     shape: Shape
@@ -31,7 +31,7 @@ class Real:
 
 @dataclass(frozen=True, slots=True)
 class Const:
-    """A tensor whose entries are all ``value``."""
+    """A tensor whose entries are all ``value``, such as ``torch.full((2, 3), 0.5)``."""
 
     value: Fraction
     shape: Shape
@@ -43,7 +43,7 @@ UNWRITTEN: Final = "memory that nothing has written"
 
 @dataclass(frozen=True, slots=True)
 class Undefined:
-    """What has no value here: memory that nothing has written, or as ``why`` says."""
+    """What has no value here, such as ``torch.empty(2)``: unwritten memory, or as ``why`` says."""
 
     shape: Shape
     dtype: str
@@ -52,8 +52,8 @@ class Undefined:
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """A named input that is another one, moved: entry i along ``dim`` is entry i + ``by`` of
-    ``base``, where there is one."""
+    """A named input that is another one, moved, such as ``labels`` by 1: entry i along ``dim`` is
+    entry i + ``by`` of ``base``, where there is one."""
 
     base: str
     dim: int
@@ -88,7 +88,7 @@ class Symbolic(Protocol):
 
 
 class Unviewed:
-    """A tensor that is no value yet and of which no view is known; ``about``: what it holds."""
+    """A tensor, such as `lookups.Kept`, that is no value yet and has no views; ``about``: which."""
 
     about: ClassVar[str]
 
@@ -115,7 +115,7 @@ Operand: TypeAlias = "Lowered | int | float | bool"
 
 
 def is_symbolic(x: object) -> TypeGuard[Symbolic]:
-    """Whether an operand is a tensor that is no value yet."""
+    """Whether an operand is a tensor that is no value yet, such as a mask of `Compared`."""
     return not isinstance(x, (Real, Const, Undefined, int, float))
 
 
@@ -133,7 +133,7 @@ def fraction(number: float | int | Fraction) -> Fraction:
 
 
 def floating(dtype: str) -> bool:
-    """Whether an element type is of floats."""
+    """Whether an element type is of floats, such as "bfloat16"."""
     return "float" in dtype
 
 
@@ -154,8 +154,8 @@ def broadcast(*shapes: Shape) -> Shape:
 
 
 class Lowering:
-    """A body under construction; ``expected``: shape and element type of each output of the
-    operator that is being lowered."""
+    """A body under construction; ``expected``: shape and element type, such as ``((2, 3),
+    "float32")``, of each output of the operator that is being lowered."""
 
     def __init__(self, inference: Inference | None = None) -> None:
         self.inference = inference or Inference()
@@ -474,7 +474,7 @@ class Lowering:
 
 
 def reduced(shape: Shape, dims: Sequence[int], keepdim: bool) -> Shape:
-    """The shape after a reduction over ``dims``."""
+    """The shape after a reduction over ``dims``, such as (2, 4) for (2, 3, 4) over dimension 1."""
     if keepdim:
         return tuple(1 if i in dims else n for i, n in enumerate(shape))
     return tuple(n for i, n in enumerate(shape) if i not in dims)

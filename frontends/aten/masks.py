@@ -30,28 +30,44 @@ FLAGS = (0, 2)
 
 
 def slope(lo: Lowering, function: str, x: Lowered) -> Real:
-    """The derivative of an elementwise function at ``x``."""
+    """The derivative of an elementwise function at ``x``.
+
+    Example: of "abs" it is the sign, 0 at 0; of "relu" it is `step`.
+    """
     real = lo.real(x)
     return lo.derivative(function, [real], lo.real(Const(ONE, real.shape, real.dtype)))
 
 
 def step(lo: Lowering, x: Lowered) -> Real:
-    """1 where ``x`` is positive, else 0."""
+    """1 where ``x`` is positive, else 0.
+
+    Example: of [-2, 0, 3] it is [0, 0, 1].
+    """
     return slope(lo, "relu", x)
 
 
 def inverse(lo: Lowering, mask: Lowered) -> Any:
-    """1 - mask."""
+    """1 - mask.
+
+    Example: of [0, 1, 1] it is [1, 0, 0], as ``mask * -1 + 1``.
+    """
     return lo.shift(lo.scale(mask, -ONE), ONE)
 
 
 def flags(mask: Real) -> Real:
-    """A value of 0 and 1, as a mask."""
+    """A value of 0 and 1, as a mask.
+
+    Example: the 0 and 1 of ``x > 0.5``, computed in float32, are a tensor of type bool with the
+    domain (0, 2).
+    """
     return replace(mask, dtype="bool", domain=FLAGS)
 
 
 def numbers(lo: Lowering, mask: Operand, dtype: str) -> Any:
-    """A mask as 0 and 1 of an element type; raises `Unsupported` for what is no such mask."""
+    """A mask as 0 and 1 of an element type; raises `Unsupported` for what is no such mask.
+
+    Example: ``x > 0.5`` as float32 is the value it was computed as; an int64 input is refused.
+    """
     if isinstance(mask, Const) and mask.dtype == "bool":
         return replace(mask, dtype=dtype)
     if not isinstance(mask, Real) or mask.dtype != "bool" or mask.domain != FLAGS:
@@ -62,14 +78,20 @@ def numbers(lo: Lowering, mask: Operand, dtype: str) -> Any:
 
 
 def operand(lo: Lowering, x: Operand) -> Any:
-    """A mask as numbers of the result's type, any other operand as it is."""
+    """A mask as numbers of the result's type, any other operand as it is.
+
+    Example: in ``x * (x > 0)`` the mask is read as 0 and 1 of float32, ``x`` as it is.
+    """
     if isinstance(x, Real) and x.dtype == "bool":
         return numbers(lo, x, lo.expected[0][1])
     return x
 
 
 def is_number(x: Operand) -> bool:
-    """Whether an operand is a floating-point value, or a constant."""
+    """Whether an operand is a floating-point value, or a constant.
+
+    Example: 0.5 and a float32 input are; True and an int64 input are not.
+    """
     if isinstance(x, Real):
         return floating(x.dtype)
     return isinstance(x, (Const, int, float)) and not isinstance(x, bool)
@@ -87,14 +109,21 @@ COMPARISONS: dict[str, Callable[[Lowering, Lowered], Any]] = {
 
 
 def compared(lo: Lowering, name: str, x: Operand, y: Operand) -> Real:
-    """A comparison of two floating-point values; raises `Unsupported` for others."""
+    """A comparison of two floating-point values; raises `Unsupported` for others.
+
+    Example: ``x > 0.5`` is the slope of ``relu`` at ``x - 1/2``; ``ids > 3`` is refused here
+    (`ids.compared` has it).
+    """
     if not is_number(x) or not is_number(y):
         raise Unsupported(f"{name} of whole numbers or masks that depend on the input")
     return flags(lo.real(COMPARISONS[name](lo, lo.sub(x, y))))
 
 
 def chosen(lo: Lowering, mask: Lowered, x: Operand, y: Operand) -> Any:
-    """x where the mask is 1, y where it is 0."""
+    """x where the mask is 1, y where it is 0.
+
+    Example: ``torch.where(mask, x, y)`` is ``x * mask + y * (1 - mask)``.
+    """
     shape, dtype = lo.expected[0]
     if not floating(dtype):
         raise Unsupported(f"a choice between values of {dtype}")

@@ -20,7 +20,10 @@ from shardproof.frontends.aten.rules import lowers
 
 
 def sized(shape: Shape, size: Sequence[int]) -> Shape:
-    """A shape as ATen's views name it, where one extent may be -1."""
+    """A shape as ATen's views name it, where one extent may be -1.
+
+    Example: of (4, 6) as [2, -1] it is (2, 12); as [5, -1] it is refused.
+    """
     if any(n < -1 for n in size) or sum(n == -1 for n in size) > 1:
         raise ShapeMismatch(f"view of {list(shape)} as {list(size)}")
     known = prod(n for n in size if n != -1)
@@ -104,7 +107,10 @@ def _squeeze(lo: Lowering, x: Lowered, dim: object) -> Any:
 
 
 def bounds(size: int, start: int | None, end: int | None) -> tuple[int, int]:
-    """A slice's start and end as Python counts them: negative from the end, clamped."""
+    """A slice's start and end as Python counts them: negative from the end, clamped.
+
+    Example: ``[-3:]`` of 8 positions is (5, 8), ``[2:100]`` is (2, 8).
+    """
 
     def place(n: int) -> int:
         return min(max(n + size if n < 0 else n, 0), size)

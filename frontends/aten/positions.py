@@ -28,7 +28,11 @@ from shardproof.frontends.aten.rules import lowers
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """Entry at index i: ``const + sum(steps[d] * i[d])``."""
+    """Entry at index i: ``const + sum(steps[d] * i[d])``.
+
+    Example: ``torch.arange(4)`` is ``Positions(0, (1,), (4,), "int64")``; ``arange(4) -
+    arange(4)[:, None]`` has the steps (-1, 1).
+    """
 
     const: int
     steps: tuple[int, ...]
@@ -98,7 +102,11 @@ class Positions:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A mask: true where ``of`` is not negative."""
+    """A mask: true where ``of`` is not negative.
+
+    Example: ``torch.ones(4, 4, dtype=torch.bool).triu(1)`` is true where -1 - row + column is not
+    negative: ``Positions(-1, (-1, 1), (4, 4), "int64")``.
+    """
 
     of: Positions
 
@@ -140,7 +148,10 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Additive:
-    """What is added to scores: minus infinity where ``where`` is true, 0 elsewhere."""
+    """What is added to scores: minus infinity where ``where`` is true, 0 elsewhere.
+
+    Example: ``torch.full((4, 4), -inf).triu(1)``, the causal mask of scores.
+    """
 
     where: Compared
     dtype: str
@@ -172,7 +183,10 @@ class Additive:
 
 
 def whole(x: Operand) -> Positions | None:
-    """An operand as positions, if it is one or a constant integer."""
+    """An operand as positions, if it is one or a constant integer.
+
+    Example: 3 is ``Positions(3, (), (), "int64")``; True and a constant tensor of 1/2 are None.
+    """
     if isinstance(x, bool):
         return None
     if isinstance(x, int):
@@ -183,7 +197,10 @@ def whole(x: Operand) -> Positions | None:
 
 
 def plus(x: Positions, y: Positions, factor: int = 1) -> Positions:
-    """x + factor * y."""
+    """x + factor * y.
+
+    Example: ``arange(4)`` minus ``arange(4)[:, None]`` has the steps (-1, 1) and the shape (4, 4).
+    """
     shape = broadcast(x.shape, y.shape)
     a, b = x.expand(shape), y.expand(shape)
     steps = tuple(s + factor * t for s, t in zip(a.steps, b.steps, strict=True))
@@ -222,7 +239,11 @@ def _index(lo: Lowering, x: Lowered, indices: Sequence[Lowered | None]) -> Any:
 
 def rows_at(lo: Lowering, table: Lowered, at: Positions) -> Any:
     """Rows of a table by positions that are consecutive along one dimension and alike along the
-    others."""
+    others.
+
+    Example: rows 2 to 5 of a table [16, 8], for positions [3, 4] that are the same in each row, are
+    a slice [4, 8], expanded to [3, 4, 8].
+    """
     dim, first, count = consecutive(at, table.shape[0])
     wide = tuple(n if d == dim else 1 for d, n in enumerate(at.shape))
     rows = lo.reshape(lo.slice(table, 0, first, count), (*wide, *table.shape[1:]))
@@ -230,7 +251,11 @@ def rows_at(lo: Lowering, table: Lowered, at: Positions) -> Any:
 
 
 def added_at(lo: Lowering, gradient: Lowered, at: Positions, rows: int) -> Any:
-    """A table of ``rows`` rows: the sum of the gradient's rows by such positions."""
+    """A table of ``rows`` rows: the sum of the gradient's rows by such positions.
+
+    Example: a gradient [3, 4, 8] by positions 2 to 5 is summed to [4, 8], between 2 and 10 rows of
+    zeros for a table of 16.
+    """
     dim, first, count = consecutive(at, rows)
     others = tuple(d for d in range(len(at.shape)) if d != dim)
     rest = gradient.shape[len(at.shape) :]
@@ -241,7 +266,11 @@ def added_at(lo: Lowering, gradient: Lowered, at: Positions, rows: int) -> Any:
 
 def consecutive(at: Positions, rows: int) -> tuple[int, int, int]:
     """The dimension along which positions rise by 1 (-1: there is one position), where they begin
-    and how many there are; raises `Unsupported` for others."""
+    and how many there are; raises `Unsupported` for others.
+
+    Example: positions [3, 4] that are 2 to 5 in each row are (1, 2, 4) in a table of 16 rows; 0, 2,
+    4, 6 are refused.
+    """
     moving = [d for d, (n, s) in enumerate(zip(at.shape, at.steps, strict=True)) if n > 1 and s]
     dim = moving[0] if moving else -1
     count = at.shape[dim] if moving else 1
@@ -327,7 +356,10 @@ for _name, _less, _strict in (
 
 
 def added(x: Operand, y: Operand, factor: Fraction) -> Positions | None:
-    """x + factor * y, if one is positions and both are whole numbers that depend on no input."""
+    """x + factor * y, if one is positions and both are whole numbers that depend on no input.
+
+    Example: ``arange(4) + 3`` begins at 3; ``arange(4)`` plus a float32 input is None.
+    """
     if not isinstance(x, Positions) and not isinstance(y, Positions):
         return None
     a, b = whole(x), whole(y)

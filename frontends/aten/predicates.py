@@ -42,7 +42,11 @@ def _logical(name: str, both: str) -> None:
 
 def at_positions(lo: Lowering, x: Operand, y: Operand) -> Real | None:
     """1 where ids [..., 1] are the position along the last dimension, as `one_hot` compares them;
-    None: these are no such ids and positions."""
+    None: these are no such ids and positions.
+
+    Example: ``F.one_hot(labels, 8)`` compares labels [2, 1] with ``arange(8)``: it is [2, 8], the
+    derivative of ``pick`` for ones.
+    """
     if not isinstance(y, Positions) or not y.shape or isinstance(x, (int, float, Const, Positions)):
         return None
     size = y.shape[-1]
@@ -80,7 +84,11 @@ for _name, _both in (
 
 
 def selected(lo: Lowering, mask: Ids, x: Operand, y: Operand) -> Ids:
-    """Whole numbers x where the mask is true, y elsewhere, as a function of the id."""
+    """Whole numbers x where the mask is true, y elsewhere, as a function of the id.
+
+    Example: ``torch.where(ids < 16, ids, 0)`` with ids in [0, 64) is ``id`` on [0, 16) and 0 on
+    [16, 64).
+    """
     first, second = (_function(mask, value) for value in (x, y))
     return made(lo, mask, piecewise.select(mask.function, first, second))
 

@@ -23,13 +23,20 @@ _KEEPING: Final = VIEWS | {"sum", "concat", "add", "all_reduce"}
 
 
 def maker(lo: Lowering, number: int) -> Op | None:
-    """The operator that made a value (None: it is an input)."""
+    """The operator that made a value (None: it is an input).
+
+    Example: of the value of ``x.pow(2).sum()`` it is ``sum``, of ``x`` None.
+    """
     return next((op for op in reversed(lo.ops) if number in op.outputs), None)
 
 
 def square(lo: Lowering, x: object) -> Real | None:
     """The square of a value that is made of roots of sums of squares by moving and scaling; None of
-    any other."""
+    any other.
+
+    Example: of ``torch.linalg.vector_norm(x)`` it is ``sum(x * x)``, of its half a quarter of that;
+    of ``sum(x).sqrt()`` None: the sum may be negative.
+    """
     if not isinstance(x, Real):
         return None
     op = maker(lo, x.number)

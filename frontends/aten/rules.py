@@ -20,7 +20,11 @@ TABLE: dict[str, Rule] = {}
 
 
 def lowers(*names: str) -> Callable[[Rule], Rule]:
-    """Decorator: how the ATen overloads ``names`` are written; arguments as in ATen's schema."""
+    """Decorator: how the ATen overloads ``names`` are written; arguments as in ATen's schema.
+
+    Example: ``@lowers("aten.t.default")`` above ``def _t(lo, x)``; a second rule of that name is a
+    ``ValueError``.
+    """
 
     def register(rule: Rule) -> Rule:
         for name in names:
@@ -34,7 +38,11 @@ def lowers(*names: str) -> Callable[[Rule], Rule]:
 
 def rule_of(name: str) -> Rule | None:
     """The rule of an overload; one that writes its operand has that of the one that does not, one
-    over lists that of the one over tensors, item by item."""
+    over lists that of the one over tensors, item by item.
+
+    Example: "aten.add_.Tensor" has the rule of "aten.add.Tensor", "aten._foreach_neg.default" that
+    of "aten.neg.default" for each item; "aten.nonsense.default" has none.
+    """
     if name in TABLE:
         return TABLE[name]
     namespace, _, rest = name.partition(".")

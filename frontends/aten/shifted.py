@@ -23,7 +23,10 @@ from shardproof.frontends.aten.lowering import Const, Derived, Lowered, Lowering
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """``ids`` [n], of which ``count`` count: where ``live`` [n] is 1."""
+    """``ids`` [n], of which ``count`` count: where ``live`` [n] is 1.
+
+    Example: labels [2, 4], shifted by one and padded, are 8 ids of which 6 count.
+    """
 
     ids: Real
     live: Lowered
@@ -37,7 +40,11 @@ class Labels:
 
 
 def shifted(lo: Lowering, target: Joined, ignored: int) -> Labels | None:
-    """Labels as one input and a mask; None: they are something else."""
+    """Labels as one input and a mask; None: they are something else.
+
+    Example: ``F.pad(labels, (0, 1), value=-100)[:, 1:]`` of a batch tensor [2, 4] is the input
+    "labels moved by 1 along dimension 1" and a mask [1, 1, 1, 0] of each row.
+    """
     dim, sizes = target.dim, [p.shape[target.dim] for p in target.parts]
     own = [
         n for n, p in enumerate(target.parts) if not (isinstance(p, Const) and p.value == ignored)
@@ -77,7 +84,11 @@ def _shifted_input(lo: Lowering, box: Shard, dim: int, by: int, shape: tuple[int
 
 
 def boxed(lo: Lowering, x: Real) -> Shard | None:
-    """The box of a named input that a value is, by slices alone; None: it is none."""
+    """The box of a named input that a value is, by slices alone; None: it is none.
+
+    Example: ``ids[:, 1:]`` of a batch tensor [2, 4] is its box of offset (0, 1) and shape [2, 3];
+    ``ids + 1`` is None.
+    """
     made = {op.outputs[0]: op for op in lo.ops if op.name == "slice" and op.outputs}
     cuts: list[tuple[int, int]] = []
     number = x.number

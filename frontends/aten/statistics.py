@@ -256,6 +256,9 @@ def normalised_gradients(
 ) -> tuple[Any, ...]:
     """The gradients of what was normalised to ``y``, of the weight and of the bias.
 
+    Example: of ``F.batch_norm(x, None, None, weight, bias, training=True)`` with x [n, c, h, w],
+    ``over`` and ``means`` are both (0, 2, 3); with running statistics ``means`` is ().
+
     Those of weight and bias are sums over ``over``; mean and variance were taken over ``means``
     (none: they are constants), ``scale`` is 1 / sqrt(variance + eps), ``inner`` the ``gradient``
     times the weight; ``mask``: which of the three are asked for.

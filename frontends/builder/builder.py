@@ -51,7 +51,11 @@ Split: TypeAlias = "Mapping[int, str | tuple[str, ...]]"
 
 class Scatter(NamedTuple):
     """Reduce-scatter the gradient of ``shard`` along ``dim``: the part of this rank is that of
-    shard ``owned``."""
+    shard ``owned``.
+
+    Example: with ZeRO-2, the gradient of the whole ``wq`` is reduce-scattered over ``dp``
+    along dimension 1, and this rank updates the shard ``owned``.
+    """
 
     shard: int
     group: Group
@@ -61,6 +65,9 @@ class Scatter(NamedTuple):
 
 class BodyBuilder(Communicating):
     """A body under construction, with a method for each common operator.
+
+    Example: ``y = body.linear(x, body.parameter(weight))``, then ``body.loss(body.sum(y))`` and
+    ``body.backward()``, which has the derivatives of both.
 
     Operators without a method are appended with `apply` (or `op`, for one output).  ``dim`` counts
     from either end, as in PyTorch.
@@ -205,6 +212,9 @@ class BodyBuilder(Communicating):
 
 class ProgramBuilder:
     """A program under construction: its shards, bodies and calls.
+
+    Example: ``ProgramBuilder("ranks", axes=(("tp", 2, 1),))``, two ranks 0 and 1;
+    ``parameter("weight", (16, 8), {0: "tp"})`` holds eight rows on each.
 
     ``base``: the first rank; ``axes``: (name, extent, rank stride), along which its ranks lie.
     """

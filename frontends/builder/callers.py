@@ -19,6 +19,8 @@ _OURS = "shardproof.frontends.builder"
 class Sqrt(NamedTuple):
     """The square root of a positive number, exactly: ``Sqrt(128)`` is no decimal.
 
+    Example: ``Sqrt(64).rational()`` is 8, ``Sqrt(2).rational()`` None.
+
     ``body.div_constant(scores, Sqrt(head_dim))`` divides by it on both sides alike; the root of a
     square is the number itself.
     """
@@ -64,6 +66,8 @@ def exactly(key: str, value: Attr | float | Sqrt) -> Attr:
     """An attribute, a float among them taken for the decimal that it prints as, with a warning; the
     root of a square is a number.
 
+    Example: ``eps=1e-05`` is 1/100000, ``Sqrt(64)`` is 8; ``Sqrt(2)`` as an attribute is refused.
+
     Raises `InvalidInput` for what is no number, or no exact one.
     """
     if isinstance(value, Sqrt):
@@ -86,7 +90,11 @@ def exactly(key: str, value: Attr | float | Sqrt) -> Attr:
 
 
 def depth() -> int:
-    """How many frames the caller is above what warns, as `warnings.warn` counts."""
+    """How many frames the caller is above what warns, as `warnings.warn` counts.
+
+    Example: the warning of ``body.rms_norm(x, w, 1e-5)`` is about the line of the user's file, not
+    one of the builder's.
+    """
     frames, frame = 2, sys._getframe(2)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_OURS):
         frames, frame = frames + 1, frame.f_back

@@ -16,12 +16,20 @@ from shardproof.frontends.builder.tape import NONE, Reverse, Tape, Tensor
 
 
 def along(*axes: str) -> Group:
-    """The group of all ranks along mesh axes of the program."""
+    """The group of all ranks along mesh axes of the program.
+
+    Example: ``along("tp")`` joins ranks 0 and 1, and ranks 2 and 3, where the axes are ``dp`` 2 and
+    ``tp`` 2.
+    """
     return Group(axes=axes)
 
 
 class Communicating(Tape):
-    """A tape with communication."""
+    """A tape with communication.
+
+    Example: ``copy_to(x, along("tp"))`` before a column-parallel linear layer,
+    ``reduce_from(y, along("tp"))`` after a row-parallel one.
+    """
 
     def copy_to(self, x: int, group: Group) -> Tensor:
         """Identity; backward: all-reduce (enter a region whose ranks work on parts)."""

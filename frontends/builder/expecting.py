@@ -44,7 +44,11 @@ __all__ = ["Table", "Term", "accumulated", "term"]
 
 
 class Term(NamedTuple):
-    """An addend of a program that is being built; see `engine.plan.ir.Addend`."""
+    """An addend of a program that is being built; see `engine.plan.ir.Addend`.
+
+    Example: ``term(many, share, tp="partial")``: what ``many`` has for ``share`` on a rank is a
+    part of the sum over ``tp``.
+    """
 
     program: ProgramBuilder
     body: int
@@ -55,7 +59,11 @@ class Term(NamedTuple):
 
 def term(body: BodyBuilder, value: int, weight: Fraction = Fraction(1), **over: str) -> Term:
     """Value ``value`` of ``body``, ``weight`` times, combined along axes (``tp="sum"``; ``mb`` is
-    the microbatches)."""
+    the microbatches).
+
+    Example: ``term(many, y)`` is that value on every rank; ``term(many, loss, mb="sum")`` the sum
+    of it over the microbatches.
+    """
     return Term(
         body.program, body.number, int(body.result(value)), weight, tuple(sorted(over.items()))
     )
@@ -64,12 +72,19 @@ def term(body: BodyBuilder, value: int, weight: Fraction = Fraction(1), **over: 
 def accumulated(
     program: ProgramBuilder, shard: int, weight: Fraction = Fraction(1), **over: str
 ) -> Term:
-    """The gradient that has accumulated for a shard after everything ran."""
+    """The gradient that has accumulated for a shard after everything ran.
+
+    Example: ``accumulated(ranks, weight)``, the gradient of ``weight`` on a rank after its reducer.
+    """
     return Term(program, ACCUMULATED, int(shard), weight, tuple(sorted(over.items())))
 
 
 class Table:
-    """The expectations of a plan under construction, and the plan once its programs are built."""
+    """The expectations of a plan under construction, and the plan once its programs are built.
+
+    Example: ``table.row("output", "y", term(one, y1), term(many, y2), split={1:
+    "tp"})`` says that each rank has its columns of ``y``.
+    """
 
     def __init__(self, single: ProgramBuilder, *programs: ProgramBuilder) -> None:
         self.single = single

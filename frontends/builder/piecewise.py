@@ -14,7 +14,10 @@ from shardproof.engine.errors import Unsupported
 
 
 class Piece(NamedTuple):
-    """On ids in [low, high): ``slope * id + offset``."""
+    """On ids in [low, high): ``slope * id + offset``.
+
+    Example: ``Piece(0, 32, 1, -8)`` is id - 8 of ids in [0, 32).
+    """
 
     low: int
     high: int
@@ -42,12 +45,18 @@ def identity(low: int, high: int) -> Function:
 
 
 def constant(like: Function, number: int) -> Function:
-    """One number for all ids on which ``like`` is defined."""
+    """One number for all ids on which ``like`` is defined.
+
+    Example: 7 beside ids in [-9, 9) is ``Piece(-9, 9, 0, 7)``.
+    """
     return (Piece(like[0].low, like[-1].high, 0, number),)
 
 
 def value(f: Function) -> int | None:
-    """The one number that ``f`` is; None if there is none."""
+    """The one number that ``f`` is; None if there is none.
+
+    Example: 7 of the constant 7; None of the id itself.
+    """
     numbers = {p.offset for p in f} if all(p.slope == 0 or p.high - p.low == 1 for p in f) else None
     if numbers is None or any(p.slope for p in f):
         return None
@@ -55,7 +64,10 @@ def value(f: Function) -> int | None:
 
 
 def simplified(pieces: list[Piece]) -> Function:
-    """Neighbours of one rule joined."""
+    """Neighbours of one rule joined.
+
+    Example: the id on [0, 4) and the id on [4, 9) are the id on [0, 9).
+    """
     joined: list[Piece] = []
     for p in pieces:
         if p.high <= p.low:
@@ -126,7 +138,10 @@ _RULES: dict[str, Callable[[Piece, Piece], tuple[int, int]]] = {
 
 
 def negated(f: Function) -> Function:
-    """1 where ``f``, a predicate, is 0."""
+    """1 where ``f``, a predicate, is 0.
+
+    Example: of ``id < 0`` in [-9, 9), 0 on [-9, 0) and 1 on [0, 9).
+    """
     return combine("subtract", constant(f, 1), f)
 
 
@@ -164,7 +179,10 @@ def _holds(direction: str, difference: int) -> bool:
 
 
 def select(p: Function, f: Function, g: Function) -> Function:
-    """``f`` where ``p``, else ``g``."""
+    """``f`` where ``p``, else ``g``.
+
+    Example: ``where(id < 0, id + 9, id)`` is id + 9 on [-9, 0) and id on [0, 9).
+    """
     pieces = []
     cuts = sorted({x.low for x in (*p, *f, *g)} | {p[-1].high})
     for low, high in itertools.pairwise(cuts):
@@ -178,7 +196,10 @@ def select(p: Function, f: Function, g: Function) -> Function:
 
 def span(f: Function) -> tuple[int, int] | None:
     """The interval of ids for which a predicate holds; None: it is no predicate, or holds in
-    several intervals or nowhere."""
+    several intervals or nowhere.
+
+    Example: (-9, 0) for ``id < 0`` of ids in [-9, 9).
+    """
     if any(p.slope or p.offset not in (0, 1) for p in f):
         return None
     intervals = [(p.low, p.high) for p in simplified(list(f)) if p.offset]
@@ -189,7 +210,11 @@ def span(f: Function) -> tuple[int, int] | None:
 
 
 class Rows(NamedTuple):
-    """Ids from ``id`` on choose rows from ``row`` on, ``size`` of them."""
+    """Ids from ``id`` on choose rows from ``row`` on, ``size`` of them.
+
+    Example: ``Rows(8, 0, 8)``: ids 8 to 15 choose rows 0 to 7, as on the second rank of a
+    vocabulary that is divided.
+    """
 
     id: int
     row: int
@@ -197,7 +222,11 @@ class Rows(NamedTuple):
 
 
 def counted(f: Function, live: Function) -> Iterator[tuple[int, int, Piece]]:
-    """Intervals of ids for which ``live`` is not 0, each with what ``f`` is there."""
+    """Intervals of ids for which ``live`` is not 0, each with what ``f`` is there.
+
+    Example: id - 8 of ids in [0, 32), live where it lies in [0, 8): (8, 16,
+    ``Piece(0, 32, 1, -8)``).
+    """
     cuts = sorted({p.low for p in (*f, *live)} | {f[-1].high})
     for low, high in itertools.pairwise(cuts):
         if next(p for p in live if p.low <= low < p.high).offset:
@@ -205,7 +234,11 @@ def counted(f: Function, live: Function) -> Iterator[tuple[int, int, Piece]]:
 
 
 def chosen_rows(f: Function, live: Function, rows: int) -> list[Rows] | None:
-    """Which ids choose which rows; None: some choose rows that are none, or one row by many ids."""
+    """Which ids choose which rows; None: some choose rows that are none, or one row by many ids.
+
+    Example: id - 8 of ids in [0, 32), live where it lies in [0, 8), of eight rows:
+    ``[Rows(8, 0, 8)]``; live everywhere: None.
+    """
     chosen: list[Rows] = []
     for low, high, rule in counted(f, live):
         if rule.slope != 1 and high - low > 1:

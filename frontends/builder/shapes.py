@@ -19,7 +19,11 @@ Shape = tuple[int, ...]
 
 
 class ShapeInterpreter:
-    """An interpreter whose tensors are shapes; raises `ShapeMismatch` where operands do not fit."""
+    """An interpreter whose tensors are shapes; raises `ShapeMismatch` where operands do not fit.
+
+    Example: ``einsum("ab,bc->ac", (2, 3), (3, 4))`` is (2, 4); of (5, 4) it raises "sizes 3 and 5
+    of one axis (ab,bc->ac)".
+    """
 
     def shape(self, x: Shape) -> Shape:
         """A tensor is its shape here."""
@@ -96,7 +100,10 @@ class ShapeInterpreter:
 
 
 class Inference:
-    """Shapes of results, each distinct question answered once (layers repeat)."""
+    """Shapes of results, each distinct question answered once (layers repeat).
+
+    Example: ``forward("linear", [(2, 4), (8, 4)], {})`` is ``[(2, 8)]``.
+    """
 
     def __init__(self) -> None:
         self._interpreter = ShapeInterpreter()

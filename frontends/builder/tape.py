@@ -32,7 +32,11 @@ Pullback = Callable[["Reverse", Sequence[int]], Sequence[int]]
 
 
 class Tensor(int):
-    """A value of a body, as its number; ``tape`` is the body."""
+    """A value of a body, as its number; ``tape`` is the body.
+
+    Example: ``y`` prints as "linear [8, 16] of forward", and ``y + 1`` raises what to write
+    instead.
+    """
 
     tape: Tape
 
@@ -69,7 +73,10 @@ def _number(value: object) -> str:
 
 
 class ParameterShard(int):
-    """A shard of a program, as its number: a parameter that a body reads with ``parameter``."""
+    """A shard of a program, as its number: a parameter that a body reads with ``parameter``.
+
+    Example: ``program.parameter("weight", (16, 8))`` prints as "the shard of weight".
+    """
 
     name: str
 
@@ -86,6 +93,9 @@ class ParameterShard(int):
 class Step:
     """Something that was computed and how gradients flow back through it.
 
+    Example: of ``linear``: its result, its inputs ``x`` and ``weight``, and the function that
+    appends the gradients of both to the backward body.
+
     ``always``: also where no gradient arrives (a send, whose gradient is received).
     """
 
@@ -97,8 +107,9 @@ class Step:
 
 
 class Tape:
-    """A body of a program, under construction.  Values are numbers; every method that computes
-    returns the number of its result."""
+    """A body of a program, under construction. Values are numbers; every method that computes
+    returns the number of its result.  Example: the body of a linear layer and its sum; a value of
+    another body is refused."""
 
     def __init__(
         self,
@@ -370,7 +381,8 @@ class Tape:
 
 
 class Reverse:
-    """The backward tape of a forward tape, while steps are run backwards."""
+    """The backward tape of a forward tape, while steps are run backwards.  Example:
+    ``load_batch, linear, sum, mul`` becomes ``mul, sum, linear``."""
 
     def __init__(self, forward: Tape, tape: Tape, inference: Inference) -> None:
         self.forward = forward

@@ -18,7 +18,12 @@ MOST = 20_000
 
 def modules(single: Graph, rank: Graph) -> dict[str, str]:
     """The name that findings give each node of a rank: of the single side's node that it stands
-    for, or its own, marked where the single side has another node of that name."""
+    for, or its own, marked where the single side has another node of that name.
+
+    Example: where a rank has ``x_sum`` and ``x_wait`` of an all-reduce beside the nodes of the
+    single side, these keep their names, and its ``scaled`` is the ``scaled`` behind them; two
+    graphs of the same operators and lines need no names: {}.
+    """
     own, other = _calls(single), _calls(rank)
     names = {node.name for node in single.nodes}
     if len(own) > MOST or len(other) > MOST or _tokens(own) == _tokens(other):

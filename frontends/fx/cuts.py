@@ -19,7 +19,11 @@ HALVES: Final[Mapping[str, str]] = {"_C.silu_and_mul.default": "input"}
 
 
 def cuts(graph: Graph) -> dict[int, set[Cut]]:
-    """By extent: sizes of the parts in which some tensor's axis of that extent is cut."""
+    """By extent: sizes of the parts in which some tensor's axis of that extent is cut.
+
+    Example: ``split_with_sizes(x, [8, 2, 2], 1)`` of x [2, 12] gives {12: {(8, 2, 2)}}, as do its
+    three slices.
+    """
     shapes = {node.name: node.shape for node in graph.nodes}
     cuts_of: dict[int, set[Cut]] = {}
     slices: dict[tuple[str, int], set[tuple[int, int]]] = {}
@@ -56,7 +60,12 @@ def _slice(node: Node, slices: dict[tuple[str, int], set[tuple[int, int]]]) -> N
 def interleaved(single: Graph, own: Graph, full: int, part: int, ranks: int) -> list[Piece]:
     """The pieces of an axis of the single side of which the ranks, who hold ``part`` of ``full``
     positions, have shares in the same order; none: there are none, or all of it is held.  Where
-    there are fewer shares of a piece than ranks, ranks one after the other have the same."""
+    there are fewer shares of a piece than ranks, ranks one after the other have the same.
+
+    Example: 12 positions that the single side cuts into 8, 2, 2 and each of two ranks into 4, 1, 1:
+    three pieces from 0, 8 and 10 with ``copies`` 1; where the ranks have 4, 2, 2, the last two have
+    ``copies`` 2, as key heads that are on both ranks.
+    """
     if full == part:
         return []
     splits = cuts(own).get(part, set())

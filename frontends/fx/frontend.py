@@ -22,7 +22,10 @@ _BEGINS = re.compile(rb'\s*\{\s*"(?:rank|nodes|direction|gid)"\s*:')
 
 
 class Fx:
-    """See `frontends.frontend.Frontend`."""
+    """See `frontends.frontend.Frontend`.
+
+    Example: ``shardproof verify single.pt2 ranks`` with ``ranks/r0.pt2`` and ``ranks/r1.pt2``.
+    """
 
     name = "FX graphs"
     files = "a graph in JSON or of torch.export (.pt2), or a folder with one for each rank"
@@ -63,7 +66,11 @@ class Fx:
 
 
 def has_ranks(folder: Path) -> bool:
-    """Whether a folder has files of ranks, by their names."""
+    """Whether a folder has files of ranks, by their names.
+
+    Example: one with ``r0.pt2``, ``fw.g0.r1.json.gz`` or ``rank0.json`` has, one with ``model.pt2``
+    alone has not.
+    """
     return any(RANK.search(file.name) for file in folder.iterdir())
 
 

@@ -19,7 +19,10 @@ Key = tuple[str, tuple[int, ...], int]
 
 
 def named(graph: Graph) -> set[str]:
-    """The groups that the collectives of a graph name."""
+    """The groups that the collectives of a graph name.
+
+    Example: ``_c10d_functional.all_reduce(x, "sum", "7")`` names {"7"}.
+    """
     names_of_groups = set()
     for node in graph.nodes:
         if node.target.startswith(_NAMING):
@@ -31,7 +34,11 @@ def named(graph: Graph) -> set[str]:
 def groups(
     graphs: Sequence[Graph], recorded: Mapping[str, list[list[int]]], rank: int = 0
 ) -> dict[str, tuple[int, ...]]:
-    """Ranks of every group that a rank's graph names: as stated, or all ranks that name it."""
+    """Ranks of every group that a rank's graph names: as stated, or all ranks that name it.
+
+    Example: with two ranks whose graphs name group "7", and nothing stated, {"7": (0, 1)}; ``"7" =
+    [[0], [1]]`` in ``[groups]`` gives rank 0 the group (0,).
+    """
     every = list(range(len(graphs)))
     names = [named(graph) for graph in graphs]
     members = {
@@ -49,7 +56,10 @@ def groups(
 
 
 def assumed(graphs: Sequence[Graph], recorded: Mapping[str, list[list[int]]]) -> list[Assumption]:
-    """What is inferred of groups: who is in them is said by nobody."""
+    """What is inferred of groups: who is in them is said by nobody.
+
+    Example: "group '7' is of all ranks, which name it (inferred: state it in [groups])".
+    """
     names = [named(graph) for graph in graphs]
     assumptions = []
     for name in sorted(set().union(*names) - recorded.keys()) if len(graphs) > 1 else ():
@@ -65,7 +75,11 @@ def assumed(graphs: Sequence[Graph], recorded: Mapping[str, list[list[int]]]) ->
 
 def needed(bodies: Sequence[RankBody]) -> list[RankBody]:
     """The bodies with the operators that outputs depend on, and with every collective that a rank
-    of its group needs: the others take part in it."""
+    of its group needs: the others take part in it.
+
+    Example: an all-reduce whose result rank 1 reads and rank 0 does not stays in the bodies of
+    both; a ``relu`` that nobody reads is in neither.
+    """
     keys = [_keys(body.ops) for body in bodies]
     wanted: set[Key] = set()
     while True:

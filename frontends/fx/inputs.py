@@ -27,7 +27,11 @@ from shardproof.frontends.fx.relations import InputRelation, Relations
 class Inputs:
     """``ranks``: the parts that lie side by side in each of the parallel side's inputs; ``single``:
     those of the single side's, where there are several; ``open``: inputs of which two placements
-    fit, with both in words, as a relations file says them."""
+    fit, with both in words, as a relations file says them.
+
+    Example: a weight ``up`` [12, 4] over two ranks: ``ranks["up"]`` is one `Part` [6, 4] of ``up``,
+    which begins at (0, 0) and at (6, 0).
+    """
 
     ranks: dict[str, list[Part]] = field(default_factory=dict)
     single: dict[str, list[Part]] = field(default_factory=dict)
@@ -35,7 +39,11 @@ class Inputs:
 
 
 def shape_of(node: Node) -> Shape:
-    """The shape of a node's tensor; of what is no tensor, ()."""
+    """The shape of a node's tensor; of what is no tensor, ().
+
+    Example: a placeholder with ``"shape": [2, 4]`` has (2, 4), a ``native_dropout`` with two
+    results has ().
+    """
     return tuple(node.shape or ())
 
 
@@ -47,7 +55,12 @@ def placed(
     fused: bool = True,
 ) -> Inputs:
     """Where the ranks' parts of every input lie, with what is assumed of it; ``fused``: inputs of
-    which two placements fit are in pieces."""
+    which two placements fit are in pieces.
+
+    Example: ranks with ``table`` [4, 4], where the single side has [8, 4]: rows 0 to 3 and 4 to 7,
+    with the assumption "input table is divided along dimension 0 in the order of ranks (inferred by
+    shape)".
+    """
     nodes = {node.name: node for node in single.inputs}
     pairs, more = place.paired(single.inputs, ranks[0].inputs, relations.inputs)
     assumed += more

@@ -53,7 +53,11 @@ class RankBody:
     no tensor); ``masks``: shapes of the masks of random operators, in order; ``gaps``: operators
     without a rule, by name, with why; ``constants``: names of constants without a value that were
     taken for 0; ``standins``: what is taken for something else, and how; ``unwritten``: memory that
-    is read before anything is written there, by name, and which operator reads it."""
+    is read before anything is written there, by name, and which operator reads it.
+
+    Example: for an embedding, an MLP with dropout and a loss, whose outputs are the loss and the
+    activations: two values in ``outputs``, the shape of the activations in ``masks``, no ``gaps``.
+    """
 
     values: tuple[BodyValue, ...]
     ops: tuple[Op, ...]
@@ -71,6 +75,8 @@ class RankBody:
 class Setting:
     """What a rank's graph is lowered with.
 
+    Example: rank 1 of two with ``groups`` {"7": (0, 1)} and ``constants`` {"_tensor_constant0": 0}.
+
     ``shards_of``: the named inputs that an input node is, side by side; ``mask``: that of random
     operator number k, of a shape; ``groups``: ranks by name of group;
     ``constants``: stated values of constants that the file names without one ("any": any numbers,
@@ -78,7 +84,8 @@ class Setting:
     may read memory that nothing has written: there are no such numbers on the single side;
     ``modules``: names of nodes in
     findings, where they are others; ``narrows``: whether `Wide` is raised for ids that are not
-    known to choose rows that exist, or the operator is not understood."""
+    known to choose rows that exist, or the operator is not understood.
+    """
 
     shards_of: Callable[[Node], Sequence[Shard]]
     mask: Callable[[int, Shape], Shard]
@@ -329,12 +336,20 @@ class _Rank:
 
 
 def is_collective(target: str) -> bool:
-    """Whether ranks meet in an operator."""
+    """Whether ranks meet in an operator.
+
+    Example: "_c10d_functional.all_reduce.default" is, "_c10d_functional.wait_tensor.default" and
+    "aten.add.Tensor" are not.
+    """
     return target.startswith(MEETING) and not target.startswith("_c10d_functional.wait_tensor")
 
 
 def lower(graph: Graph, setting: Setting, outputs: Sequence[object]) -> RankBody:
-    """The graph as a body; raises `Wide` where the domain of an input is too wide."""
+    """The graph as a body; raises `Wide` where the domain of an input is too wide.
+
+    Example: ``aten.mm(x, aten.t(w))`` is a ``permute`` and a ``matmul`` on the inputs ``x`` and
+    ``w``; ``custom.gelu`` stands in the body under its own name and among its ``gaps``.
+    """
     rank = _Rank(graph, setting)
     try:
         rank.run()

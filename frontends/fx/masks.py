@@ -13,7 +13,11 @@ from shardproof.frontends.fx.place import Box, Shape
 
 
 def mask(number: int, box: Box, shape: Shape, rank: int) -> Shard:
-    """The batch input from which a rank reads its part of a random operator's mask."""
+    """The batch input from which a rank reads its part of a random operator's mask.
+
+    Example: rank 1's mask [6, 6] of random operator 0, whose mask on the single side is [6, 12], is
+    the part of "mask of random operator 0" that begins at (0, 6).
+    """
     return Shard(
         f"mask of random operator {number}",
         box.full,
@@ -26,7 +30,11 @@ def mask(number: int, box: Box, shape: Shape, rank: int) -> Shard:
 
 class Masks:
     """Where masks lie: the k-th random operator of each rank draws its part of that of the single
-    side's k-th."""
+    side's k-th.
+
+    Example: a dropout of [6, 12] on the single side, and of [6, 6] on each of two ranks: ``box(0,
+    (6, 6))`` begins at (0, 0) and at (0, 6).
+    """
 
     def __init__(self, full: Sequence[Shape], ranks: int) -> None:
         self.full = full

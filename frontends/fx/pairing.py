@@ -38,7 +38,11 @@ MOST_TOLD: Final = 12
 
 class Paired(NamedTuple):
     """The single side with the step's names; the ranks with what is compared, and stated boxes of
-    outputs; what was inferred."""
+    outputs; what was inferred.
+
+    Example: a single side with ``job.batch x`` and ``job.output loss``, for ``x`` and ``loss`` of
+    the step.
+    """
 
     single: Trace
     ranks: list[Trace]
@@ -47,7 +51,11 @@ class Paired(NamedTuple):
 
 def paired(single: Trace, ranks: Sequence[Trace], relations: Relations) -> Paired:
     """Both sides under the names of the step; raises `InvalidInput` where something has no
-    counterpart."""
+    counterpart.
+
+    Example: a program with an input ``x`` and a step whose batch is called ``images``: if no other
+    input has its shape, they are one, and an assumption says so.
+    """
     for key in ("groups", "constants", "partial", "zeros", "accepted"):
         if getattr(relations, key):
             raise InvalidInput("is about graphs; what ranks do, their traces say", key)

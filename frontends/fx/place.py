@@ -24,7 +24,11 @@ NUMBERED: Final = re.compile(
 
 
 class Box(NamedTuple):
-    """A rank's part: of which tensor, its full shape, and where the part of every rank begins."""
+    """A rank's part: of which tensor, its full shape, and where the part of every rank begins.
+
+    Example: ``Box("w", (4, 8), ((0, 0), (0, 4)))``: two ranks with the left and the right half of
+    ``w``.
+    """
 
     name: str
     full: Shape
@@ -33,7 +37,10 @@ class Box(NamedTuple):
 
 class Piece(NamedTuple):
     """A piece of a fused tensor: where it begins, its size, and how many ranks one after the other
-    have the same share of it."""
+    have the same share of it.
+
+    Example: ``Piece(2048, 512, 2)``: columns 2048 to 2559, keys of heads that two ranks share.
+    """
 
     start: int
     size: int
@@ -41,7 +48,10 @@ class Piece(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A box of a named input and the shape of a rank's tensor."""
+    """A box of a named input and the shape of a rank's tensor.
+
+    Example: ``Part(Box("w", (4, 8), ((0, 0), (0, 4))), (4, 4))``.
+    """
 
     box: Box
     shape: Shape
@@ -50,7 +60,12 @@ class Part(NamedTuple):
 def pieces(
     shares: Sequence[Piece], dim: int, name: str, full: Shape, part: Shape, ranks: int
 ) -> list[Part]:
-    """The shares that a rank has of pieces of a tensor, as boxes of named inputs."""
+    """The shares that a rank has of pieces of a tensor, as boxes of named inputs.
+
+    Example: over two ranks the pieces (0, 2048), (2048, 512, 2), (2560, 512, 2) of ``w`` along 1
+    are 1024 columns from 0 and from 1024 of ``w[:, 0:2048]``, and for both ranks all of ``w[:,
+    2048:2560]`` and of ``w[:, 2560:3072]``.
+    """
     parts = []
     for one, (start, size, copies) in zip(whole(shares, dim, name, full), shares, strict=True):
         if not copies or ranks % copies or size * copies % ranks:
@@ -74,7 +89,11 @@ def pieces(
 
 def whole(shares: Sequence[Piece], dim: int, name: str, full: Shape) -> list[Part]:
     """The pieces of a tensor, as named inputs; raises `InvalidInput` unless they are all of it, one
-    after the other."""
+    after the other.
+
+    Example: the pieces (0, 2048) and (2048, 512) of ``w`` [64, 2560] along 1 are ``w[:, 0:2048]``
+    and ``w[:, 2048:2560]``.
+    """
     parts, end = [], 0
     for start, size, _ in shares:
         if dim >= len(full) or not size or start != end:
@@ -93,19 +112,30 @@ def whole(shares: Sequence[Piece], dim: int, name: str, full: Shape) -> list[Par
 
 
 class Placed(NamedTuple):
-    """Where an input lies on the ranks, and what is assumed to know that."""
+    """Where an input lies on the ranks, and what is assumed to know that.
+
+    Example: ``w`` [4, 8] in two halves, with "input w is divided along dimension 1 in the order of
+    ranks (inferred by shape)".
+    """
 
     box: Box
     assumed: tuple[Assumption, ...]
 
 
 def everywhere(name: str, shape: Shape, ranks: int) -> Box:
-    """The box of an input that every rank holds as a whole."""
+    """The box of an input that every rank holds as a whole.
+
+    Example: ``w`` [4, 8] on two ranks begins at (0, 0) on both.
+    """
     return Box(name, shape, ((0,) * len(shape),) * ranks)
 
 
 def along(name: str, full: Shape, part: Shape, dim: int, ranks: int) -> Box:
-    """Contiguous parts along a dimension, in the order of ranks."""
+    """Contiguous parts along a dimension, in the order of ranks.
+
+    Example: parts [4, 4] of ``w`` [4, 8] along 1 on two ranks begin at (0, 0) and at (0, 4); parts
+    [4, 3] are refused.
+    """
     if dim >= len(full) or len(part) != len(full):
         raise InvalidInput(f"has no dimension {dim} of {list(full)}", name)
     expected = tuple(n // ranks if d == dim else n for d, n in enumerate(full))
@@ -123,7 +153,11 @@ def along(name: str, full: Shape, part: Shape, dim: int, ranks: int) -> Box:
 
 
 def stated_box(place: Place, name: str, full: Shape, part: Shape, ranks: int) -> Box:
-    """The box that the relations file says; raises `InvalidInput` where the shapes are others."""
+    """The box that the relations file says; raises `InvalidInput` where the shapes are others.
+
+    Example: ``starts = [[0, 0], [0, 4]]`` places parts [4, 4] of ``w`` [4, 8]; ``replicated =
+    true`` does not.
+    """
     if place.shard is not None:
         return along(name, full, part, place.shard, ranks)
     if place.starts is None:
@@ -146,7 +180,11 @@ def stated_box(place: Place, name: str, full: Shape, part: Shape, ranks: int) ->
 
 
 def inferred(what: str, name: str, full: Shape, part: Shape, ranks: int) -> Placed:
-    """The one placement that the shapes allow; raises `InvalidInput` where there is none."""
+    """The one placement that the shapes allow; raises `InvalidInput` where there is none.
+
+    Example: parts [4, 4] of [4, 8] on two ranks are divided along dimension 1; parts [4, 4] of [8,
+    8] are refused.
+    """
 
     def inference(text: str) -> tuple[Assumption, ...]:
         return (Assumption("inferred", name, "", f"{what} {name} is {text} (inferred by shape)"),)
@@ -180,7 +218,12 @@ def _beyond(full: Shape, part: Shape, other: Sequence[int], ranks: int) -> str:
 def paired(
     single: Sequence[Node], parallel: Sequence[Node], relations: Mapping[str, InputRelation]
 ) -> tuple[dict[str, str], tuple[Assumption, ...]]:
-    """The single side's input that each of the parallel side's is, by name."""
+    """The single side's input that each of the parallel side's is, by name.
+
+    Example: ``[inputs.arg5_1] of = "arg2_1"`` gives {"arg5_1": "arg2_1"}; ``primals_1`` and
+    ``primals_2`` of both sides are each other, with "2 inputs are paired by names that are only
+    numbers".
+    """
     known = {node.name for node in single}
     unknown = sorted(relations.keys() - {node.name for node in parallel})
     if unknown:
@@ -209,7 +252,11 @@ def paired(
 
 
 def words(box: Box, part: Shape) -> str:
-    """A placement in words that follow a name."""
+    """A placement in words that follow a name.
+
+    Example: "is the same on every rank", "is divided along dimension 1 in the order of ranks", "is
+    [2, 4] of [4, 8] from [[0, 0], [2, 4]] on".
+    """
     if box.full == part:
         return "is the same on every rank" if len(box.starts) > 1 else "is all of it"
     moving = [d for d in range(len(box.full)) if len({s[d] for s in box.starts}) > 1]
@@ -221,6 +268,9 @@ def words(box: Box, part: Shape) -> str:
 
 
 def kind_of(dtype: str | None) -> str:
-    """Whether a tensor is of numbers, of integers or of truth values."""
+    """Whether a tensor is of numbers, of integers or of truth values.
+
+    Example: "bfloat16" is real, "uint8" is integer.
+    """
     name = dtype or "float32"
     return "bool" if name == "bool" else "integer" if name.startswith(("int", "uint")) else "real"

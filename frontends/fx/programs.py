@@ -52,13 +52,20 @@ def _skeleton(body: RankBody) -> tuple[Any, ...]:
 
 def alike(bodies: Sequence[RankBody]) -> bool:
     """Whether the bodies differ in nothing but numbers, groups and offsets, so that they can be one
-    program."""
+    program.
+
+    Example: bodies that slice rows from 0 and from 4 on are; one with an operator more is not.
+    """
     first = _skeleton(bodies[0])
     return all(_skeleton(body) == first for body in bodies[1:])
 
 
 def mesh_of(bodies: Sequence[RankBody], boxes: Sequence[Box]) -> Mesh:
-    """The mesh on which the ranks are in as few programs as there can be."""
+    """The mesh on which the ranks are in as few programs as there can be.
+
+    Example: two ranks with rows 0 to 3 and 4 to 7 of a table are one program over ("axis0", 2, 1);
+    with an operator more on rank 1 every rank is a program of its own.
+    """
     count = len(bodies)
     if count == 1:
         return Mesh((), ())
@@ -91,7 +98,10 @@ def _offsets(shards: Sequence[Shard]) -> list[Table]:
 
 
 def place(table: Table, mesh: Mesh, base: int) -> Affine:
-    """A number for every rank as a function of the coordinates of the program at ``base``."""
+    """A number for every rank as a function of the coordinates of the program at ``base``.
+
+    Example: (0, 4) on a mesh of one axis ``axis0`` of two ranks is ``4*axis0``.
+    """
     if not mesh.extents:
         return affine(table[0])
     function = mesh.function(table, base)
@@ -101,12 +111,18 @@ def place(table: Table, mesh: Mesh, base: int) -> Affine:
 
 
 def bases(mesh: Mesh) -> list[int]:
-    """The first rank of every program; without axes there is one rank, 0."""
+    """The first rank of every program; without axes there is one rank, 0.
+
+    Example: two ranks in one program have [0]; two in programs of their own [0, 1].
+    """
     return mesh.bases() if mesh.extents else [0]
 
 
 def programs(bodies: Sequence[RankBody], mesh: Mesh, name: str) -> tuple[Program, ...]:
-    """The programs that the ranks run."""
+    """The programs that the ranks run.
+
+    Example: two ranks in one program are "ranks"; in programs of their own "ranks 0" and "ranks 1".
+    """
     first_ranks = bases(mesh)
     same = not mesh.extents or len(first_ranks) < len(bodies)
     return tuple(

@@ -70,14 +70,21 @@ _IGNORED: Final = frozenset({"as_device", "as_layout", "as_memory_format"})
 
 
 class Meta(msgspec.Struct, frozen=True):
-    """Element type and sizes of a tensor, as `torch.export` serialises them."""
+    """Element type and sizes of a tensor, as `torch.export` serialises them.
+
+    Example: ``{"dtype": 7, "sizes": [{"as_int": 6}, {"as_int": 4}]}`` is a float32 tensor [6, 4].
+    """
 
     dtype: int
     sizes: list[dict[str, Any]]
 
 
 class Argument(msgspec.Struct, frozen=True):
-    """An argument of a call, with its name in the schema."""
+    """An argument of a call, with its name in the schema.
+
+    Example: ``{"name": "weight", "arg": {"as_tensor": {"name": "p_up_weight"}}, "kind": 1}`` of a
+    call of ``aten.linear``.
+    """
 
     name: str
     arg: dict[str, Any]
@@ -95,7 +102,11 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Body(msgspec.Struct, frozen=True):
-    """The serialised graph: its inputs, outputs, calls, and what its tensors are like."""
+    """The serialised graph: its inputs, outputs, calls, and what its tensors are like.
+
+    Example: of ``relu(linear(x))``: ``inputs`` with ``p_weight``, ``p_bias`` and ``x``, two
+    ``nodes``.
+    """
 
     inputs: list[dict[str, Any]]
     outputs: list[dict[str, Any]]
@@ -105,7 +116,10 @@ class Body(msgspec.Struct, frozen=True):
 
 class Module(msgspec.Struct, frozen=True):
     """The serialised module: ``signature``, ``module_call_graph`` say what inputs and outputs
-    are in the user's words (`shardproof.frontends.fx.signature`)."""
+    are in the user's words (`shardproof.frontends.fx.signature`).
+
+    Example: ``signature`` says that ``p_up_weight`` is the parameter ``up.weight``.
+    """
 
     graph: Body
     signature: dict[str, Any] = {}
@@ -113,7 +127,10 @@ class Module(msgspec.Struct, frozen=True):
 
 
 class Exported(msgspec.Struct, frozen=True):
-    """The document of an archive, as far as it is read."""
+    """The document of an archive, as far as it is read.
+
+    Example: what ``torch.export.save`` writes as ``single/models/model.json`` of ``single.pt2``.
+    """
 
     graph_module: Module
 
@@ -131,27 +148,45 @@ DAMAGED: Final = (
 
 
 def is_archive(head: bytes) -> bool:
-    """Whether a file begins as an archive of a program."""
+    """Whether a file begins as an archive of a program.
+
+    Example: a ``.pt2`` file is; a zip file without ``/models/`` or another of `MARKS` is not.
+    """
     return head[:4] == ZIP and any(mark in head for mark in MARKS)
 
 
 def read(path: Path, rank: int = 0) -> Graph:
-    """The graph of an archive; raises `InvalidInput` and msgspec's errors."""
+    """The graph of an archive; raises `InvalidInput` and msgspec's errors.
+
+    Example: of ``torch.export.export(Net(), (x,))`` with a linear layer: the placeholders
+    ``p_up_weight``, ``p_up_bias``, ``x``, and a node ``linear`` of ``aten.linear.default``.
+    """
     return graph(module(path), rank)
 
 
 def module(path: Path) -> Module:
-    """The model of an archive; raises `InvalidInput` and msgspec's errors."""
+    """The model of an archive; raises `InvalidInput` and msgspec's errors.
+
+    Example: of ``single.pt2``, its ``single/models/model.json``.
+    """
     return msgspec.json.decode(member(path, is_model), type=Exported).graph_module
 
 
 def graph(model: Module, rank: int = 0) -> Graph:
-    """The graph of a model, as the records of this room."""
+    """The graph of a model, as the records of this room.
+
+    Example: the call "torch.ops.aten.linear.default" is a node of "aten.linear.default"; one whose
+    result is a list of tensors ``a``, ``b`` is a node "split of 0" and two of ``getitem``.
+    """
     return Graph(rank, list(_nodes(model.graph)), "fw", 0)
 
 
 def member(path: Path, wanted: Callable[[str], bool], what: str = "model") -> bytes:
-    """The bytes of the one member of an archive whose name is wanted; raises `InvalidInput`."""
+    """The bytes of the one member of an archive whose name is wanted; raises `InvalidInput`.
+
+    Example: with ``is_model`` the bytes of ``single/models/model.json``; two such members are
+    refused.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
             members = [i for i in archive.infolist() if wanted(i.filename)]
@@ -175,7 +210,10 @@ def member(path: Path, wanted: Callable[[str], bool], what: str = "model") -> by
 
 def is_model(name: str) -> bool:
     """Whether a member of an archive is the exported program, by the names that PyTorch's versions
-    give it."""
+    give it.
+
+    Example: ``m/models/model.json`` is, ``m/data/weights/model.json`` is not.
+    """
     parts = name.split("/")
     return parts[-1] == "serialized_exported_program.json" or (
         len(parts) >= 2 and parts[-2] == "models" and parts[-1].endswith(".json")

@@ -31,8 +31,8 @@ from shardproof.frontends.untrusted.inert import printable
 
 
 def pair(single: str, parallel: str, relations_file: str) -> bytes:
-    """The plan of two sides, as bytes; ``relations_file``: a relations file (empty: none).  Made to
-    be called in a bounded child."""
+    """The plan of two sides, such as ``single.pt2`` and a folder ``ranks``, as bytes;
+    ``relations_file``: a relations file (empty: none). Made to be called in a bounded child."""
     user_relations = relations.read(Path(relations_file)) if relations_file else Relations()
     alone, ranks = side(Path(single)), side(Path(parallel))
     if len(alone) != 1:
@@ -46,7 +46,8 @@ def pair(single: str, parallel: str, relations_file: str) -> bytes:
 
 
 def side(path: Path) -> list[Graph]:
-    """The graphs of a side in order of ranks."""
+    """The graphs of a side in order of ranks: of a folder, for example, those of ``r0.pt2``,
+    ``r1.pt2``."""
     files = records.ranks(path)
     graphs = [records.read(file, partial(_exported, n)) for n, file in enumerate(files)]
     for number, graph in enumerate(graphs):
@@ -74,7 +75,8 @@ def _exported(rank: int, path: Path) -> Graph | None:
 
 
 class Output(NamedTuple):
-    """An output that is compared: what the single side's node and the ranks' are, and how."""
+    """An output that is compared, such as ``add_1`` of the single side and ``add_3`` of the ranks,
+    and how."""
 
     name: str
     single: str
@@ -87,10 +89,10 @@ class Output(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pairing:
-    """Both sides, and what is known of how they belong together; ``modules``: see
-    `frontends.fx.align` (that of rank 0 is everybody's); ``values``: those of the outputs, of the
-    single side (-1) and of every rank; ``masks``: where the ranks' parts of the masks of random
-    operators lie."""
+    """Both sides, such as one graph and two ranks' with ``up`` in halves, and what is known of how
+    they belong together; ``modules``: see `frontends.fx.align` (that of rank 0 is everybody's);
+    ``values``: those of the outputs, of the single side (-1) and of every rank; ``masks``: where
+    the ranks' parts of the masks of random operators lie."""
 
     single: Graph
     ranks: Sequence[Graph]
@@ -108,12 +110,13 @@ class Pairing:
 
 
 def joined(single: Graph, ranks: Sequence[Graph], relations: Relations) -> Plan:
-    """The plan of a single-device graph and those of the ranks."""
+    """The plan of a single-device graph and, for example, those of two ranks."""
     return paired(single, ranks, relations)[1]
 
 
 def paired(single: Graph, ranks: Sequence[Graph], relations: Relations) -> tuple[Pairing, Plan]:
-    """The plan, and how both sides belong together."""
+    """The plan, and how both sides belong together, for example that ``kept`` [6, 6] of two ranks
+    are columns of ``kept`` [6, 12]."""
     made: list[tuple[Pairing, Plan]] = []
 
     def make(fused: bool) -> tuple[Plan, Inputs]:
@@ -330,7 +333,8 @@ def _rank(
 
 
 def compared_outputs(both: Pairing, rank: int) -> list[object]:
-    """The outputs of a rank that are compared: of the same name as rank 0's, or at its place."""
+    """The outputs of a rank that are compared: of the same name as rank 0's, or at its place; for
+    example ``{"n": "loss"}``."""
     first = [operand(x) for x in both.ranks[0].outputs]
     own = both.ranks[rank].outputs
     names = {node.name for node in both.ranks[rank].nodes}
@@ -473,7 +477,8 @@ def _total(bodies: Sequence[RankBody], number: int, mesh: Mesh) -> tuple[Addend,
 
 
 def alone(path: str) -> bytes:
-    """One side as the parallel side of a plan without a single one, as bytes."""
+    """One side as the parallel side of a plan without a single one, as bytes; for example a folder
+    of two ranks as the program "ranks"."""
     ranks = side(Path(path))
     _same_interface(ranks)
     outputs = [Output(n, n, n, None) for n in map(operand, ranks[0].outputs) if n is not None]
@@ -484,5 +489,5 @@ def alone(path: str) -> bytes:
     both = Pairing(ranks[0], ranks, Relations(), Inputs(boxes), outputs)
     masks = Masks((), len(ranks))
     bodies = groups.needed([_rank(both, number, {}, masks) for number in range(len(ranks))])
-    made = programs(bodies, mesh_of(bodies, []), "ranks")
+    made = programs([replace(b, outputs=()) for b in bodies], mesh_of(bodies, []), "ranks")
     return store.to_bytes(Plan("plan", Program("none", (), ()), made, microbatches=1))

@@ -40,7 +40,11 @@ OPS: Final = frozenset({PLACEHOLDER, CALL, CONSTANT, OUTPUT})
 
 
 class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One node; operands are ``{"n": name}`` anywhere in ``args`` and ``kwargs``."""
+    """One node; operands are ``{"n": name}`` anywhere in ``args`` and ``kwargs``.
+
+    Example: ``{"name": "y", "op": "call_function", "target": "aten.exp.default", "args": [{"n":
+    "x"}], "kwargs": {}, "shape": [2, 4], "dtype": "float32", "src": "y = x.exp()"}``.
+    """
 
     name: str
     op: str
@@ -53,7 +57,11 @@ class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One rank's graph."""
+    """One rank's graph.
+
+    Example: ``{"rank": 0, "nodes": [...]}`` with placeholders ``x`` and ``w`` has the ``inputs``
+    ``x``, ``w``.
+    """
 
     rank: int
     nodes: list[Node]
@@ -73,14 +81,20 @@ class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def operand(x: object) -> str | None:
-    """The node that an argument names."""
+    """The node that an argument names.
+
+    Example: of ``{"n": "x"}`` it is "x", of 2 None.
+    """
     if isinstance(x, dict) and len(x) == 1 and isinstance(x.get("n"), str):
         return str(x["n"])
     return None
 
 
 def operands(x: object) -> Iterator[str]:
-    """All nodes that an argument names, in order."""
+    """All nodes that an argument names, in order.
+
+    Example: of ``[{"n": "x"}, [2, {"n": "y"}]]`` they are "x", "y".
+    """
     name = operand(x)
     if name is not None:
         yield name
@@ -96,7 +110,11 @@ def operands(x: object) -> Iterator[str]:
 
 
 def ranks(path: Path) -> list[Path]:
-    """The files of the ranks in order: a file alone, or those of a folder, numbered from 0."""
+    """The files of the ranks in order: a file alone, or those of a folder, numbered from 0.
+
+    Example: of a folder with ``fw.g0.r1.json.gz`` and ``fw.g0.r0.json.gz``, the second and the
+    first; one with those of ranks 0 and 2 is refused.
+    """
     name = printable(str(path), 400)
     if not path.is_dir():
         return [path]
@@ -121,7 +139,11 @@ def ranks(path: Path) -> list[Path]:
 
 def read(path: Path, other: Callable[[Path], Graph | None] = lambda _: None) -> Graph:
     """The graph in a file; raises `UnreadablePlan` naming the file and the node.  ``other``: reads
-    another format (None: the file is JSON)."""
+    another format (None: the file is JSON).
+
+    Example: ``r0.json.gz`` and what it unpacks to give the same graph; a node of the kind
+    ``call_module`` is refused.
+    """
     name = printable(str(path), 400)
     try:
         graph = other(path) or msgspec.json.decode(_unpacked(path), type=Graph)

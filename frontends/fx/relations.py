@@ -40,7 +40,10 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 50)]
 
 
 class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the ranks' boxes of a tensor lie: one of the three (an output: or none, all of it)."""
+    """Where the ranks' boxes of a tensor lie: one of the three (an output: or none, all of it).
+
+    Example: ``shard = 1``; or ``starts = [[0, 0], [0, 1536]]`` for two ranks.
+    """
 
     replicated: bool = False
     shard: Count | None = None
@@ -54,7 +57,11 @@ class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class InputRelation(Place, frozen=True, forbid_unknown_fields=True):
     """``pieces``: (start, size) of parts of the single side's tensor along dimension ``dim``, each
     divided along it in the order of ranks; a rank has its share of each, side by side.  A third
-    number: so many ranks, one after the other, have the same share (heads that are copied)."""
+    number: so many ranks, one after the other, have the same share (heads that are copied).
+
+    Example: ``of = "p9.10"``, ``dim = 1``, ``pieces = [[0, 2048], [2048, 512], [2560, 512]]`` for a
+    fused projection of q, k and v.
+    """
 
     of: str | None = None
     pieces: list[Annotated[list[Count], msgspec.Meta(min_length=2, max_length=3)]] | None = None
@@ -67,7 +74,10 @@ class InputRelation(Place, frozen=True, forbid_unknown_fields=True):
 
 class OutputRelation(Place, frozen=True, forbid_unknown_fields=True):
     """``sum``: the single device's value is the sum over all ranks, and somebody must still take
-    it; the user expects that."""
+    it; the user expects that.
+
+    Example: ``single = "add_1"``, ``parallel = "add_3"``, ``sum = true``.
+    """
 
     single: str = ""
     parallel: str = ""
@@ -76,7 +86,10 @@ class OutputRelation(Place, frozen=True, forbid_unknown_fields=True):
 
 class Relations(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A file of relations: what the user states of inputs, outputs, groups, domains and
-    constants."""
+    constants.
+
+    Example: ``partial = ["add_7"]`` above the tables ``[inputs.w]`` and ``[groups]``.
+    """
 
     inputs: dict[str, InputRelation] = {}
     outputs: list[OutputRelation] = []
@@ -89,7 +102,10 @@ class Relations(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read(path: Path) -> Relations:
-    """The relations in a file; raises `InvalidInput` naming the file and the key."""
+    """The relations in a file; raises `InvalidInput` naming the file and the key.
+
+    Example: ``inputs.w = {shard = 0, replicated = true}`` is refused: expected one placement.
+    """
     try:
         text = files.contents(path, files.SETTINGS_BYTES).decode()
         relations = msgspec.convert(tomllib.loads(text), Relations, strict=True)

@@ -24,13 +24,19 @@ MOST_DEPTH = 64
 
 
 class Tensor(msgspec.Struct, frozen=True):
-    """A tensor argument of the signature, by its name in the graph."""
+    """A tensor argument of the signature, by its name in the graph.
+
+    Example: ``{"name": "p_up_weight"}``.
+    """
 
     name: str
 
 
 class Given(NamedTuple):
-    """An input: the ``value`` of the graph, its ``kind`` and ``name`` in the user's words."""
+    """An input: the ``value`` of the graph, its ``kind`` and ``name`` in the user's words.
+
+    Example: ``Given("p_up_weight", "parameter", "up.weight")``.
+    """
 
     value: str
     kind: str
@@ -39,7 +45,11 @@ class Given(NamedTuple):
 
 class Returned(NamedTuple):
     """An output: the ``value`` of the graph, and its name: the path in what ``forward`` returns
-    (``logits``, ``hidden.0``), or the value's own."""
+    (``logits``, ``hidden.0``), or the value's own.
+
+    Example: ``Returned("relu_", "logits")`` where ``forward`` returns ``{"logits":
+    torch.relu_(y)}``.
+    """
 
     value: str
     name: str
@@ -47,7 +57,11 @@ class Returned(NamedTuple):
 
 def inputs(model: Module) -> dict[str, Given]:
     """What every input of the graph is, by its value; raises `InvalidInput` for a kind that is not
-    known."""
+    known.
+
+    Example: ``b_scale`` is ``Given("b_scale", "buffer", "scale")``, ``x`` is ``Given("x",
+    "user_input", "x")``; a number that the user gives is none of them.
+    """
     inputs = {}
     for number, spec in enumerate(_specs(model, "input_specs")):
         ((kind, fields),) = spec.items()
@@ -68,7 +82,10 @@ def inputs(model: Module) -> dict[str, Given]:
 
 
 def outputs(model: Module) -> list[Returned]:
-    """What the program returns, in order; raises `InvalidInput`."""
+    """What the program returns, in order; raises `InvalidInput`.
+
+    Example: of ``return {"logits": y, "hidden": [z]}`` the names ``logits`` and ``hidden.0``.
+    """
     returned = []
     for number, spec in enumerate(_specs(model, "output_specs")):
         ((kind, fields),) = spec.items()

@@ -45,7 +45,10 @@ _TYPES: Final = frozenset(pt2.TYPES.values())
 
 
 def is_exported(path: Path) -> bool:
-    """Whether a file is an archive of `torch.export`, by its content."""
+    """Whether a file is an archive of `torch.export`, by its content.
+
+    Example: ``single.pt2`` is, whatever its suffix; a folder is not.
+    """
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -53,13 +56,21 @@ def is_exported(path: Path) -> bool:
 
 
 def read(path: Path) -> Trace:
-    """The program in an archive as a trace, read in a bounded child; raises `InvalidInput`."""
+    """The program in an archive as a trace, read in a bounded child; raises `InvalidInput`.
+
+    Example: of a linear layer ``up``: ``job.parameter up.weight``, ``job.parameter up.bias``,
+    ``job.start``, ``job.batch x``, ``aten.linear.default``, ``job.output linear``, ``job.end``.
+    """
     data = run_bounded("shardproof.frontends.fx.single_step:recorded", [str(path)])
     return trace.from_bytes(data)
 
 
 def recorded(path: str) -> bytes:
-    """As `read`, in the child."""
+    """As `read`, in the child.
+
+    Example: the bytes that `trace.to_bytes` gives of the events ``job.parameter up.weight`` to
+    ``job.end``.
+    """
     model: list[pt2.Module] = []
 
     def graph(file: Path) -> Graph:
@@ -181,7 +192,10 @@ class _Recording:
 
 
 def by_value(target: str) -> str:
-    """An operator that writes its operand as the one that does not (see `written`)."""
+    """An operator that writes its operand as the one that does not (see `written`).
+
+    Example: "aten.relu_.default" is "aten.relu.default"; "aten.__and__.Tensor" stays.
+    """
     namespace, _, rest = target.partition(".")
     base, dot, overload = rest.partition(".")
     if namespace == "aten" and base.endswith("_") and not base.endswith("__"):

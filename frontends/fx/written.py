@@ -34,7 +34,11 @@ _AUGMENTED: Final = frozenset({"__iand__", "__ior__", "__ixor__", "__ilshift__",
 
 def check(graph: Graph) -> None:
     """Raise `InvalidInput`, naming the operator, where a value is read that was written under
-    another name."""
+    another name.
+
+    Example: ``v = view(x); z = mul_(x, x); w = add(v, z)`` is refused at ``mul_``: ``v`` is no
+    longer what it was; ``z = mul_(x, x); v = view(z); w = add(v, z)`` is not.
+    """
     if not any(_writes(node) for node in graph.nodes):
         return
     shared = _Shared()

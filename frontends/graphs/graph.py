@@ -41,7 +41,10 @@ MOST_RANKS = 1 << 14
 
 
 class PerRank(NamedTuple):
-    """An integer that depends on the rank: one for every rank of the graph."""
+    """An integer that depends on the rank: one for every rank of the graph.
+
+    Example: ``PerRank((0, 4, 8, 12))``, where each of four ranks begins to read.
+    """
 
     values: tuple[int, ...]
 
@@ -49,7 +52,10 @@ class PerRank(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Value:
     """A tensor: its name where it was read, true local shape, element type in NumPy's words
-    (``bfloat16`` is one too, ``bool`` and ``int32`` are data)."""
+    (``bfloat16`` is one too, ``bool`` and ``int32`` are data).
+
+    Example: ``Value("dot", (2, 8), "float32")``.
+    """
 
     name: str
     shape: Shape
@@ -59,6 +65,9 @@ class Value:
 @dataclass(frozen=True, slots=True)
 class Node:
     """One operator of the dialect.
+
+    Example: ``Node("y", "all-reduce", (2,), (3,), groups=((0, 1),))`` sums value 2 over ranks 0 and
+    1.
 
     ``operands`` and ``results`` are value numbers, in the dialect's order.  ``attrs`` are the
     dialect's, by name.  ``groups``: for an operator that joins ranks, all groups in which it meets,
@@ -79,7 +88,10 @@ class Node:
 @dataclass(frozen=True, slots=True)
 class Placement:
     """The part of a full tensor that each rank has: where its box begins, for every rank of the
-    graph; its extent is the local shape."""
+    graph; its extent is the local shape.
+
+    Example: ``Placement((8, 8), ((0, 0), (4, 0)))``: rank 1 has the rows from 4 on.
+    """
 
     full: Shape
     starts: tuple[Shape, ...]
@@ -88,6 +100,8 @@ class Placement:
 @dataclass(frozen=True, slots=True)
 class Input:
     """A value that comes from outside.
+
+    Example: ``Input(1, "w", Placement((8, 8), ((0, 0), (4, 0))))``.
 
     ``placement``: as the file states it; None: it says nothing.
     ``trainable``: whether the file says that it is a parameter.
@@ -101,7 +115,10 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A value that goes outside, with its stated placement."""
+    """A value that goes outside, with its stated placement.
+
+    Example: ``Output(3, "y")``, of which nothing says where it lies.
+    """
 
     value: int
     name: str
@@ -110,8 +127,9 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A captured program.  ``axes``: names and extents of the mesh, slowest first, where the file
-    names them (rank = the coordinates as a number); ``notes``: what the reader had to assume."""
+    """A captured program (the head of this file has an example). ``axes``: names and extents of the
+    mesh, slowest first, where the file names them (rank = the coordinates as a number); ``notes``:
+    what the reader had to assume."""
 
     dialect: str
     values: tuple[Value, ...]
@@ -131,7 +149,10 @@ class Graph:
 
 def check(graph: Graph, where: str = "") -> None:
     """Raise `InvalidInput`, naming the node, unless values are given once and before they are read,
-    and groups are of ranks that exist."""
+    and groups are of ranks that exist.
+
+    Example: a node ``y`` that reads its own value: "y: reads value 1 before it is given".
+    """
     if len(graph.nodes) > MOST_NODES or not 1 <= graph.ranks <= MOST_RANKS:
         raise InvalidInput(
             f"{len(graph.nodes)} operators on {graph.ranks} ranks, expected at most "

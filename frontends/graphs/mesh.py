@@ -29,8 +29,12 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """``names``, ``extents``: axes, slowest first; rank is the coordinates as a number.
-    ``explicit``: axes along which every coordinate is a program of its own."""
+    """How ranks lie: ``names``, ``extents`` of axes, slowest first; a rank is its coordinates as a
+    number. ``explicit``: axes along which every coordinate is a program of its own.
+
+    Example: ``Mesh(("dp", "tp"), (2, 4))``: rank 6 is at dp 1 and tp 2, and one program runs on
+    all.
+    """
 
     names: tuple[str, ...]
     extents: tuple[int, ...]
@@ -135,7 +139,10 @@ class Mesh:
 def fits(
     mesh: Mesh, tables: Iterable[Table], groups: Iterable[Groups], pairs: Iterable[Pairs]
 ) -> bool:
-    """Whether everything can be written on the mesh."""
+    """Whether tables, groups and permutations of ranks can all be written on the mesh.
+
+    Example: the permutation {{0,1},{2,3}} fits on axes of 2 and 2, not on one axis of 4.
+    """
     return (
         all(mesh.along(g) is not None for g in groups)
         and all(mesh.peers(p) is not None for p in pairs)
@@ -150,7 +157,11 @@ def find(
     pairs: Sequence[Pairs],
     named: Sequence[tuple[str, int]] = (),
 ) -> Mesh | None:
-    """The mesh with the fewest programs, then the fewest axes; None: there is none."""
+    """The mesh with the fewest programs, then the fewest axes; None: there is none.
+
+    Example: eight ranks with groups {{0,1,2,3},{4,5,6,7}} lie on axes of 2 and 4; a chain of sends
+    0 to 1, 1 to 2, 2 to 3 makes one explicit axis of 4; groups of unequal sizes lie on no mesh.
+    """
     candidates = [tuple(extent for _, extent in named)] if named else []
     candidates += [x for x in sorted(factored(ranks), key=len) if x not in candidates]
     best: Mesh | None = None

@@ -28,7 +28,11 @@ Array = npt.NDArray[np.generic]
 
 class Recorded(NamedTuple):
     """One operator; ``attrs`` may hold `PerRank` numbers, `GROUP` a table of groups, `PAIRS` a
-    permutation of ranks."""
+    permutation of ranks.
+
+    Example: ``Recorded("slice", (0,), (1,), {"dim": 0, "start": PerRank((0, 2)), "size": 2},
+    source)``.
+    """
 
     name: str
     inputs: tuple[int, ...]
@@ -40,7 +44,10 @@ class Recorded(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class PlacedInput:
     """A named input as the ranks have it: its value, and where their boxes begin in the full
-    tensor."""
+    tensor.
+
+    Example: ``PlacedInput(1, "w", "float32", Placement((8, 8), ((0, 0), (4, 0))))``.
+    """
 
     value: int
     name: str
@@ -54,7 +61,11 @@ class PlacedInput:
 class Constant:
     """A tensor of unlike numbers that the program holds, for one rank or for each; ``drawn``:
     numbers that nobody knows, of which equal ones in ``arrays`` are equal; ``domain``: of integers,
-    from, to (exclusive)."""
+    from, to (exclusive).
+
+    Example: the causal mask of a program, one array for all ranks; a part of a table by rows, one
+    array for each.
+    """
 
     value: int
     arrays: tuple[Array, ...]
@@ -67,8 +78,11 @@ GROUP, PAIRS = "group", "pairs"
 
 @dataclass(slots=True)
 class Recorder:
-    """``ranks``: how many run what is recorded; ``source``: where the operators that follow come
-    from."""
+    """The operators of a body while they are recorded. ``ranks``: how many run them; ``source``:
+    where the operators that follow come from.
+
+    Example: ``op("exp", x)`` appends an operator and gives the number of its value.
+    """
 
     ranks: int
     inference: Inference = field(default_factory=Inference)
@@ -160,14 +174,20 @@ class Recorder:
 
 
 def fingerprint(array: Array) -> str:
-    """What tells a tensor's numbers and shape from any other's."""
+    """What tells a tensor's numbers and shape from any other's.
+
+    Example: "[3] b0c45303..." for [0, 1, 2], of whatever type.
+    """
     data = np.ascontiguousarray(array.astype(np.float64))
     return f"{list(array.shape)} {hashlib.sha256(data.tobytes()).hexdigest()}"
 
 
 def without_dead(recorder: Recorder, results: Sequence[int]) -> None:
     """Drop what no result depends on (every rank runs the same operators, so none waits for what
-    is dropped)."""
+    is dropped).
+
+    Example: of ``exp(x)``, its sum and ``x * x``, with the sum as result, the product is dropped.
+    """
     live = set(results)
     kept = []
     for op in reversed(recorder.ops):
@@ -186,7 +206,11 @@ def mesh_of(
     placements: Sequence[Placement],
     named: Sequence[tuple[str, int]] = (),
 ) -> Mesh:
-    """The mesh on which everything recorded, and ``placements``, can be written."""
+    """The mesh on which everything recorded, and ``placements``, can be written.
+
+    Example: groups {{0,1,2,3},{4,5,6,7}} and weights that begin at 0, 4, 8, 12, 0, 4, 8, 12 are on
+    axes of 2 and 4; of one rank the mesh has no axes.
+    """
     tables = {t for p in placements for t in columns(p)}
     groups, pairs = set(), set()
     for op in recorder.ops:
@@ -206,12 +230,18 @@ def mesh_of(
 
 
 def columns(placement: Placement) -> list[tuple[int, ...]]:
-    """Where boxes begin, as a table over ranks for every dimension."""
+    """Where boxes begin, as a table over ranks for every dimension.
+
+    Example: ``Placement((8, 8), ((0, 0), (4, 0)))`` is ``[(0, 4), (0, 0)]``.
+    """
     return [tuple(row[d] for row in placement.starts) for d in range(len(placement.full))]
 
 
 def offsets(placement: Placement, mesh: Mesh, base: int) -> tuple[Affine, ...]:
-    """Where the box of the program at ``base`` begins, as functions of its coordinates."""
+    """Where the box of the program at ``base`` begins, as functions of its coordinates.
+
+    Example: starts 0, 4, 8, 12, 0, 4, 8, 12 on axes of 2 and 4 are ``4*axis1``.
+    """
     functions = []
     for table in columns(placement):
         function = mesh.function(table, base) if mesh.extents else affine(table[0])
@@ -224,7 +254,11 @@ def offsets(placement: Placement, mesh: Mesh, base: int) -> tuple[Affine, ...]:
 def programs(
     recorder: Recorder, mesh: Mesh, results: Sequence[int], name: str
 ) -> tuple[Program, ...]:
-    """The programs that the ranks run, one for every coordinate of the explicit axes."""
+    """The programs that the ranks run, one for every coordinate of the explicit axes.
+
+    Example: of eight ranks on axes of 2 and 4, one program; of four that pass rows on in a ring,
+    four.
+    """
     bases = mesh.bases() if mesh.extents else [0]
     made = []
     for base in bases:
@@ -334,5 +368,8 @@ def _permutation(recorder: Recorder, op: Recorded, mesh: Mesh, base: int) -> lis
 
 
 def everywhere(shape: Shape, ranks: int) -> Placement:
-    """All of a tensor, on every rank."""
+    """All of a tensor, on every rank.
+
+    Example: of shape (4, 8) on two ranks, ``Placement((4, 8), ((0, 0), (0, 0)))``.
+    """
     return Placement(shape, tuple((0,) * len(shape) for _ in range(ranks)))

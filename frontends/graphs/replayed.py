@@ -31,8 +31,12 @@ Array = NDArray[Any]
 
 
 class Validation(NamedTuple):
-    """``compared``: tensors of all ranks; ``message``: why it was not replayed, or what differs;
-    ``judge``: who evaluated the program."""
+    """What a replay of a translation showed. ``compared``: tensors of all ranks; ``message``: why
+    it was not replayed, or what differs; ``judge``: who evaluated the program.
+
+    Example: ``Validation(True, True, 12).text()`` is "the translation was replayed: 12 tensors
+    agree with PyTorch's".
+    """
 
     replayed: bool
     agrees: bool
@@ -50,17 +54,26 @@ class Validation(NamedTuple):
 
 
 def to_bytes(validation: Validation) -> bytes:
-    """A validation as bytes, for a bounded child to hand out."""
+    """A validation as bytes, for a bounded child to hand out.
+
+    Example: ``[true,true,12,"","PyTorch"]``.
+    """
     return msgspec.json.encode(validation)
 
 
 def from_bytes(data: bytes) -> Validation:
-    """The validation that `to_bytes` wrote."""
+    """The validation that `to_bytes` wrote.
+
+    Example: ``[true,true,12,"","PyTorch"]`` is ``Validation(True, True, 12)``.
+    """
     return msgspec.json.decode(data, type=Validation)
 
 
 def drawn(plan: Plan, random: np.random.Generator) -> dict[str, Array]:
-    """Random values of every named input."""
+    """Random values of every named input.
+
+    Example: normal numbers for a weight, whole numbers in [0, 32) for ids with that domain.
+    """
     values: dict[str, Array] = {}
     shards: Mapping[str, Shard] = {
         s.name: s for p in (plan.single, *plan.programs) for s in p.shards
@@ -75,7 +88,11 @@ def drawn(plan: Plan, random: np.random.Generator) -> dict[str, Array]:
 
 
 def run(plan: Plan, arrays: Mapping[str, Array]) -> dict[int, Mapping[int, NDArray[np.float64]]]:
-    """What the single side (-1) and every rank compare, by value of their bodies."""
+    """The values that are compared, by rank (-1: the single side) and by their numbers in the
+    bodies.
+
+    Example: of a plan on two ranks, the keys -1, 0 and 1, each with the loss by its value's number.
+    """
     lots = {n: exact(np.asarray(x, dtype=float)) for n, x in arrays.items()}
     values = Values(plan, np.random.default_rng(0), lots=lots)
     single = single_crew(plan, values)
@@ -91,7 +108,10 @@ def run(plan: Plan, arrays: Mapping[str, Array]) -> dict[int, Mapping[int, NDArr
 
 def difference(actual: Array, expected: Array, least: float = 0.0) -> float:
     """The largest difference, relative to the largest entry (``least`` at least); infinite where
-    shapes differ."""
+    shapes differ.
+
+    Example: [1, 2] beside [1, 4] is 0.5.
+    """
     if actual.shape != expected.shape:
         return float("inf")
     off = np.abs(actual - expected)
@@ -100,7 +120,11 @@ def difference(actual: Array, expected: Array, least: float = 0.0) -> float:
 
 
 def agreed(pairs: Iterable[tuple[str, Array, Array]], judge: str) -> Validation:
-    """Whether what the plan gives is what the program gives: (which, actual, expected)."""
+    """Whether tensors of the plan are what the program gives, from triples of which, actual and
+    expected.
+
+    Example: 2 beside 1 for "loss on rank 1": "loss on rank 1 differs by 1".
+    """
     count = 0
     for name, actual, expected in pairs:
         count += 1

@@ -33,7 +33,11 @@ from shardproof.frontends.graphs.recorder import (
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A graph, what it was lowered to, and the values of its outputs there."""
+    """A graph, what it was lowered to, and the values of its outputs there.
+
+    Example: the single side of ``mlp`` in the tests, whose outputs are the values of the loss and
+    two gradients.
+    """
 
     graph: Graph
     recorder: Recorder
@@ -42,7 +46,11 @@ class Side:
 
 def placed_inputs(single: Graph, parallel: Graph) -> tuple[Graph, tuple[Assumption, ...]]:
     """``parallel`` with the single side's names and a placement for every input, and what was
-    inferred; raises `InvalidInput` where nothing says which part of the single side's it is."""
+    inferred; raises `InvalidInput` where nothing says which part of the single side's it is.
+
+    Example: [4, 4] on each of two ranks where the single side has ``x`` of [8, 4] is "x is divided
+    along dimension 0 in the order of ranks"; [2, 2] is refused.
+    """
     notes: list[Assumption] = []
     _count("inputs", len(parallel.inputs), len(single.inputs))
     inputs = tuple(
@@ -53,7 +61,10 @@ def placed_inputs(single: Graph, parallel: Graph) -> tuple[Graph, tuple[Assumpti
 
 
 def placed_outputs(single: Graph, parallel: Graph) -> tuple[Graph, tuple[Assumption, ...]]:
-    """As `placed_inputs`, of outputs."""
+    """As `placed_inputs`, of outputs.
+
+    Example: an output [4, 4] of [8, 4] "lies as the inputs of its shape do".
+    """
     notes: list[Assumption] = []
     _count("outputs", len(parallel.outputs), len(single.outputs))
     outputs = tuple(
@@ -132,7 +143,12 @@ def _divided(part: Shape, full: Shape, ranks: int) -> int | None:
 
 
 def plan(name: str, single: Side, parallel: Side, notes: Sequence[Assumption] = ()) -> Plan:
-    """The plan; ``parallel.graph`` has a placement for every input and output."""
+    """The plan of two lowered graphs; ``parallel.graph`` has a placement for every input and
+    output.
+
+    Example: of two ranks on one mesh axis, one program "parallel" with that axis and a row of the
+    table for every output.
+    """
     for side in (single, parallel):
         without_dead(side.recorder, side.outputs)
     _constants(single.recorder, parallel.recorder)

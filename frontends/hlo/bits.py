@@ -33,7 +33,11 @@ AHEAD: Final = 9
 
 
 def given(low: Lowering, position: int, shape: Shape, dtype: str, placed: Placement) -> Bits:
-    """An input of bits, element by element."""
+    """An input of random bits: for every element of every rank's part, its expression.
+
+    Example: element [1, 0] of a key ``u32[2,2]`` is the expression ``("input", (0,), (2,))``:
+    position 2 of input 0; on a rank whose part begins at row 1 it is element [0, 0].
+    """
     strides = np.cumprod([1, *placed.full[:0:-1]])[::-1].astype(np.int64)
     arrays = []
     for start in placed.starts:
@@ -72,7 +76,12 @@ def _numbers(low: Lowering, x: Item, rank: int) -> Any:
 
 
 def apply(low: Lowering, node: Node, xs: Sequence[Item]) -> Bits | None:
-    """An operator that only bits and known integers go into; None: it makes numbers of them."""
+    """The result of an operator that only bits and known integers go into; None: it makes numbers
+    of them.
+
+    Example: ``xor(k[0:1], k[1:2])`` is one element, the expression of ``xor`` of elements 0 and 1
+    of the key; ``convert`` of it to f32 is None: there the bits become a number.
+    """
     dtype, shape = low.dtype(node), low.shape(node)
     if node.groups or node.pairs or not all(isinstance(x, Bits | Known) for x in xs):
         return None

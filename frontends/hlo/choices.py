@@ -38,7 +38,11 @@ def _places(low: Lowering, value: int, count: int) -> Ids:
 
 
 def topk(low: Lowering, node: Node, xs: Sequence[Item]) -> Sequence[Item]:
-    """The k largest (or smallest) entries of the last dimension, and their places."""
+    """The k largest (or smallest) entries of the last dimension, and their places.
+
+    Example: ``topk(x), k=2`` of ``x = f32[4]`` is the operator ``topk`` with two outputs: the two
+    largest entries, and their places, ids in [0, 4).
+    """
     shape = low.graph.values[node.operands[0]].shape
     last, largest = len(shape) - 1, node.attrs.get("largest", "true") == "true"
     values, places = _chosen(low, low.tensor(xs[0]), node.attrs["k"], last, largest)
@@ -46,7 +50,11 @@ def topk(low: Lowering, node: Node, xs: Sequence[Item]) -> Sequence[Item]:
 
 
 def sort(low: Lowering, node: Node, xs: Sequence[Item]) -> Sequence[Item]:
-    """By one operand; the others go where it goes."""
+    """Tensors sorted by one of them; the others go where it goes.
+
+    Example: ``sort(x, iota)`` in rising order is ``topk`` of all entries, the smallest first; what
+    the iota becomes is their places.
+    """
     (dim,), key = node.attrs["dimensions"], node.attrs["key"]
     if node.attrs.get("is_stable", "false") != "true" and len(xs) > 1:
         raise Unsupported("a sort of several tensors that is not stable")
@@ -77,7 +85,11 @@ def _gathered(low: Lowering, x: int, places: Ids, dim: int) -> Tensor:
 
 
 def extreme(low: Lowering, node: Node, xs: Sequence[Item]) -> Sequence[Item]:
-    """The maximum or minimum over a dimension, and the first place of it."""
+    """The maximum or minimum over a dimension, and the first place of it.
+
+    Example: JAX's ``argmax`` of ``f32[4]``, ``reduce(x, iota, -inf, 0)`` by a computation that
+    keeps the larger number, is ``topk`` with k = 1 and both results viewed as scalars.
+    """
     if len(xs) != 4 or len(node.attrs["dimensions"]) != 1:
         raise Unsupported("a reduction with several results")
     (dim,), how = node.attrs["dimensions"], node.attrs["to_apply"]

@@ -34,7 +34,11 @@ def _collective(
 
 
 def all_reduce(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """The sum, maximum or minimum over each group; of predicates, and and or."""
+    """The sum, maximum or minimum over each group; of predicates, "and" and "or".
+
+    Example: in groups {{0,1},{2,3}} by ``add``, ``all_reduce`` with ``op="sum"`` and these groups;
+    by ``minimum``, the negated maximum of the negated tensor; by ``multiply`` it is refused.
+    """
     how = node.attrs["to_apply"]
     logical = low.dtype(node) == "bool" and how in ("and", "or")
     if not logical and (low.dtype(node) == "bool" or how not in ("add", "maximum", "minimum")):
@@ -56,7 +60,11 @@ def all_reduce(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def all_gather(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """The group's parts one after the other along a dimension."""
+    """The group's parts one after the other along a dimension.
+
+    Example: ``f32[8]`` in groups {{0,1},{2,3}} along dimension 0 is ``f32[16]``; in groups
+    {{1,0},{2,3}} it is refused, since members are joined in the order of ranks.
+    """
     if _alone(node):
         return xs[0]
     _ordered(node)
@@ -66,7 +74,11 @@ def all_gather(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def reduce_scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """Of the group's sum, each device's part along a dimension."""
+    """Each device's part, along a dimension, of the sum over its group.
+
+    Example: ``f32[8]`` in groups of two along dimension 0 is ``f32[4]``, of rank 1 the second half
+    of the sum.
+    """
     if node.attrs["to_apply"] != "add" or low.dtype(node) == "bool":
         raise Unsupported(f"a reduce-scatter by {node.attrs['to_apply']}")
     if _alone(node):
@@ -78,7 +90,12 @@ def reduce_scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def all_to_all(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """A part of one dimension to every member, what arrives joined along the same one."""
+    """An exchange in which every member of a group gets a part of one dimension from every other,
+    joined along the same one.
+
+    Example: ``f32[8,6]`` among four along dimension 0: `Exchanged`, until a reshape and a transpose
+    say along which dimension what arrives is joined.
+    """
     if _alone(node):
         return xs[0]
     _ordered(node)
@@ -93,7 +110,11 @@ def all_to_all(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 def permute(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     """Each device's tensor, handed to another one (collective-permute); zeros where nobody
-    sends."""
+    sends.
+
+    Example: ``source_target_pairs={{0,1},{1,2},{2,3}}`` passes tensors on by one rank, and rank 0
+    has zeros.
+    """
     x = low.tensor(xs[0])
     dtype = low.recorder.values[x].dtype
     attrs = {PAIRS: node.pairs}

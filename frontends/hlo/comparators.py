@@ -40,8 +40,12 @@ _LOGIC: Mapping[str, Callable[[Any, Any], bool]] = {
 
 
 def evaluate(computation: Computation, given: Sequence[int]) -> Any:
-    """The result for these parameters; raises `Unsupported` for an operator that does more than
-    compare and choose."""
+    """The result of a computation for given parameters; raises `Unsupported` for an operator that
+    does more than compare and choose.
+
+    Example: of the body of JAX's ``argmax``, the parameters (1, 0, 2, 1) give (2, 1): the larger
+    number with its place. An ``add`` among its operators is refused.
+    """
     values: dict[str, Any] = {}
     for i in computation.instructions:
         xs = [values[name] for name in i.operands]
@@ -82,7 +86,10 @@ def _parameters(computation: Computation) -> int:
 
 def order(computation: Computation) -> tuple[int, bool]:
     """Which operand a sort is by, and whether in falling order; raises `Unsupported` for any
-    other comparison."""
+    other comparison.
+
+    Example: ``compare(x, y), direction=GT`` of parameters (x, y) is (0, True).
+    """
     count = _parameters(computation)
     for key, falling in itertools.product(range(count // 2), (False, True)):
         if all(
@@ -96,7 +103,11 @@ def order(computation: Computation) -> tuple[int, bool]:
 
 def extreme(computation: Computation) -> str:
     """``argmax`` or ``argmin``: the larger (smaller) of two numbers with its place, of equal ones
-    the first; raises `Unsupported` for any other computation."""
+    the first; raises `Unsupported` for any other computation.
+
+    Example: ``argmax`` for JAX's body, which takes the larger number, of equal ones the smaller
+    place.
+    """
     if _parameters(computation) != 4:
         raise Unsupported("a reduction with several results")
     cases = list(itertools.product(NUMBERS, PLACES, NUMBERS, PLACES))

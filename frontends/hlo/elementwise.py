@@ -21,12 +21,13 @@ from shardproof.frontends.hlo.state import Lowering, Rule, integral
 
 
 def number_of(item: Item) -> Any:
-    """The one number of a constant; None for anything else."""
+    """The one number of a constant; None for anything else, for example inf."""
     return item.number() if isinstance(item, Known) else None
 
 
 def finite(item: Item) -> Fraction | None:
-    """The one finite number that a tensor is everywhere; None: it is none that is known."""
+    """The one finite number that a tensor is everywhere; None: it is none that is known.  Example:
+    1/2 for ``broadcast(constant(0.5))``; None for minus infinity and for a parameter."""
     number = number_of(item)
     if number is None or number in (inf, -inf) or number != number:
         return None
@@ -60,7 +61,9 @@ def _of_ids(low: Lowering, node: Node, xs: Sequence[Item]) -> Item | None:
 
 
 def add(low: Lowering, node: Node, xs: Sequence[Item], sign: int = 1) -> Item:
-    """x + y, or x - y with ``sign`` -1; exact where both are numbers or functions of one id."""
+    """x + y, or x - y with ``sign`` -1; exact where both are numbers or functions of one id.
+    Example: of ids, ``i + 9`` is the same id with offset 9; of a tensor and the constant 2, ``add``
+    with ``other=2``; of minus infinity and a tensor, minus infinity."""
     exact = _of_ids(low, node, xs)
     if exact is not None:
         return exact
@@ -91,12 +94,13 @@ def _endless(low: Lowering, node: Node, x: Item, y: Item, sign: int) -> Known | 
 
 
 def subtract(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """x - y."""
+    """x - y.  Example: ``x - 0`` is ``x``, ``1 - x`` is ``x`` times -1, plus 1."""
     return add(low, node, xs, -1)
 
 
 def multiply(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """x y; exact where both are numbers or functions of one id, a shift where one is a number."""
+    """x y; exact where both are numbers or functions of one id; with one known number a factor, for
+    example ``mul`` with ``other=2`` of ``x * 2``."""
     exact = _of_ids(low, node, xs)
     if exact is not None:
         return exact
@@ -115,7 +119,9 @@ def multiply(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def divide(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """x / y of floats; raises `Unsupported` for integers and for the constant zero."""
+    """x / y of floats; raises `Unsupported` for integers and for the constant zero.  Example:
+    ``x / 4`` is ``div`` with ``other=4``; of ``s32[3]`` it is refused ("a quotient of integers").
+    """
     if integral(low.dtype(node)):
         raise Unsupported("a quotient of integers")
     a, b = (finite(x) for x in xs)
@@ -129,7 +135,8 @@ def divide(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def negate(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """-x; of an index that is refused."""
+    """-x; of an index that is refused.  Example: ``negate(x)`` is ``mul`` of ``x`` with
+    ``other=-1``."""
     if isinstance(xs[0], Ids):
         raise Unsupported("a negated index")
     number = finite(xs[0])
@@ -151,8 +158,9 @@ _LIMITS = {
 
 
 def function(operator: str) -> Rule:
-    """The rule of a declared function of every entry; constants at infinity are its limits
-    there."""
+    """The rule of a declared function of every entry; constants at infinity are its limits there.
+    Example: the rule of ``exp`` makes ``exponential(x)`` the operator ``exp`` of ``x``, and of the
+    constant minus infinity 0."""
 
     def rule(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         number = number_of(xs[0])
@@ -165,7 +173,8 @@ def function(operator: str) -> Rule:
 
 
 def power(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """x ** c for a known exponent, and c ** x for a known positive base, by the exponential."""
+    """x ** c for a known exponent, and c ** x for a known positive base, by the exponential.
+    Example: ``power(x, 3)`` is ``pow`` with exponent 3, ``power(3, x)`` is ``exp(x * log(3))``."""
     base, exponent = (finite(x) for x in xs)
     if exponent is not None:
         return low.op("pow", low.tensor(xs[0]), exponent=exponent)
@@ -183,7 +192,8 @@ def _step(low: Lowering, x: int) -> int:
 
 
 def maximum(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """y + (x - y) step(x - y), which is x or y; of minus infinity, the other one."""
+    """y + (x - y) step(x - y), which is x or y; of minus infinity, the other one.  Example:
+    ``maximum(x, 0)`` is ``x * step(x)``; ``minimum(x, y)`` is ``y - (y - x) * step(y - x)``."""
     exact = _of_ids(low, node, xs)
     if exact is not None:
         return exact
@@ -200,7 +210,8 @@ def maximum(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def clamp(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """x between two bounds, which may be known numbers or tensors."""
+    """x between two bounds, which may be known numbers or tensors; for example, between 0 and 6 it
+    is min(6, max(x, 0))."""
     if isinstance(xs[1], Ids):
         return indices.clamp(low, node, xs)
     lower = Node(node.name, "maximum", node.operands, node.results)
@@ -209,7 +220,8 @@ def clamp(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def abs(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """|x|, made of the step function; x itself where it cannot be negative."""
+    """|x|, made of the step function; x itself where it cannot be negative.  Example:
+    ``x * (2 * step(x) - 1)``; ``abs(exponential(x))`` is ``exponential(x)``."""
     if isinstance(xs[0], Ids):
         raise Unsupported("the magnitude of an index")
     x = low.tensor(xs[0])
@@ -220,7 +232,8 @@ def abs(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def sign(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """1, 0 or -1: step(x) - step(-x)."""
+    """1, 0 or -1: step(x) - step(-x).  Example: of a parameter that is two steps and their
+    difference; of ids it is refused."""
     if isinstance(xs[0], Ids):
         raise Unsupported("the sign of an index")
     x = low.tensor(xs[0])
@@ -229,7 +242,9 @@ def sign(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def compare(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """Predicates of tensors are numbers, 0 or 1."""
+    """A comparison, as numbers 0 and 1.  Example: ``x > y`` is ``step(x - y)``, ``x >= y`` is
+    ``1 - step(y - x)``, and ``x < inf`` is true, under the printed assumption that numbers are
+    finite."""
     exact = _of_ids(low, node, xs)
     if exact is not None:
         return exact
@@ -295,12 +310,13 @@ def _never_negative(low: Lowering, node: Node, xs: Sequence[Item]) -> Known | No
 
 
 def inverse(low: Lowering, x: int) -> Tensor:
-    """1 - x."""
+    """1 - x: for example, what "not" is of predicates."""
     return low.op("add", low.op("mul", x, other=Fraction(-1)).value, other=Fraction(1))
 
 
 def invert(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """not x, of predicates."""
+    """not x, of predicates.  Example: ``not(m)`` of a mask that is an input is the function 1 - m
+    of its ids, in [0, 2)."""
     if low.dtype(node) != "bool":
         raise Unsupported("bits of integers")
     if isinstance(xs[0], Ids):
@@ -310,7 +326,8 @@ def invert(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def logical(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """and, or of predicates; with a known operand, the other one or a constant."""
+    """and, or of predicates; with a known operand, the other one or a constant.  Example:
+    ``and(m, true)`` is ``m``; of two tensors, ``or(p, q)`` is p + q - p q."""
     if low.dtype(node) != "bool":
         raise Unsupported("bits of integers")
     for one, other in (xs, xs[::-1]):
@@ -353,7 +370,9 @@ def _chosen_by_rank(low: Lowering, p: PerRank, x: int, y: int) -> Tensor:
 
 
 def select(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """p x + (1 - p) y; where p is known and the same everywhere on a rank, one of both."""
+    """p x + (1 - p) y; where p is known and the same everywhere on a rank, one of both.  Example:
+    ``select(partition-id() == 0, x, 0)`` is a slice of zeros and ``x`` side by side, which begins
+    at 1 on rank 0 and at 0 on the others."""
     p, x, y = xs
     number = p.number() if isinstance(p, Known | Ids) else None
     if number is not None:
@@ -410,7 +429,9 @@ def _mixed(low: Lowering, node: Node, p: Item, x: Item, y: Item) -> Item:
 
 
 def convert(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """A cast between floats is the identity over the reals; others by name."""
+    """A cast: between floats the identity over the reals; to integers a truncation; to predicates,
+    whether it is not zero.  Example: ``f32`` to ``bf16`` is the operand; ``f32`` to ``s32`` is
+    ``trunc``, under a printed assumption."""
     source = low.graph.values[node.operands[0]].dtype
     target = low.dtype(node)
     if isinstance(xs[0], Ids):
@@ -438,7 +459,8 @@ def _assume_small(low: Lowering) -> None:
 
 
 def rounded(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """Fewer digits: the identity over the reals, as a cast between floats."""
+    """Fewer digits: the identity over the reals, as a cast between floats.  Example:
+    ``reduce-precision(x), exponent_bits=8, mantissa_bits=7`` is ``x``."""
     return xs[0]
 
 
@@ -448,13 +470,15 @@ def _assume_finite(low: Lowering) -> None:
 
 
 def is_finite(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """True everywhere, under the printed assumption that values are finite."""
+    """True everywhere, under the printed assumption that values are finite, for example of a loss
+    before an optimizer step."""
     _assume_finite(low)
     return _constant(low, node, Fraction(1))
 
 
 def shifted(operator: str, before: int, after: int) -> Rule:
-    """operator(x + before) + after."""
+    """operator(x + before) + after.  Example: the rule of ``log-plus-one`` is
+    ``shifted("log", 1, 0)``: an ``add`` of 1, then ``log``."""
 
     def rule(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         x = low.tensor(xs[0])

@@ -18,7 +18,11 @@ from shardproof.frontends.hlo.module import Array
 
 
 def run(graph: Graph, inputs: Sequence[Sequence[Array]]) -> list[list[Array]]:
-    """The outputs of every rank (outer list: ranks) for the inputs of every rank."""
+    """The outputs of every rank (outer list: ranks) for the inputs of every rank.
+
+    Example: ``ring.parallel.hlo`` of the tests on four ranks, each with all of ``x`` and its four
+    rows of ``w``, gives each of them ``x @ w``.
+    """
     if len(inputs) != graph.ranks or any(len(own) != len(graph.inputs) for own in inputs):
         raise InvalidInput(f"inputs of {len(inputs)} ranks for a graph on {graph.ranks}")
     memories: list[dict[int, Array]] = []

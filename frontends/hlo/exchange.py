@@ -17,7 +17,11 @@ from shardproof.frontends.graphs.recorder import GROUP, Recorder
 
 @dataclass(frozen=True, slots=True)
 class Exchanged:
-    """``value`` with dimension ``split`` cut among the members of each group.
+    """An all-to-all that is not put together yet: ``value`` with dimension ``split`` cut among the
+    members of each group.
+
+    Example: ``Exchanged(0, 0, ((0, 1, 2, 3),), (8, 6))`` is ``f32[8,6]`` cut into four along
+    dimension 0; after a reshape to ``[4, 2, 6]`` its order is (-1, 0, 1).
 
     ``order``: None before the members are a dimension (``shape`` is the value's); then, for every
     dimension of ``shape``, which one of the value it is, -1 being the members.
@@ -36,7 +40,13 @@ class Exchanged:
 
 
 def reshaped(recorder: Recorder, x: Exchanged, shape: Shape) -> Exchanged | int | None:
-    """After a reshape: with the members as a dimension, or put together; None: something else."""
+    """An all-to-all after a reshape: with the members as a dimension, or put together; None: the
+    reshape does something else.
+
+    Example: cut in four along dimension 0, ``f32[8,6]`` as ``[4, 2, 6]`` has the members first;
+    that transposed to ``[2, 4, 6]`` and then as ``[2, 24]`` is ``all_to_all`` with ``split_dim=0``
+    and ``concat_dim=1``.
+    """
     own = recorder.shape(x.value)
     if x.order is None:
         d, n = x.split, x.members
@@ -55,7 +65,11 @@ def reshaped(recorder: Recorder, x: Exchanged, shape: Shape) -> Exchanged | int 
 
 
 def transposed(x: Exchanged, dims: tuple[int, ...]) -> Exchanged | None:
-    """After a transpose; None: the members are no dimension yet."""
+    """An all-to-all after a transpose; None: the members are no dimension yet.
+
+    Example: shape ``[4, 2, 6]`` in the order (-1, 0, 1), transposed by (1, 0, 2), is ``[2, 4, 6]``
+    in the order (0, -1, 1).
+    """
     if x.order is None:
         return None
     return Exchanged(
@@ -68,8 +82,12 @@ def transposed(x: Exchanged, dims: tuple[int, ...]) -> Exchanged | None:
 
 
 def plain(recorder: Recorder, x: Exchanged) -> int:
-    """The value as it is so far: of N positions as 1 x members x rest, the members are exchanged
-    for the 1."""
+    """An all-to-all as an operator of its own, whatever follows: the members are exchanged for a
+    dimension of one position.
+
+    Example: ``f32[8,6]`` among four is viewed as ``[1, 4, 2, 6]``, exchanged to ``[4, 1, 2, 6]``
+    and viewed as ``[8, 6]`` again.
+    """
     own, d, n = recorder.shape(x.value), x.split, x.members
     dtype = recorder.values[x.value].dtype
     before, after = own[:d], own[d + 1 :]

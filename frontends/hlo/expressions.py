@@ -18,8 +18,8 @@ DEPTH: Final = 12
 class Expressions:
     """Expressions of bits by their numbers: (operator, attributes, operands), each once.
 
-    ``many("add", (), [[1, 2], [3, 3]])`` gives the numbers of 1 + 3 and of 2 + 3.  Operands of
-    ``input`` and ``number`` are what they are, all others' are numbers of expressions.
+    Example: ``many("add", (), [[1, 2], [3, 3]])`` gives the numbers of 1 + 3 and of 2 + 3. Operands
+    of ``input`` and ``number`` are what they are, all others' are numbers of expressions.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,10 @@ def _interval(name: str, of: Sequence[Interval], whole: Interval) -> Interval:
 
 
 def interval_of(dtype: str) -> Interval | None:
-    """The whole numbers of an element type; None: it is of others."""
+    """From and to (exclusive) of the whole numbers that an element type has; None: it has others.
+
+    Example: (-128, 128) for ``int8``, (0, 2) for ``bool``, None for ``float32``.
+    """
     if dtype == "bool":
         return 0, 2
     if not dtype.startswith(("int", "uint")):

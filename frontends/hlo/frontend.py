@@ -26,7 +26,10 @@ STABLE = re.compile(rb"\s*(?:#loc[^\n]*\n\s*)*module\s*(?:@|attributes|\{)")
 
 
 class Hlo:
-    """See `frontends.frontend.Frontend`."""
+    """HLO and StableHLO text (see `frontends.frontend.Frontend`).
+
+    Example: ``shardproof verify mlp.single.hlo mlp.parallel.hlo``.
+    """
 
     name = "HLO text"
     files = "HLO or StableHLO text (.hlo, .txt, .mlir)"

@@ -44,13 +44,19 @@ _SHARDING = re.compile(
 
 
 def integers(text: str) -> tuple[int, ...]:
-    """``1,2,3`` with any brackets around it."""
+    """``1,2,3`` with any brackets around it.
+
+    Example: "[1,2,3]" is (1, 2, 3), "{}" is ().
+    """
     inner = text.strip("[](){}")
     return tuple(int(part) for part in inner.split(",")) if inner else ()
 
 
 def iota(dims: Sequence[int], reshape: Sequence[int], perm: Sequence[int]) -> Devices:
-    """The numbers from 0 on in shape ``reshape``, transposed by ``perm``, as ``dims``."""
+    """The numbers from 0 on in shape ``reshape``, transposed by ``perm``, as ``dims``.
+
+    Example: ``[4,2]<=[2,4]T(1,0)`` is [[0, 4], [1, 5], [2, 6], [3, 7]].
+    """
     count = prod(reshape)
     if not 0 < count <= MOST_RANKS or prod(dims) != count:
         raise InvalidInput(f"{list(reshape)} numbers as {list(dims)}, expected as many")
@@ -72,6 +78,8 @@ def _iota(text: str) -> Devices | None:
 
 def replica_groups(text: str, devices: int) -> Groups:
     """The groups of a collective on ``devices`` devices, each in its order.
+
+    Example: ``[4,2]<=[2,4]T(1,0)`` on eight devices is ``((0, 4), (1, 5), (2, 6), (3, 7))``.
 
     Raises `InvalidInput` for a spelling that is not understood to its end, for groups of unequal
     sizes and for ones that are not all devices.
@@ -182,6 +190,9 @@ def sharding(text: str, shape: Shape, devices: int, *, local: bool) -> Placement
     """The placement of a tensor by its sharding annotation: of its parts if ``shape`` is ``local``,
     as behind the partitioner, of the whole tensor otherwise.  None: it says nothing that can be
     told (manual, one device alone, a tensor that does not divide evenly).
+
+    Example: ``{devices=[2,1,4]<=[8] last_tile_dim_replicate}`` of a whole tensor [4, 8]: devices 0
+    to 3 have rows from 0 on, devices 4 to 7 rows from 2 on.
     """
     match = _SHARDING.fullmatch(re.sub(r", metadata=.*", "", text.strip()))
     if match is None:

@@ -27,7 +27,11 @@ EACH = frozenset(
 
 def joined(xs: Sequence[Item], dim: int, shape: Shape) -> Vectors | None:
     """A concatenation of indices, of which one at least is of ids, along the last dimension; None:
-    it is another."""
+    it is another.
+
+    Example: ``concatenate(reshape(iota), reshape(ids))`` of ``s32[4,1]`` each, along dimension 1,
+    is `Vectors` of shape (4, 2): a known count and the ids.
+    """
     whole = all(isinstance(x, Ids | Known | Vectors) for x in xs)
     if dim != len(shape) - 1 or not whole or all(isinstance(x, Known) for x in xs):
         return None
@@ -63,7 +67,11 @@ def _own(x: Item, number: int) -> Item:
 
 
 def apply(low: Lowering, node: Node, xs: Sequence[Item], rule: Rule) -> Item:
-    """An operator on vectors: index by index; raises `Unsupported` for any other."""
+    """An operator on vectors of indices, index by index; raises `Unsupported` for any but `EACH`.
+
+    Example: ``compare(v, 0), direction=GE`` of ``v = s32[4,2]`` compares the count with 0, which is
+    folded, and the ids with 0, which is a function of the id; ``negate(v)`` is refused.
+    """
     if node.target == "reduce":
         return _all(low, node, xs)
     shape = low.shape(node)
@@ -113,7 +121,11 @@ def single(
 ) -> tuple[Mapping[str, Any], Ids]:
     """Attributes and ids of the gather or scatter of a tensor of this shape by the one index that
     is of ids; ``keys``: which attributes say what the indices are of, which dimensions are dropped,
-    and which are of the batch, of the tensor and of the ids."""
+    and which are of the batch, of the tensor and of the ids.
+
+    Example: of ``x[jnp.arange(4), ids]`` with ``x = f32[4,9]``, a gather along dimension 1 by the
+    ids, where dimension 0 of ``x`` and of the ids is of the batch.
+    """
     to_dims, dropped, batching, own_batching = keys
     attrs = dict(node.attrs)
     dims = attrs[to_dims]

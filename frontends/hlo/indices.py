@@ -17,12 +17,19 @@ from shardproof.frontends.hlo.state import Lowering
 
 
 def same_place(x: Ids, y: Ids) -> bool:
-    """Whether both are functions of the same id at every position."""
+    """Whether both are functions of the same id at every position.
+
+    Example: ``ids`` and ``ids - 8`` are; ``ids`` and their transpose are not.
+    """
     return (x.origin, x.axes, x.shape) == (y.origin, y.axes, y.shape)
 
 
 def functions(item: Item, like: Ids, ranks: int) -> tuple[Function, ...]:
-    """An operand as functions of the id of ``like``, on every rank."""
+    """An operand as functions of the id of ``like``, on every rank.
+
+    Example: beside ids in [0, 32) on four ranks, the constant 7 is four times the function that is
+    7 on [0, 32); ids of another input are refused.
+    """
     if isinstance(item, Ids):
         if not same_place(item, like):
             raise Unsupported("arithmetic of ids of unlike positions")
@@ -48,7 +55,11 @@ def _like(xs: Sequence[Item]) -> Ids:
 
 
 def combine(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """Arithmetic, comparisons and logic of ids and constants."""
+    """Arithmetic, comparisons and logic of ids and constants.
+
+    Example: ``ids < 0`` of ids in [-9, 9) is 1 on [-9, 0) and 0 on [0, 9). Ids compared with an
+    iota along a dimension along which they repeat are a one-hot.
+    """
     like, ranks = _like(xs), low.graph.ranks
     chosen = _among_positions(low, node, xs)
     if chosen is not None:
@@ -100,7 +111,10 @@ def _among_positions(low: Lowering, node: Node, xs: Sequence[Item]) -> Item | No
 
 def positions(x: Known) -> tuple[int, list[int]] | None:
     """The dimension that numbers count along, and the first one on every rank; None: they do not
-    count along one dimension."""
+    count along one dimension.
+
+    Example: ``[[4, 5, 6, 7]]`` is (1, [4]); ``[0, 2, 4]`` is None.
+    """
     lines = set()
     firsts = []
     for array in x.arrays:
@@ -117,7 +131,10 @@ def positions(x: Known) -> tuple[int, list[int]] | None:
 
 
 def clamp(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """An id between two bounds, each a number or a function of the same id."""
+    """An id between two bounds, each a number or a function of the same id.
+
+    Example: ids in [-3, 32) between 0 and 7: 0 on [-3, 0), the id on [0, 8), 7 on [8, 32).
+    """
     like, ranks = _like(xs), low.graph.ranks
     lows, f, highs = (functions(x, like, ranks) for x in xs)
     return _made(
@@ -131,7 +148,12 @@ def clamp(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def select(low: Lowering, node: Node, p: Ids, x: Item, y: Item) -> Item:
-    """Of indices; or rows that count only for some ids, zero elsewhere."""
+    """A choice by ids between indices, or between rows and zero.
+
+    Example: ``select(ids < 0, ids + 9, ids)`` of ids in [-9, 9) is id + 9 on [-9, 0) and the id on
+    [0, 9). Rows of a vocabulary that is divided, or zero, are a `Lookup` with ``live`` 1 on the
+    rank's own ids.
+    """
     ranks = low.graph.ranks
     if all(isinstance(i, Ids | Known) for i in (x, y)) and low.dtype(node) != "float32":
         chosen = functions(p, p, ranks)
@@ -170,7 +192,11 @@ def _restricted(low: Lowering, rows: Lookup, p: Ids, kept: bool) -> Lookup:
 
 
 def cast(x: Ids, source: str, target: str) -> Ids:
-    """Between integers where all values fit; to predicates: whether it is not zero."""
+    """Ids of another integer type, where all values fit, or as a predicate: whether the id is not
+    zero.
+
+    Example: ids in [-3, 32) fit ``s8``; as ``pred`` they are 0 for the id 0 and 1 for all others.
+    """
     if target == "bool" and source != "bool":
         zero = piecewise.constant(x.functions[0], 0)
         return Ids(
@@ -186,7 +212,10 @@ def cast(x: Ids, source: str, target: str) -> Ids:
 
 
 def broadcast(x: Ids, dims: Sequence[int], shape: Shape) -> Ids:
-    """Ids repeated: dimension i becomes dimension ``dims[i]``."""
+    """Ids repeated: dimension i becomes dimension ``dims[i]``.
+
+    Example: ids ``s32[4]`` as ``s32[4,9]`` with ``dims`` (0,) have the axes (0, -1).
+    """
     axes = [-1] * len(shape)
     for i, d in enumerate(dims):
         axes[d] = x.axes[i]
@@ -194,7 +223,12 @@ def broadcast(x: Ids, dims: Sequence[int], shape: Shape) -> Ids:
 
 
 def reshape(low: Lowering, x: Ids, shape: Shape) -> Item:
-    """Dimensions of one position come and go; other reshapes are of ids alone."""
+    """Ids in another shape: dimensions of one position come and go; other reshapes are of ids
+    alone.
+
+    Example: ``s32[4]`` as ``[4, 1]`` has the axes (0, -1); as ``[2, 2]`` it is a view of the input,
+    an origin of its own.
+    """
     if [n for n in x.shape if n != 1] == [n for n in shape if n != 1]:
         old = [a for a, n in zip(x.axes, x.shape, strict=True) if n != 1]
         axes = iter(old)
@@ -207,7 +241,11 @@ def reshape(low: Lowering, x: Ids, shape: Shape) -> Item:
 def ids_after_move(
     low: Lowering, x: Ids, key: tuple[object, ...], move: Callable[[int], int]
 ) -> Ids:
-    """Ids as a tensor of the body, moved: an origin of its own, the same one for the same move."""
+    """Ids as a tensor of the body, moved: an origin of its own, the same one for the same move.
+
+    Example: ``reshape(ids)`` of ``s32[4]`` as ``[2, 2]``, done twice, is the same ``view`` of the
+    input, value 1, with the domain of the input.
+    """
     value = low.tensor(x)
     known = low.recorder.known((*key, value))
     origin = move(value) if known is None else known
@@ -219,12 +257,21 @@ def ids_after_move(
 
 
 def own_axes(shape: Shape) -> tuple[int, ...]:
-    """Axes of an origin: dimensions of one position are not counted."""
+    """The axes of ids that are a tensor of the body as it is: dimensions of one position are not
+    counted.
+
+    Example: of shape (4, 1, 6), (0, -1, 2).
+    """
     return tuple(d if n != 1 else -1 for d, n in enumerate(shape))
 
 
 def reshaped(x: Lookup, shape: Shape) -> Lookup | None:
-    """Rows among which dimensions of one position come and go; None: another reshape."""
+    """A lookup of rows after a reshape in which dimensions of one position come and go; None: it is
+    another reshape.
+
+    Example: the row ``f32[6]`` of a lookup as ``[1, 6]`` is a `Lookup` of that shape whose
+    dimension 1 is the equation's first; as ``[2, 3]`` it is None.
+    """
     if [n for n in x.shape if n != 1] != [n for n in shape if n != 1]:
         return None
     kept = iter([d for d, n in enumerate(shape) if n != 1])
@@ -239,7 +286,10 @@ def reshaped(x: Lookup, shape: Shape) -> Lookup | None:
 
 
 def transpose(x: Ids, dims: Sequence[int]) -> Ids:
-    """Ids with their dimensions in another order."""
+    """Ids with their dimensions in another order.
+
+    Example: ids of axes (0, 1), transposed by (1, 0), have the axes (1, 0).
+    """
     return Ids(
         x.origin,
         tuple(x.axes[d] for d in dims),
@@ -249,7 +299,11 @@ def transpose(x: Ids, dims: Sequence[int]) -> Ids:
 
 
 def reduce(low: Lowering, x: Ids, dims: Sequence[int], shape: Shape, how: str, start: Item) -> Item:
-    """Over dimensions of one position."""
+    """A reduction of ids over dimensions of one position, which gives the ids.
+
+    Example: ``reduce(p, true)`` by "and" of ``pred[4,1]`` over dimension 1 is ``p`` as ``[4]``;
+    from false it is refused.
+    """
     neutral = {"and": True, "or": False, "add": 0}.get(how)
     if any(x.shape[d] != 1 for d in dims) or not isinstance(start, Known) or neutral is None:
         raise Unsupported(f"a reduction of ids by {how}")

@@ -49,7 +49,7 @@ IDENTITIES = frozenset({"Sharding", "xla.sdy.FuncResultSharding"})
 
 def graph(module: Module) -> Graph:
     """The graph that every device of the module runs; raises `InvalidInput` or `Unsupported`, with
-    the line."""
+    the line.  Example: a ``while`` whose counter runs from 0 to 3 is its body, three times."""
     if module.partitions > 1 and module.replicas > 1:
         raise Unsupported(
             f"{module.replicas} replicas of {module.partitions} partitions (either must be 1)"

@@ -31,7 +31,8 @@ from shardproof.frontends.hlo.module import Array
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A value of the body."""
+    """A value of the body that is being written.  Example: ``Tensor(2)``, of ``add(x, z)`` of the
+    first two inputs."""
 
     value: int
 
@@ -39,6 +40,9 @@ class Tensor:
 @dataclass(frozen=True, slots=True)
 class Ids:
     """An integer, or a predicate (0 or 1), that is a function of one integer tensor of the body.
+
+    Example: of an input ``s32[4]`` with ids in [-9, 9), value 0, broadcast along a second
+    dimension, ``i + 9`` has the axes (0, -1) and the function ``Piece(-9, 9, 1, 9)``.
 
     ``axes``: for every dimension, the dimension of the origin that it is, or -1 (repeated, or of
     one position);
@@ -61,6 +65,9 @@ class Lookup:
     """Rows of ``table`` chosen along ``dim`` by ids: ``equation`` takes the one-hot of the ids'
     origin (its axes, then the chosen dimension) and the table to the result.
 
+    Example: rows of an embedding ``f32[32,8]``, value 0, by ids ``s32[4,6]`` have the equation
+    ``abv,vc->abc``, the places (0, 1) and the dims (0, 1, 2).
+
     ``ids``: of a row, for every rank; ``live``: 1 for ids whose rows count, 0 where the result is
     zero instead; ``places``: which dimension of the result each axis of the origin is (-1: none);
     ``dims``: which dimension of the result each one that the equation gives is.
@@ -78,7 +85,11 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """Vectors of indices along the last dimension: every index by itself, of shape [..., 1]."""
+    """Vectors of indices along the last dimension: every index by itself, of shape [..., 1].
+
+    Example: of ``x[jnp.arange(4), ids]``: a known count and ids, both of shape (4, 1), together of
+    shape (4, 2).
+    """
 
     parts: tuple[Ids | Known, ...]
     shape: Shape
@@ -86,7 +97,10 @@ class Vectors:
 
 @dataclass(frozen=True, slots=True)
 class Gated:
-    """``value`` where a predicate of ids of its shape holds, zero elsewhere."""
+    """``value`` where a predicate of ids of its shape holds, zero elsewhere.
+
+    Example: ``select(ids != 0, x, 0)``, so that ``x`` of other ids than 0 counts.
+    """
 
     value: int
     gate: Ids
@@ -100,7 +114,11 @@ class Gated:
 @dataclass(frozen=True, slots=True)
 class Bits:
     """Integers (or what is made of them) of which only expressions are known: their numbers, once
-    for all ranks, or for each."""
+    for all ranks, or for each.
+
+    Example: ``xor`` of both elements of a key ``u32[2]`` is
+    ``Bits((array([2]),), (1,), "uint32")``: expression 2, of the expressions 0 and 1.
+    """
 
     arrays: tuple[Array, ...]
     shape: Shape
@@ -130,17 +148,27 @@ class Narrow(Exception):
 
 
 def per_rank(functions: Sequence[Function], ranks: int) -> tuple[Function, ...]:
-    """One function for every rank: a single one serves all."""
+    """One function for every rank: a single one serves all.
+
+    Example: one function on three ranks is three times that function.
+    """
     return tuple(functions) * ranks if len(functions) == 1 else tuple(functions)
 
 
 def table_of(numbers: Sequence[int]) -> int | PerRank:
-    """An attribute from a number for each rank."""
+    """An attribute from its number on each rank: one number where all are equal.
+
+    Example: ``[0, 4, 8]`` is ``PerRank((0, 4, 8))``, ``[4, 4]`` is 4.
+    """
     return numbers[0] if len(set(numbers)) == 1 else PerRank(tuple(numbers))
 
 
 class Values:
-    """Makes engine values of items, each once."""
+    """Makes values of the body of items, each of them once.
+
+    Example: ``tensor`` of a `Lookup` is a ``onehot`` of the ids and an ``einsum`` with the rows; of
+    a constant 7 of shape (4,), a ``full``, the same one whenever it is asked for.
+    """
 
     def __init__(self, recorder: Recorder, expressions: Expressions) -> None:
         self.recorder, self.expressions = recorder, expressions
@@ -335,7 +363,10 @@ class Values:
 
 
 def exact(number: object) -> Fraction:
-    """A finite number as an exact one; raises `Unsupported`."""
+    """A finite number as an exact one; raises `Unsupported`.
+
+    Example: 0.5 is 1/2; infinity is refused ("the constant inf").
+    """
     if isinstance(number, bool | int):
         return Fraction(int(number))
     if isinstance(number, float) and math.isfinite(number):

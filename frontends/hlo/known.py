@@ -27,8 +27,11 @@ _EXACT = frozenset({*MOVEMENT, "select", "compare"})
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """``arrays``: one for all ranks, or one for each; repeated elements are held once (NumPy views
-    with stride 0)."""
+    """A tensor whose numbers are known on every rank. ``arrays``: one for all ranks, or one for
+    each; repeated elements are held once (NumPy views with stride 0).
+
+    Example: ``partition-id() * 4`` on four ranks has the arrays 0, 4, 8 and 12; a constant has one.
+    """
 
     arrays: tuple[Array, ...]
     dtype: str
@@ -57,7 +60,10 @@ class Known:
 
 
 def compact(array: Array) -> Array:
-    """One position of every dimension along which elements repeat by construction."""
+    """One position of every dimension along which elements repeat by construction.
+
+    Example: ``[0, 1, 2]`` broadcast to two rows is ``[[0, 1, 2]]``.
+    """
     return array[
         tuple(
             slice(0, 1) if step == 0 and n > 1 else slice(None)
@@ -67,12 +73,19 @@ def compact(array: Array) -> Array:
 
 
 def constant(array: Array, type: Type) -> Known:
-    """An array that is the same on all ranks."""
+    """An array that is the same on all ranks.
+
+    Example: the number 4 of ``s32[]``, of which ``number()`` is 4.
+    """
     return Known((array,), type.dtype)
 
 
 def iota(type: Type, dimension: int) -> Known:
-    """The positions along a dimension."""
+    """The positions along a dimension.
+
+    Example: of ``s32[2,3]`` along dimension 1, ``[[0, 1, 2], [0, 1, 2]]``, of which one row is
+    held.
+    """
     n = type.shape[dimension]
     if n > MOST_KNOWN:
         raise Unsupported(f"iota of {n} positions")
@@ -86,7 +99,10 @@ _MALFORMED = (TypeError, ValueError, AttributeError, IndexError, KeyError, Arith
 
 
 def ranks(numbers: Sequence[int], type: Type) -> Known:
-    """A scalar for each rank."""
+    """A scalar for each rank.
+
+    Example: 0, 4, 8 and 12 are four arrays; 3 and 3 are one.
+    """
     arrays = tuple(np.array(n, dtype=type.dtype) for n in numbers)
     return Known(arrays if len(set(numbers)) > 1 else arrays[:1], type.dtype)
 
@@ -94,7 +110,12 @@ def ranks(numbers: Sequence[int], type: Type) -> Known:
 def fold(
     opcode: str, attrs: Mapping[str, Any], operands: Sequence[Known], type: Type
 ) -> Known | None:
-    """The result if it is exact to compute it now; None: it is not."""
+    """The result of an operator on known tensors, where it is exact to compute it now; None: it is
+    not.
+
+    Example: ``multiply`` of the rank number and 4 is 0, 4, 8, 12; of two floats it is None, since
+    float32 would round.
+    """
     if not operands:
         return None
     if opcode not in _EXACT and (

@@ -67,7 +67,10 @@ def _type(text: str, at: int, depth: int) -> tuple[Type, int]:
 
 
 def array_type(element: str, dims: str) -> Type:
-    """The type of an array from its element type and dimensions, as written."""
+    """The type of an array from its element type and dimensions, as written.
+
+    Example: ``bf16`` and ``2,4`` is bfloat16 of shape (2, 4); ``c64`` is refused.
+    """
     if element == "token":
         return Type(parts=())
     if element not in DTYPES:
@@ -81,7 +84,12 @@ def array_type(element: str, dims: str) -> Type:
 
 
 def parse_literal(text: str, type: Type) -> Array:
-    """``1.5``, ``{1, 2}``, ``{ { 1, 2 }, { 3, 4 } }``, ``false``, ``inf``, ``-nan``."""
+    """The values of a constant as HLO text prints them: ``1.5``, ``{1, 2}``,
+    ``{ { 1, 2 }, { 3, 4 } }``, ``false``, ``inf``, ``-nan``.
+
+    Example: ``{ { 1, 2 }, { 3, 4 } }`` of ``s32[2,2]`` is that matrix; ``{...}`` is refused, since
+    the values were not printed.
+    """
     if type.parts is not None:
         raise InvalidInput("a constant tuple is not supported")
     if "..." in text:
@@ -93,7 +101,10 @@ def parse_literal(text: str, type: Type) -> Array:
 
 
 def numbers(words: list[str], type: Type) -> Array:
-    """The values of a constant from what is printed of each."""
+    """The values of a constant from what is printed of each.
+
+    Example: ``0.1`` of f32 is 0.10000000149011612, of bf16 0.10009765625; ``300`` of s8 is refused.
+    """
     try:
         if type.dtype == "bool":
             known = {"true": True, "false": False, "1": True, "0": False}

@@ -62,7 +62,11 @@ def _aimed(
 
 
 def gather(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """Rows along one dimension; indices clamp, as XLA says."""
+    """Rows along one dimension; indices clamp, as XLA says.
+
+    Example: ``table = f32[32,8]`` by ids ``s32[4,6]`` is a `Lookup` of shape (4, 6, 8) with the
+    equation ``abv,vc->abc``.
+    """
     table = low.tensor(xs[0])
     attrs, ids, kept = _aimed(xs[1], node, low.recorder.shape(table), _GATHER)
     whole = low.shape(node)
@@ -154,7 +158,11 @@ def _gathered(
 
 
 def scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """Rows added or written along one dimension; what is out of bounds is dropped, as XLA says."""
+    """Rows added or written along one dimension; what is out of bounds is dropped, as XLA says.
+
+    Example: rows ``f32[4,8]`` added at four ids to ``f32[32,8]``: the ``onehot`` of the ids, [4,
+    32], ``einsum`` with the rows by ``av,ab->vb``, and ``add``.
+    """
     shape = low.shape(node)
     attrs, ids, kept = _aimed(xs[1], node, shape, _SCATTER)
     (dim,) = attrs["scatter_dims_to_operand_dims"]
@@ -276,8 +284,13 @@ def _written(low: Lowering, ids: Ids, count: int, live: tuple[Function, ...] = (
 
 
 def dynamic(low: Lowering, node: Node, xs: Sequence[Item], first: int) -> tuple[int, Ids]:
-    """Of a dynamic slice or update of one position along one dimension, and of all others along
-    the rest: the dimension, and the scalar id of the position; raises `Unsupported`."""
+    """Where a dynamic slice or update of one position begins: the dimension in which data says so,
+    and the scalar id of the position. Raises `Unsupported` unless it begins at 0 in all other
+    dimensions.
+
+    Example: of ``dynamic-slice(x, i, 0)`` with an id ``i``, dimension 0 and ``i``; two ids are
+    refused.
+    """
     starts = xs[first:]
     moving = [d for d, x in enumerate(starts) if not isinstance(x, Known)]
     still = [x.number() for x in starts if isinstance(x, Known)]
@@ -290,7 +303,11 @@ def dynamic(low: Lowering, node: Node, xs: Sequence[Item], first: int) -> tuple[
 
 
 def dynamic_slice(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """One row whose number is an id."""
+    """A dynamic slice of one row, whose number is an id.
+
+    Example: ``dynamic-slice(x, i, 0)`` of ``f32[5,6]`` as ``[1, 6]``: the ``onehot`` of ``i`` and
+    ``einsum`` by ``v,va->a``; as ``[2, 6]`` it is refused.
+    """
     dim, chosen = dynamic(low, node, xs, 1)
     shape = low.recorder.shape(low.tensor(xs[0]))
     whole = tuple(1 if d == dim else n for d, n in enumerate(shape))
@@ -312,7 +329,11 @@ def dynamic_slice(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def dynamic_update(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """One row written over whose number is an id, clamped."""
+    """A dynamic update of one row, whose number is an id (clamped).
+
+    Example: ``f32[1,6]`` at row ``i`` of ``x = f32[5,6]`` is ``h * u + x * (1 - h)`` where ``h`` is
+    the one-hot of ``i`` along the rows.
+    """
     dim, chosen = dynamic(low, node, xs, 2)
     shape, part = low.shape(node), low.tensor(xs[1])
     if low.recorder.shape(part) != tuple(1 if d == dim else n for d, n in enumerate(shape)):

@@ -46,7 +46,11 @@ def lower(
 ) -> tuple[Lowering, list[int], dict[int, tuple[int, int]]]:
     """The graph's operators, the values of its outputs, and the domains of its integer inputs: as
     given, or narrowed to the rows that lookups have; ``stacked``: inputs that are held row by
-    row; ``expressions``: of bits, those of both sides."""
+    row; ``expressions``: of bits, those of both sides.
+
+    Example: ``gather`` of ``f32[32,8]`` by an input of ids makes ``onehot`` and ``einsum``, and the
+    domain of that input is (0, 32).
+    """
     domains_of = dict(domains or {})
     settled = domains is not None
     while True:

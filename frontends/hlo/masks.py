@@ -22,7 +22,12 @@ ASSUMED: Final = (
 
 
 def hidden(low: Lowering, item: Item) -> Item:
-    """One of two values between which a mask chooses: minus infinity as a number."""
+    """One of two tensors between which a mask chooses, with minus infinity as a large negative
+    number.
+
+    Example: ``broadcast(constant(-inf))`` is -1e30, with a printed assumption; other items are as
+    they are.
+    """
     if not isinstance(item, Known) or item.number() != -inf:
         return item
     low.recorder.notes.append(Assumption("inferred", "minus infinity", "", ASSUMED))
@@ -31,7 +36,10 @@ def hidden(low: Lowering, item: Item) -> Item:
 
 def is_causal(mask: Known) -> bool:
     """Whether a predicate is true exactly where the key (the last dimension) does not come after
-    the query (the one before), on every rank."""
+    the query (the one before), on every rank.
+
+    Example: the lower triangle of ``pred[4,4]``, repeated for heads or not; the upper one is not.
+    """
     if len(mask.shape) < 2 or mask.shape[-1] != mask.shape[-2]:
         return False
     count = mask.shape[-1]
@@ -46,7 +54,10 @@ def is_causal(mask: Known) -> bool:
 
 
 def causal(low: Lowering, mask: Known, scores: int) -> Tensor:
-    """Scores with minus infinity where the key comes after the query."""
+    """Scores with minus infinity where the key comes after the query.
+
+    Example: scores ``f32[1,2,4,4]`` are ``apply_mask`` of these and ``create_mask``.
+    """
     assert is_causal(mask)
     shape = low.recorder.shape(scores)
     *lead, queries, keys = shape

@@ -33,7 +33,11 @@ DTYPES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """A tensor; ``parts`` is None, or the types of a tuple (``token`` is an empty one)."""
+    """The type of a tensor, or of a tuple: ``parts`` is None, or the types of its parts (a
+    ``token`` has none).
+
+    Example: ``Type((2, 4), "float32")`` prints as ``float32[2, 4]``.
+    """
 
     shape: tuple[int, ...] = ()
     dtype: str = ""
@@ -47,7 +51,11 @@ class Type:
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """``name = type opcode(operands), attrs``; ``attrs`` as written, but without quotes.
+    """One instruction, ``name = type opcode(operands), attrs``; ``attrs`` as written, but without
+    quotes.
+
+    Example: of ``ROOT r = f32[4] reduce(p, zero), dimensions={1}, to_apply=%add``, the operands are
+    ``("p", "zero")`` and ``attrs["dimensions"]`` is ``{1}``.
 
     ``literal``: of a constant; ``number``: of a parameter, and of a get-tuple-element.
     """
@@ -64,7 +72,11 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Computation:
-    """Instructions in an order in which each is given before it is read."""
+    """Instructions in an order in which each is given before it is read.
+
+    Example: the computation ``add`` of an all-reduce: two parameters and their ``add``, which is
+    the root.
+    """
 
     name: str
     instructions: tuple[Instruction, ...]
@@ -73,8 +85,11 @@ class Computation:
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """``partitions`` and ``replicas`` devices run ``entry``; ``header``: attributes of the module;
-    ``frames``: stack frame numbers -> the user's line."""
+    """A parsed module: ``partitions`` and ``replicas`` devices run ``entry``; ``header``:
+    attributes of the module; ``frames``: stack frame numbers -> the user's line.
+
+    Example: of ``HloModule m, num_partitions=8``, eight partitions and one replica.
+    """
 
     name: str
     dialect: str

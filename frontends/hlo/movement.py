@@ -23,7 +23,10 @@ MOST_REVERSED = 64
 
 
 def broadcast(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """The tensor repeated: dimension i becomes dimension ``dimensions[i]`` of the result."""
+    """The tensor repeated: dimension i becomes dimension ``dimensions[i]`` of the result.
+
+    Example: ``f32[4]`` as ``f32[3,4]`` with dimensions={1} is ``view`` to [1, 4] and ``expand``.
+    """
     dims = node.attrs.get("dimensions", ())
     if isinstance(xs[0], Ids):
         return indices.broadcast(xs[0], dims, low.shape(node))
@@ -34,7 +37,10 @@ def broadcast(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def reshape(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """The same entries, in their order, in another shape."""
+    """The same entries, in their order, in another shape.
+
+    Example: ``f32[4,3]`` as ``f32[12]`` is ``view``; of ids ``s32[4]`` as ``[4, 1]`` they stay ids.
+    """
     if isinstance(xs[0], Ids):
         return indices.reshape(low, xs[0], low.shape(node))
     if isinstance(xs[0], Lookup):
@@ -53,14 +59,20 @@ def reshape(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def bitcast(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """The operand itself; raises `Unsupported` where the shape changes."""
+    """The operand itself; raises `Unsupported` where the shape changes.
+
+    Example: ``f32[2,3]`` as ``f32[3,2]`` is refused: it may be a transpose.
+    """
     if low.graph.values[node.operands[0]].shape != low.shape(node):
         raise Unsupported("a bitcast after layout assignment, which may be a transpose")
     return xs[0]
 
 
 def transpose(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """The tensor with its dimensions in another order."""
+    """The tensor with its dimensions in another order.
+
+    Example: ``f32[4,3]`` by {1,0} is ``permute`` with ``dims=(1, 0)``.
+    """
     dims = node.attrs["dimensions"]
     if isinstance(xs[0], Ids):
         return indices.transpose(xs[0], dims)
@@ -89,7 +101,11 @@ def _cut(low: Lowering, item: Item, starts: Sequence[int | PerRank], sizes: Shap
 
 
 def slice(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """A box, or every so many positions of it."""
+    """A box of a tensor, or every so many positions of it.
+
+    Example: [1:5] of nine is ``slice`` with start 1 and size 4; [1:8:3] is position 1 of each row
+    of the ``view`` as [3, 3].
+    """
     if any(step != 1 for _, _, step in node.attrs["slice"]):
         if isinstance(xs[0], Ids):
             raise Unsupported("a slice of ids with steps")
@@ -101,7 +117,10 @@ def slice(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def reverse(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """Positions of some dimensions in the other order, one after the other."""
+    """Positions of some dimensions in the other order, one after the other.
+
+    Example: ``f32[3]`` is three slices, the last position first, in a ``concat``.
+    """
     if isinstance(xs[0], Ids):
         raise Unsupported("ids in reverse order")
     value = low.tensor(xs[0])
@@ -119,14 +138,24 @@ def reverse(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def dynamic_slice(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """A part that begins at known numbers, at a function of the device's number, or at ids."""
+    """A part of a tensor that begins at known numbers, at a function of the device's number, or at
+    ids.
+
+    Example: at ``partition-id() * 2`` of ``f32[8]`` on four ranks, ``slice`` with the start
+    ``PerRank((0, 2, 4, 6))``.
+    """
     if "starts" not in node.attrs:
         return lookups.dynamic_slice(low, node, xs)
     return _cut(low, xs[0], node.attrs["starts"], low.shape(node))
 
 
 def dynamic_update(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """What is before the part, the part, what is after it, along each dimension."""
+    """A tensor with a part of it written over: along each dimension what is before the part, the
+    part, and what is after it.
+
+    Example: ``f32[2]`` at 7 of ``f32[8]``, which is clamped to 6: ``concat`` of the first six
+    entries and the part.
+    """
     if "starts" not in node.attrs:
         return lookups.dynamic_update(low, node, xs)
     starts, shape = node.attrs["starts"], low.shape(node)
@@ -136,7 +165,11 @@ def dynamic_update(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 def placed(
     low: Lowering, around: Item, part: int, starts: Sequence[int | PerRank], shape: Shape
 ) -> int:
-    """``around`` with ``part`` instead of its box from ``starts`` on, dimension by dimension."""
+    """``around`` with ``part`` instead of its box from ``starts`` on, dimension by dimension.
+
+    Example: ``f32[2,3]`` at (1, 2) of ``f32[5,6]`` is first put among the columns of rows 1 and 2,
+    and that among the rows.
+    """
     sizes = low.recorder.shape(part)
     cut = [d for d, n in enumerate(shape) if sizes[d] != n]
     if not cut:
@@ -178,7 +211,10 @@ def _by_rank(low: Lowering, around: Item, part: int, dim: int, start: PerRank, s
 
 
 def framed(low: Lowering, around: Item, part: int, dim: int, start: int, shape: Shape) -> Tensor:
-    """``around`` with ``part`` instead of its positions from ``start`` on."""
+    """``around`` with ``part`` instead of its positions from ``start`` on.
+
+    Example: rows 2 and 3 of five: ``concat`` of rows 0 and 1, the part, and row 4.
+    """
     size = low.recorder.shape(part)[dim]
     pieces = [part]
     for begin, end, first in ((0, start, True), (start + size, shape[dim], False)):
@@ -195,7 +231,11 @@ def framed(low: Lowering, around: Item, part: int, dim: int, start: int, shape: 
 
 
 def concatenate(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """Tensors one after the other along a dimension."""
+    """Tensors one after the other along a dimension.
+
+    Example: ``f32[4,3]`` and ``f32[2,3]`` along dimension 0 is ``concat``; of counts and ids along
+    the last one, vectors of indices.
+    """
     if len(xs) == 1:
         return xs[0]
     vectors = index_vectors.joined(xs, node.attrs["dimensions"][0], low.shape(node))
@@ -206,7 +246,11 @@ def concatenate(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 def pad(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     """The tensor with a finite number before, after and between its entries; negative padding
-    cuts."""
+    cuts.
+
+    Example: ``padding=-1_2`` of three entries: the last two and two zeros; ``padding=1_0_2``:
+    position 3 p + 1 is entry p, the others are zero.
+    """
     number = finite(xs[1])
     if number is None:
         raise Unsupported("padding with what is no finite constant")
@@ -232,7 +276,11 @@ def pad(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def dot(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """A product by the dimension numbers of a dot, summed over the contracting ones."""
+    """A product by the dimension numbers of a dot, summed over the contracting ones.
+
+    Example: ``f32[8,16]`` and ``f32[8,16,4]``, batch dimension 0 and contracting dimension 1 of
+    both, is ``einsum`` by ``ab,abc->ac``.
+    """
     if not low.dtype(node).startswith(("float", "bfloat")):
         raise Unsupported("a product of integers")
     left, right = (len(low.graph.values[v].shape) for v in node.operands)
@@ -242,7 +290,11 @@ def dot(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 def reduce(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     """The sum, maximum or minimum over dimensions, with the initial value; of predicates, all and
-    any."""
+    any.
+
+    Example: ``reduce(x, inf)`` by ``minimum`` is the negated ``amax`` of the negated tensor;
+    ``reduce(x, 1)`` by ``add`` is ``sum`` plus 1.
+    """
     dims = tuple(node.attrs.get("dimensions", ()))
     how = node.attrs["to_apply"]
     if isinstance(xs[0], Ids):

@@ -187,7 +187,12 @@ KNOWN: Mapping[str, Mapping[str, str]] = {
 
 
 def typed(instruction: Instruction) -> dict[str, Any]:
-    """The attributes that mean something; raises `Unsupported`, `InvalidInput` by name."""
+    """The attributes of an instruction that mean something for values; raises `Unsupported`,
+    `InvalidInput` by name.
+
+    Example: ``dimensions={1,0}`` of a transpose is ``{"dimensions": (1, 0)}``, its ``metadata`` is
+    dropped; ``strange=1`` is refused.
+    """
     kinds = KNOWN.get(instruction.opcode)
     if kinds is None:
         raise Unsupported(NO_RULE)
@@ -237,7 +242,10 @@ def _padding(text: str) -> tuple[tuple[int, int, int], ...]:
 class Taps(NamedTuple):
     """A window along one dimension: ``size`` taps, ``apart`` from each other, every ``stride``
     positions, of positions that are ``spread`` from each other, with ``before`` and ``after`` at
-    the ends; ``mirrored``: the last tap comes first."""
+    the ends; ``mirrored``: the last tap comes first.
+
+    Example: ``window={size=3x3 stride=2x2 pad=0_1x0_1}`` is ``Taps(3, stride=2, after=1)`` twice.
+    """
 
     size: int
     stride: int = 1

@@ -26,7 +26,12 @@ MOST_NUMBERS = 1 << 25
 def with_output_places(
     single: Graph, parallel: Graph, domains: Mapping[int, tuple[int, int]]
 ) -> tuple[Graph, tuple[Assumption, ...]]:
-    """``parallel``, whose inputs are all placed, with places for outputs that lacked them."""
+    """``parallel``, whose inputs are all placed, with places for outputs that lacked them.
+
+    Example: the gradient of ``w`` has [8, 4] on each of eight ranks and [8, 16] on the single side:
+    each rank's numbers are sought at columns 0, 4, 8 and 12, and the assumption is that "the parts
+    of result[1] lie where their numbers are those of the single side".
+    """
     open_ = [
         n
         for n, (own, full) in enumerate(zip(parallel.outputs, single.outputs, strict=True))

@@ -26,7 +26,10 @@ MOST = 100
 
 
 def nonnegative(recorder: Recorder, value: int) -> bool:
-    """Whether a value has no negative entry, as far as it is told."""
+    """Whether a value has no negative entry, as far as the operators that it is made by say so.
+
+    Example: ``exp(x)``, its sum and ``x * x`` have none; ``x`` and ``x + x`` may have some.
+    """
     made = {op.outputs[0]: op for op in recorder.ops if op.outputs}
     return _holds(made, value, {}, MOST)
 

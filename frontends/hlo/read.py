@@ -27,7 +27,11 @@ from shardproof.frontends.untrusted.inert import printable
 
 def read(path: str, *, partitioned: bool = False) -> Graph:
     """The graph in a file, which must be ``partitioned`` if it stands for ranks; raises
-    `UnreadablePlan` naming the file and the line."""
+    `UnreadablePlan` naming the file and the line.
+
+    Example: ``ring.parallel.hlo`` of the tests is a graph on four ranks, of dots, dynamic slices
+    and collective permutes.
+    """
     name = printable(path, 400)
     try:
         with Path(path).open("rb") as file:
@@ -45,7 +49,11 @@ def read(path: str, *, partitioned: bool = False) -> Graph:
 
 
 def parsed(data: str, *, partitioned: bool = False) -> Graph:
-    """The graph of HLO or StableHLO text."""
+    """The graph of HLO or StableHLO text.
+
+    Example: text that begins with ``HloModule m, num_partitions=8`` is a graph on eight ranks; a
+    module before XLA's partitioner is refused as the ``partitioned`` side.
+    """
     stable = STABLE.match(data[: 1 << 12].encode())
     module = stablehlo.parse(data) if stable else text.parse(data)
     meshes = "xla.sdy.meshes" in module.header.get("frontend_attributes", "")
@@ -58,7 +66,11 @@ def parsed(data: str, *, partitioned: bool = False) -> Graph:
 
 
 def pair(single: str, parallel: str) -> bytes:
-    """The plan of two files, as bytes.  Made to be called in a bounded child."""
+    """The plan of two files, as bytes.  Made to be called in a bounded child.
+
+    Example: ``mlp.single.hlo`` and ``mlp.parallel.hlo`` of the tests: one program along axes of 2
+    and 4, and rows of the table for the loss and two gradients.
+    """
     alone, ranks = read(single), read(parallel, partitioned=True)
     try:
         made = joined(alone, ranks, "plan")
@@ -69,15 +81,18 @@ def pair(single: str, parallel: str) -> bytes:
 
 def tables(single: str, parallel: str) -> bytes:
     """The numbers of constants that both files have, by the name that the plan has for each, as
-    bytes.  Made to be called in a bounded child."""
+    bytes.  Made to be called in a bounded child.
+
+    Example: of the causal attention ``block`` in the tests, "constant 0", its mask of 6 by 6.
+    """
     _, alone, _ = paired(read(single), read(parallel, partitioned=True), "plan")
     arrays = {name: np.asarray(x, dtype=float) for name, x in contents(alone).items()}
     return msgspec.msgpack.encode({name: (x.shape, x.tobytes()) for name, x in arrays.items()})
 
 
 def contents(single: Side) -> dict[str, Array]:
-    """The constants of unlike numbers of the single side, by the name that the plan has for
-    each."""
+    """The constants of unlike numbers of the single side, by the name that the plan has for each.
+    Example: a causal mask of six positions is "constant 0"."""
     constants = enumerate(single.recorder.constants)
     return {f"constant {n}": c.arrays[0] for n, c in constants if not c.drawn}
 
@@ -90,7 +105,11 @@ def joined(
     outputs: Sequence[Placement | None] = (),
 ) -> Plan:
     """The plan of two graphs; ``inputs``, ``outputs``: placements that somebody states beside the
-    files, by position (None: as the file says)."""
+    files, by position (None: as the file says).
+
+    Example: placements from ``jax``, which knows where its arguments lie, instead of those in the
+    text.
+    """
     return paired(single, parallel, name, inputs, outputs)[0]
 
 
@@ -101,7 +120,10 @@ def paired(
     inputs: Sequence[Placement | None] = (),
     outputs: Sequence[Placement | None] = (),
 ) -> tuple[Plan, Side, Side]:
-    """As `joined`, with what each side was lowered to."""
+    """As `joined`, with what each side was lowered to.
+
+    Example: of ``mlp`` in the tests, the plan, the side of one device and the side of eight.
+    """
     if single.ranks != 1:
         raise InvalidInput(f"the single side is of {single.ranks} devices, expected 1")
     if inputs:
@@ -138,10 +160,14 @@ def paired(
 
 
 def side(path: str) -> bytes:
-    """One file as the parallel side of a plan without a single one, as bytes."""
+    """One file as the parallel side of a plan without a single one, as bytes.
+
+    Example: ``shardproof inspect mlp.parallel.hlo``: eight ranks along axes of 2 and 4, 39
+    operators.
+    """
     graph = read(path, partitioned=True)
-    lowering, results, _ = lower(graph)
+    lowering, _, _ = lower(graph)
     placements = [h.placement for h in lowering.recorder.placed]
-    made = programs(lowering.recorder, mesh_of(lowering.recorder, placements), results, "ranks")
+    made = programs(lowering.recorder, mesh_of(lowering.recorder, placements), (), "ranks")
     empty = Program("none", (), ())
     return store.to_bytes(Plan("plan", empty, made, microbatches=1))

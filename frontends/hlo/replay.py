@@ -24,7 +24,10 @@ JUDGE = "an evaluator of HLO in NumPy"
 
 
 def pair(single: str, parallel: str) -> bytes:
-    """The validation of two files, as bytes.  Made to be called in a bounded child."""
+    """The validation of two files, as bytes.  Made to be called in a bounded child.
+
+    Example: ``mlp.single.hlo`` and ``mlp.parallel.hlo`` of the tests agree in 27 tensors.
+    """
     alone, ranks = read.read(single), read.read(parallel, partitioned=True)
     try:
         return to_bytes(validated(*read.paired(alone, ranks, "plan")))
@@ -33,7 +36,10 @@ def pair(single: str, parallel: str) -> bytes:
 
 
 def validated(plan: Plan, single: Side, parallel: Side, seed: int = 0) -> Validation:
-    """Both sides run as they were read and as a plan, on the same random values."""
+    """Both sides run as they were read and as a plan, on the same random values.
+
+    Example: with dropout nothing is replayed: "it draws random numbers".
+    """
     if not fits(plan):
         return Validation(False, True, 0, "it is too large", JUDGE)
     if any(c.drawn for c in (*single.recorder.constants, *parallel.recorder.constants)):

@@ -20,9 +20,12 @@ from shardproof.frontends.hlo.state import Lowering
 
 
 class Rows(NamedTuple):
-    """``dim``: along which rows lie; ``starts``: the first row on every rank; ``along``: which
-    dimension of the index (without that of index vectors) counts on from there (-1: none does);
-    ``size``: how many rows."""
+    """Known rows of a tensor. ``dim``: along which they lie; ``starts``: the first row on every
+    rank; ``along``: which dimension of the index (without that of index vectors) counts on from
+    there (-1: none does); ``size``: how many rows.
+
+    Example: rows 2 and 3 by the index ``{{2}, {3}}`` are ``Rows(0, (2,), 0, 2)``.
+    """
 
     dim: int
     starts: tuple[int, ...]
@@ -32,7 +35,11 @@ class Rows(NamedTuple):
 
 def rows_of(node: Node, ids: Known, key: str, clamp: int | None) -> Rows:
     """The rows that known indices name; ``clamp``: the number of rows that there are, for a gather;
-    raises `Unsupported` unless they are one row, or rows one after the other."""
+    raises `Unsupported` unless they are one row, or rows one after the other.
+
+    Example: ``{{2}, {3}}`` of five rows is ``Rows(0, (2,), 0, 2)``; ``{{2}, {4}}`` is refused,
+    since these are not one after the other.
+    """
     (dim,) = node.attrs[key] if len(node.attrs[key]) == 1 else (-1,)
     vector = node.attrs["index_vector_dim"]
     shape = ids.shape
@@ -67,7 +74,10 @@ def _count(line: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> object:
 
 
 def gather(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """Of rows that are known, or that ids choose."""
+    """The rows of a tensor that are known, or that ids choose.
+
+    Example: rows 2 and 3 of ``f32[5,3]`` are a ``slice``; rows by an input of ids are a `Lookup`.
+    """
     if not isinstance(xs[1], Known):
         return lookups.gather(low, node, xs)
     table, ids = low.tensor(xs[0]), xs[1]
@@ -96,7 +106,11 @@ def gather(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 def scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     """Rows added or written along one dimension, in bounds, or one box: known ones, or what ids
-    choose."""
+    choose.
+
+    Example: ``f32[2,3]`` written to rows 2 and 3 of ``f32[5,3]`` is ``concat`` of rows 0 and 1,
+    these and row 4.
+    """
     how = node.attrs["to_apply"]
     if how not in ("add", "replace"):
         raise Unsupported(f"a scatter by {how}")

@@ -108,8 +108,11 @@ REDUCTIONS: Mapping[str, tuple[Callable[..., Any], Any]] = {
 
 
 def apply(opcode: str, attrs: Attrs, xs: Sequence[Array], shape: tuple[int, ...]) -> Array:
-    """The result of shape ``shape``; raises `Unsupported` for an operator without a rule here,
-    `InvalidInput` for one that does not fit its operands."""
+    """The result, of shape ``shape``, of an operator on NumPy arrays; raises `Unsupported` for an
+    operator without a rule here, `InvalidInput` for one that does not fit its operands.
+
+    Example: ``remainder`` of [-7, 7] by 3 is [-1, 1], and ``divide`` of them by 2 is [-3, 3].
+    """
     try:
         if opcode in _UNARY:
             return np.asarray(_UNARY[opcode](xs[0]))
@@ -125,7 +128,10 @@ def apply(opcode: str, attrs: Attrs, xs: Sequence[Array], shape: tuple[int, ...]
 def several(
     opcode: str, attrs: Attrs, xs: Sequence[Array], shapes: Sequence[tuple[int, ...]]
 ) -> tuple[Array, ...]:
-    """The results of an operator that has several."""
+    """The results of an operator on NumPy arrays that has several.
+
+    Example: ``topk`` of [3, 9, 5] with ``k`` 2 is [9, 5] and [1, 2].
+    """
     if opcode == "topk":
         return _largest(xs[0], attrs["k"], -1, attrs.get("largest", "true") == "true")
     if opcode == "sort":
@@ -191,7 +197,10 @@ def _pad(xs: Sequence[Any], attrs: Attrs, shape: tuple[int, ...]) -> Any:
 
 
 def starts(given: Sequence[Any], full: Sequence[int], sizes: Sequence[int]) -> list[int]:
-    """Where a dynamic slice begins: clamped so that it lies inside."""
+    """Where a dynamic slice begins: clamped so that it lies inside.
+
+    Example: a slice of two from 7 on among eight positions begins at 6.
+    """
     return [min(max(int(s), 0), n - size) for s, n, size in zip(given, full, sizes, strict=True)]
 
 
@@ -214,7 +223,12 @@ def _dot(xs: Sequence[Any], attrs: Attrs, shape: tuple[int, ...]) -> Any:
 
 
 def dot_equation(attrs: Attrs, left: int, right: int) -> str:
-    """The contraction as einsum writes it: batch dimensions, then left ones, then right ones."""
+    """The contraction of a ``dot`` as einsum writes it: batch dimensions, then left ones, then
+    right ones.
+
+    Example: batch dimensions 0 and contracting dimensions 2 of two ``[b, s, d]`` are
+    ``abc,adc->abd``.
+    """
     names = iter("abcdefghijklmnopqrstuvwx")
     x, y = [next(names) for _ in range(left)], [""] * right
     batch = attrs.get("lhs_batch_dims", ()), attrs.get("rhs_batch_dims", ())
@@ -242,7 +256,12 @@ def _places(indices: Any, vector: int) -> Any:
 
 
 def reads(taps: Taps, size: int, steps: int) -> Any:
-    """[positions, taps, steps]: 1 where a tap of a window reads a position, else 0."""
+    """Which position each tap of a window reads at each step, as a table [positions, taps, steps]
+    of 0 and 1.
+
+    Example: two taps every two positions, of six: step 1 reads position 2 by tap 0 and position 3
+    by tap 1.
+    """
     table = np.zeros((size, taps.size, steps))
     for tap in range(taps.size):
         offset = (taps.size - 1 - tap if taps.mirrored else tap) * taps.apart
@@ -272,7 +291,10 @@ def _reduce_window(xs: Sequence[Any], attrs: Attrs, shape: tuple[int, ...]) -> A
 
 class Labels(NamedTuple):
     """Of a convolution ``b01f_01io->b01f``: for operand, kernel and result, where the batch (or
-    input features), the features (or output features) and the spatial dimensions are."""
+    input features), the features (or output features) and the spatial dimensions are.
+
+    Example: of that text, ``operand`` is (0, 3, (1, 2)) and ``kernel`` (2, 3, (0, 1)).
+    """
 
     operand: tuple[int, int, tuple[int, ...]]
     kernel: tuple[int, int, tuple[int, ...]]

@@ -6,8 +6,8 @@ region.  For example::
 
     %2 = stablehlo.reduce(%1 init: %cst) applies stablehlo.add across dimensions = [1] : (...) -> T
 
-becomes ``2 = f32[4] reduce(1, cst), dimensions={1}, to_apply=add.float32``.  A manual computation
-(shard_map) is refused by name: its ranks' program is what the partitioner writes.
+becomes ``2 = f32[4] reduce(1, cst), dimensions={1}, to_apply=add.computation``.  A manual
+computation (shard_map) is refused by name: its ranks' program is what the partitioner writes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,12 @@ _RENAMED = {"optimization_barrier": "opt-barrier", "broadcast_in_dim": "broadcas
 
 
 def parse(text: str) -> Module:
-    """The module; raises `UnreadablePlan` with the line where text is none that we know."""
+    """The module of a StableHLO text; raises `UnreadablePlan` with the line where text is none that
+    we know.
+
+    Example: ``stablehlo.reduce ... applies stablehlo.add`` in the function ``main`` is an
+    instruction ``reduce`` of the computation ``main`` and a computation ``add.computation``.
+    """
     lines = text.split("\n")
     if len(text) > MOST_BYTES or len(lines) > MOST_LINES:
         raise UnreadablePlan(f"{len(text)} characters in {len(lines)} lines are too many")
@@ -47,7 +52,10 @@ def parse(text: str) -> Module:
 
 
 def tensor(text: str) -> Type:
-    """``tensor<4x8xf32>``."""
+    """The type that MLIR writes as ``tensor<4x8xf32>``.
+
+    Example: that is float32 of shape (4, 8); ``tensor<?x8xf32>`` is refused.
+    """
     match = _TENSOR.fullmatch(text.strip())
     if match is None:
         raise InvalidInput(f"type {text.strip()[:60]!r} is not understood")

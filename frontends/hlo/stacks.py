@@ -20,7 +20,11 @@ MOST_ROWS = 256
 
 def stacks(single: Graph, parallel: Graph) -> frozenset[int]:
     """Positions of the inputs that are stacks: of numbers, taken row by row by the single side, and
-    not divided along the rows on any rank."""
+    not divided along the rows on any rank.
+
+    Example: of a ``lax.scan`` over layers with weights ``f32[3,8,16]`` and ``f32[3,16,8]``, the
+    positions of both.
+    """
     stacked = {node.operands[0] for node in single.nodes if _takes_row(single, node)}
     positions = set()
     for position, (own, other) in enumerate(zip(single.inputs, parallel.inputs, strict=True)):
@@ -40,7 +44,11 @@ def _takes_row(graph: Graph, node: Node) -> bool:
 
 
 def hold(low: Lowering, placed: PlacedInput) -> Tensor:
-    """A stack as its rows, side by side."""
+    """An input that is a stack of layers' parameters, as one input for every row, side by side.
+
+    Example: ``p = f32[3,8]`` becomes the inputs ``p[0]``, ``p[1]`` and ``p[2]`` of shape [1, 8] and
+    a ``concat`` of them.
+    """
     shape, full = low.recorder.shape(placed.value), placed.placement.full
     starts = tuple((0, *start[1:]) for start in placed.placement.starts)
     rows = []

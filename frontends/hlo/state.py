@@ -16,6 +16,9 @@ from shardproof.frontends.hlo.module import Type
 class Lowering:
     """The operators of one graph, while they are emitted.
 
+    Example: after ``add(x, z)`` of two parameters, ``items`` has ``Tensor(2)`` for it, and the
+    recorder the operator ``add`` of values 0 and 1.
+
     ``domains``: of integer inputs, by position, [low, high); ``settled``: they stay as they are;
     ``expressions``: those of bits on both sides.
     """
@@ -83,5 +86,8 @@ Several: TypeAlias = Callable[[Lowering, Node, Sequence[Item]], Sequence[Item]]
 
 
 def integral(dtype: str) -> bool:
-    """Whether an element type is of whole numbers, predicates not among them."""
+    """Whether an element type is of whole numbers, predicates not among them.
+
+    Example: ``int32`` and ``uint8`` are, ``bool`` and ``float32`` are not.
+    """
     return dtype.startswith(("int", "uint"))

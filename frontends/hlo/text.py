@@ -43,7 +43,12 @@ _OPEN, _CLOSE = "({[", ")}]"
 
 
 def parse(text: str) -> Module:
-    """The module; raises `UnreadablePlan` with the line where text is no HLO that we know."""
+    """The module of an HLO text; raises `UnreadablePlan` with the line where text is no HLO that we
+    know.
+
+    Example: ``negate(z)`` in line 5 of a module without ``z`` is refused: "line 5: z is read before
+    it is given".
+    """
     if len(text) > MOST_BYTES:
         raise UnreadablePlan(f"{len(text)} characters, expected at most {MOST_BYTES}")
     lines = text.split("\n")
@@ -160,7 +165,11 @@ def _count(header: Mapping[str, str], key: str) -> int:
 
 
 def parse_instruction(line: str, number: int) -> tuple[bool, Instruction]:
-    """One line, and whether it is the computation's root."""
+    """The instruction of one line, and whether it is the computation's root.
+
+    Example: ``ROOT %r = f32[4]{0} reduce(%p, %zero), dimensions={1}`` is True and the instruction
+    ``r`` of ``p`` and ``zero``.
+    """
     left = _LEFT.match(line)
     if left is None:
         raise InvalidInput(f"expected NAME = TYPE OPERATOR(...), found {line[:80]!r}")
@@ -254,7 +263,11 @@ def _operand(text: str) -> str:
 
 
 def attributes(line: str, at: int) -> Iterator[tuple[str, str]]:
-    """``, key=value`` pairs up to the end of the line."""
+    """The ``, key=value`` pairs of an instruction, up to the end of the line.
+
+    Example: ``, dimensions={1}, to_apply=%add`` is ``("dimensions", "{1}")`` and
+    ``("to_apply", "%add")``.
+    """
     while line[at:].strip():
         at += len(line) - at - len(line[at:].lstrip())
         if line[at] == ",":
@@ -303,5 +316,8 @@ def _frames(tables: Mapping[str, Mapping[int, str]]) -> dict[int, str]:
 
 
 def subtypes(type: Type) -> tuple[Type, ...]:
-    """The parts of a tuple, or the tensor itself."""
+    """The parts of a tuple, or the tensor itself.
+
+    Example: of ``(f32[2], s32[])``, both; of ``f32[2]``, itself alone.
+    """
     return (type,) if type.parts is None else type.parts

@@ -33,7 +33,10 @@ _PLAIN = Taps(1)
 
 
 def every(low: Lowering, value: int, dim: int, start: int, step: int, count: int) -> int:
-    """Positions ``start``, ``start + step``, ... of a dimension."""
+    """Every ``step``-th position of a dimension, ``count`` of them, from ``start`` on.
+
+    Example: positions 1, 4 and 7 of nine are column 1 of the ``view`` as [3, 3].
+    """
     shape = low.recorder.shape(value)
     dtype = low.recorder.values[value].dtype
     if step == 1 or count == 1:
@@ -59,8 +62,12 @@ def every(low: Lowering, value: int, dim: int, start: int, step: int, count: int
 
 
 def spread(low: Lowering, value: int, dim: int, before: int, gap: int, count: int) -> int:
-    """As ``count`` positions of a dimension: ``gap`` zeros between neighbours, ``before`` in front
-    (less than none: so many positions are left out)."""
+    """A dimension spread to ``count`` positions: ``gap`` zeros between neighbours, ``before`` in
+    front (less than none: so many positions are left out).
+
+    Example: nine positions with two zeros between neighbours and one in front, as 27: position p
+    comes to 3 p + 1, by a table of 0 and 1 that both sides hold.
+    """
     size = low.recorder.shape(value)[dim]
     table = np.zeros((size, count), dtype="float32")
     for position in range(size):
@@ -83,7 +90,12 @@ def _contracted(low: Lowering, value: int, dim: int, table: object) -> int:
 
 def reduce_window(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     """The sum, maximum or minimum over every window, dimension by dimension, from the neutral
-    number."""
+    number.
+
+    Example: ``window={size=2 stride=2}`` by ``add`` of six entries is the ``sum`` of each row of
+    the ``view`` as [3, 2]; ``window={size=6 pad=5_0}``, a cumulative sum, is a product with a
+    triangle of ones.
+    """
     how, shape = node.attrs["to_apply"], low.shape(node)
     if isinstance(xs[0], Ids) or low.dtype(node) == "bool":
         raise Unsupported(f"windows of ids or predicates by {how}")
@@ -146,7 +158,12 @@ def _largest(low: Lowering, value: int, dim: int, taps: Taps, steps: int, least:
 
 
 def convolution(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """Dimension by dimension what the taps read, then one contraction with the kernel."""
+    """A convolution: dimension by dimension what the taps read, then one contraction with the
+    kernel.
+
+    Example: ``f32[2,6,3]`` by a kernel ``f32[2,3,5]``, ``dim_labels=b0f_0io->b0f``: what both taps
+    read, [2, 3, 2, 5], contracted with the kernel by ``bcmg,dcm->bdg``.
+    """
     if not low.dtype(node).startswith(("float", "bfloat")):
         raise Unsupported("a convolution of integers")
     at = semantics.labels(node.attrs["dim_labels"])

@@ -31,7 +31,13 @@ HOW = (
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """HLO text of both sides, names and placements of inputs and outputs, in order."""
+    """A captured step: HLO text of both sides, names and placements of inputs and outputs, in
+    order.
+
+    Example: of a step ``mlp(p, x)`` the inputs are ``p['a']``, ``p['b']`` and ``x``, the outputs
+    ``result[0]`` and so on; ``p['a']`` of [8, 16] begins at columns 0, 4, 8 and 12 of four
+    tensor-parallel devices.
+    """
 
     single: str
     parallel: str
@@ -42,7 +48,11 @@ class Captured:
 
 
 def capture(step: Step, seconds: float = 600.0) -> Captured:
-    """Both texts; raises `InvalidInput` where a step cannot be lowered, or cannot get there."""
+    """A step lowered for both sides; raises `InvalidInput` where it cannot be lowered, or not here.
+
+    Example: on a mesh of eight devices, after jax has made an array: "jax has started with 1
+    device, the mesh has 8", with what to do.
+    """
     from shardproof.frontends.jax import lowering
 
     started = lowering.started()
@@ -86,7 +96,7 @@ def _forked(step: Step, seconds: float) -> Mapping[str, Any]:
         data = _all(reading, time.monotonic() + seconds)
     finally:
         os.close(reading)
-        if data_missing(child):
+        if _still_runs(child):
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
     if data is None:
@@ -100,7 +110,7 @@ def _forked(step: Step, seconds: float) -> Mapping[str, Any]:
     return document  # type: ignore[no-any-return]
 
 
-def data_missing(child: int) -> bool:
+def _still_runs(child: int) -> bool:
     """Whether the child still runs."""
     ended, _ = os.waitpid(child, os.WNOHANG)
     return ended == 0

@@ -9,7 +9,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What is to be lowered: ``step`` for one device, ``parallel`` (or ``step``) for the mesh."""
+    """What is to be lowered: ``step`` for one device, ``parallel`` (or ``step``) for the mesh.
+
+    Example: ``Step(step, None, (params, batch), {"dp": 2, "tp": 4}, shardings, None)``, of eight
+    devices.
+    """
 
     step: Callable[..., Any]
     parallel: Callable[..., Any] | None

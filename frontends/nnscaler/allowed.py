@@ -34,7 +34,11 @@ _of_sub_tensor = itemgetter(*_SUB_TENSOR)
 
 class SubTensor(Record):
     """How a tensor takes its state over: half of all records of a plan are tensors, and field by
-    field in a loop takes five times as long."""
+    field in a loop takes five times as long.
+
+    Example: of the state {"_id": 42, "name": "data", ...} eleven fields are taken over, and it is
+    emptied.
+    """
 
     __slots__ = ()
 
@@ -152,7 +156,11 @@ def _record(module: str, name: str) -> object | None:
 
 
 def stand_in(module: str, name: str) -> object | None:
-    """The inert object for a name of the file; None where the name is not allowed."""
+    """The inert object for a name of the file; None where the name is not allowed.
+
+    Example: ("torch", "bfloat16") is the `DType` of that name, ("collections", "OrderedDict") is
+    ``dict``, ("my.model", "Net") a `TypeName`, ("os", "system") None.
+    """
     known = _record(module, name) or VALUES.get((module, name))
     if known is not None:
         return known

@@ -45,7 +45,11 @@ Dims = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """Axes of operands (None: a constant) and of results, and the mark of each."""
+    """Axes of operands (None: a constant) and of results, and the mark of each.
+
+    Example: ``b s h^, h^ o -> b s o`` has the inputs (``b``, ``s``, ``h``) and (``h``, ``o``), the
+    output (``b``, ``s``, ``o``), and the mark "^" of ``h``.
+    """
 
     inputs: tuple[Dims | None, ...]
     outputs: tuple[Dims, ...]
@@ -53,14 +57,21 @@ class Annotation:
 
 
 def function_of(name: str) -> str:
-    """Of which function a buffer of this name has the numbers ("": of none)."""
+    """Of which function a buffer of this name has the numbers ("": of none).
+
+    Example: of "result 0 of operand 1 of mixed()" it is "mixed()", of "layers.0.weight" "".
+    """
     match = _NUMBERS.fullmatch(name)
     return match[1] if match else ""
 
 
 def parsed(text: str, ranks: Sequence[int | None]) -> Annotation:
     """An annotation for operands of these ranks (None: a constant); ``*`` is as many axes as are
-    left, ``?`` an operand that is read as a whole.  Raises `Refused`."""
+    left, ``?`` an operand that is read as a whole.  Raises `Refused`.
+
+    Example: ``* h -> * h`` for an operand of three dimensions has the axes ``*0``, ``*1``, ``h``;
+    ``a b`` without an arrow is refused.
+    """
     if text.count("->") != 1:
         raise Refused(f"annotation {shown(text)}")
     left, right = (side.strip() for side in text.split("->"))
@@ -118,7 +129,11 @@ def _mark(name: str, mark: str, marks: dict[str, str]) -> None:
 
 
 def lowered(op: ForwardOp) -> Composed:
-    """A call of a registered function; raises `Refused` naming what is not understood."""
+    """A call of a registered function; raises `Refused` naming what is not understood.
+
+    Example: ``my.kernels.mixed(x, w)`` with ``b s h^, h^ o -> b s o``; with ``dropout_p=0.1`` it is
+    refused, since it may draw random numbers.
+    """
     name = op.signature.rsplit(".", 1)[-1]
     words = [op.name, name, *(k for k, v in op.kwargs.items() if v not in (0, 0.0, False, None))]
     for word in words:

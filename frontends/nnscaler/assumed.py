@@ -27,6 +27,10 @@ BEFORE_ADAPTER: Final = Assumption(
 
 
 def numbers(shared: Held) -> Assumption:
-    """What a difference may come from where a function stands for one of which nothing is known."""
+    """What a difference may come from where a function stands for one of which nothing is known.
+
+    Example: "result 0 of operand 1 of mixed(): any numbers, in the place of a function of which
+    nothing is known".
+    """
     text = f"{shared.name}: any numbers, in the place of a function of which nothing is known"
     return Assumption("stand-in", shared.name, "", text)

@@ -42,7 +42,8 @@ from shardproof.frontends.nnscaler.records import Tensor
 
 
 class BodyWriter:
-    """Writes one body; ``environment``: tensor id -> value that holds it now.
+    """Writes one body, such as ``segment 11``; ``environment``: tensor id -> value that holds it
+    now.
 
     In a backward body ``of`` is the forward one, and a gradient is known by its name and by the
     value of *that* body whose gradient it is: one name may stand for those of several values (of a
@@ -488,7 +489,8 @@ class BodyWriter:
 
 
 def recorded_slice(prim: cells.Prim) -> Step:
-    """A chunk taken where its output's index map says, whatever the rank (a stated assumption)."""
+    """A chunk taken where its output's index map says, such as [4, 8) of 8, whatever the rank (a
+    stated assumption)."""
     dim = prim.number("dim")
     if len(prim.inputs) != 1 or len(prim.outputs) != 1 or not 0 <= dim < len(prim.outputs[0].box):
         raise UnreadablePlan(f"expected one input and one output with dimension {dim} in a chunk")

@@ -25,7 +25,11 @@ from shardproof.frontends.untrusted.inert import DType
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """An operand that an operator draws: the ``box`` of a mask of this ``shape``."""
+    """An operand that an operator draws: the ``box`` of a mask of this ``shape``.
+
+    Example: a dropout of [2, 1024] whose operand is rows 0 and 1 of four has the ``shape`` (4,
+    1024) and the ``box`` ((0, 2), (0, 1024)).
+    """
 
     shape: tuple[int, ...]
     box: Box
@@ -34,7 +38,10 @@ class Drawn:
 @dataclass(frozen=True, slots=True)
 class Held:
     """An operand that both sides hold alike, whatever it is: numbers of a function of which nothing
-    is known."""
+    is known.
+
+    Example: ``Held("result 0 of operand 1 of mixed()", (3,))``.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -42,7 +49,10 @@ class Held:
 
 class Step(NamedTuple):
     """One declared operator of several that a function is: ``operands`` are numbers of the
-    function's own operands, then of the results of the steps before."""
+    function's own operands, then of the results of the steps before.
+
+    Example: ``Step("mul", (0, 0), {}, (2, 4))`` squares operand 0.
+    """
 
     name: str
     operands: tuple[int, ...]
@@ -53,6 +63,8 @@ class Step(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Composed:
     """A function that is several declared operators, of which the last one gives its result.
+
+    Example: ``torch.gt(x, y)`` is ``sub`` of its two operands, then ``step``.
 
     ``assumed``: sentences about it and what it is given; ``results``: which steps give its results,
     where there are several.
@@ -75,7 +87,11 @@ class Refused(Exception):
 
 
 def shown(value: Constant) -> str:
-    """A value of the file for a message."""
+    """A value of the file for a message.
+
+    Example: "'gelu'" for a text, of which 40 characters are shown, "torch.bfloat16" for a type, "of
+    type Tensor".
+    """
     if value is None or isinstance(value, (bool, int, float, DType)):
         return str(value)
     if isinstance(value, str):
@@ -85,7 +101,10 @@ def shown(value: Constant) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter: what its value says; see the module."""
+    """One parameter: what its value says; see the module.
+
+    Example: ``inplace=False`` is understood where it is false, and says nothing then.
+    """
 
     name: str
     attribute: str
@@ -98,7 +117,11 @@ class Parameter:
 class Function:
     """A declared operator and the parameters of the function that it is.  ``commutes``: the first
     two operands may be exchanged, so that the constant is the second.  ``rewrite``: makes operator,
-    operands and attributes (by name, in order) of the arguments, where a row cannot say it."""
+    operands and attributes (by name, in order) of the arguments, where a row cannot say it.
+
+    Example: ``function("mul", "input: other out=None", commutes=True)`` is ``torch.mul``, also
+    where its first argument is a number.
+    """
 
     operator: str
     parameters: tuple[Parameter, ...]
@@ -130,17 +153,27 @@ def _parameter(text: str) -> Parameter:
 
 def function(operator: str, parameters: str, *, commutes: bool = False) -> Function:
     """A function that is one declared operator; ``parameters``: its signature in the words of
-    `Parameter`."""
+    `Parameter`.
+
+    Example: ``function("linear", "input: weight: bias:?")`` is ``torch.nn.functional.linear``.
+    """
     return Function(operator, tuple(map(_parameter, parameters.split())), commutes)
 
 
 def rewritten(rewrite: Rewrite, parameters: str) -> Function:
-    """A function whose operands and attributes ``rewrite`` computes from the arguments."""
+    """A function whose operands and attributes ``rewrite`` computes from the arguments.
+
+    Example: ``rewritten(add, "input other alpha out")`` is ``torch.add``, of which alpha may be a
+    factor of either operand.
+    """
     return Function("", tuple(Parameter(name, name) for name in parameters.split()), False, rewrite)
 
 
 def operand(arguments: Arguments, name: str) -> Tensor:
-    """The tensor that is given for a parameter; raises `Refused` if there is none."""
+    """The tensor that is given for a parameter; raises `Refused` if there is none.
+
+    Example: ``softmax(None)`` is refused: "input None".
+    """
     value = arguments.get(name)
     if not isinstance(value, Tensor):
         raise Refused(f"{name} {shown(value)}")
@@ -148,7 +181,11 @@ def operand(arguments: Arguments, name: str) -> Tensor:
 
 
 def unless(arguments: Arguments, name: str, *allowed: object) -> None:
-    """Raise `Refused` unless a parameter is absent or has one of these values."""
+    """Raise `Refused` unless a parameter is absent or has one of these values.
+
+    Example: ``unless(arguments, "out", None)`` refuses ``out=y``; ``unless(arguments, "p", 2)``
+    refuses 2.0.
+    """
     if name in arguments and not any(
         arguments[name] is x or (arguments[name] == x and type(arguments[name]) is type(x))
         for x in allowed

@@ -44,6 +44,9 @@ LIBRARIES = ("torch.", "nnscaler.", "einops.", "builtins.", "_operator.", "math.
 class ForwardOp:
     """A forward operator.  ``inputs``: tensors and constants by position.
 
+    Example: cell 19 of signature ``torch.nn.functional.linear``, with ``kwargs`` {"bias": None},
+    ``module`` ("layers.0",) and ``backward_id`` 22.
+
     ``module``: the path of the module it was traced in, innermost last; ``comment``: its source
     position.  ``backward_id``: the cell that differentiates it, if any does.
     ``annotations``: how it may be cut, if it is no function of a library.
@@ -63,7 +66,11 @@ class ForwardOp:
 
 @dataclass(frozen=True, slots=True)
 class BackwardOp:
-    """A backward operator: output gradients to the gradients of ``forward``'s inputs."""
+    """A backward operator: output gradients to the gradients of ``forward``'s inputs.
+
+    Example: of ``linear``: from the gradient ``glinear`` of its result those of its operand and of
+    ``layers.0.weight``.
+    """
 
     id: int
     inputs: tuple[Tensor, ...]
@@ -73,7 +80,10 @@ class BackwardOp:
 
 @dataclass(frozen=True, slots=True)
 class DataOp:
-    """The data loader; its outputs are the batch."""
+    """The data loader; its outputs are the batch.
+
+    Example: cell 5, of the object ``dataloader``, gives ``data`` [4, 1024].
+    """
 
     id: int
     inputs: tuple[Constant, ...]
@@ -82,7 +92,10 @@ class DataOp:
 
 @dataclass(frozen=True, slots=True)
 class Prim:
-    """One communication or local primitive of an adapter; ``kwargs``: dim, ranks, src, dst, ..."""
+    """One communication or local primitive of an adapter; ``kwargs``: dim, ranks, src, dst, ...
+
+    Example: ``AllGatherPrim`` of [4, 8] with ``kwargs`` {"dim": 0, "ranks": (0, 1)}.
+    """
 
     kind: str
     inputs: tuple[Tensor, ...]
@@ -120,7 +133,11 @@ class Prim:
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """Communication between operators.  ``mirror_id``: the adapter of the other direction."""
+    """Communication between operators.  ``mirror_id``: the adapter of the other direction.
+
+    Example: adapter 70 with ``ChunkPrim`` and ``MovePrim`` on device 0; adapter 81, its mirror, has
+    ``MovePrim`` and ``AllGatherPrim``.
+    """
 
     id: int
     forward: bool
@@ -133,7 +150,11 @@ class Adapter:
 
 @dataclass(frozen=True, slots=True)
 class Reducer:
-    """Reduces the gradients of ``weights`` over data-parallel replicas and ``device``."""
+    """Reduces the gradients of ``weights`` over data-parallel replicas and ``device``.
+
+    Example: reducer 164 sums the gradients of ``layers.0.weight`` and ``layers.1.weight`` over the
+    devices 0 and 1.
+    """
 
     id: int
     device: tuple[int, ...]
@@ -145,7 +166,11 @@ Node = ForwardOp | BackwardOp | DataOp | Adapter
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A straight-line body, shared by its uses."""
+    """A straight-line body, shared by its uses.
+
+    Example: segment 11 of a pipeline stage: ``SplitAllGatherPrim``, two ``linear``,
+    ``AllGatherSplitPrim``.
+    """
 
     id: int
     inputs: tuple[Constant, ...]
@@ -159,7 +184,10 @@ Cell = Segment | Node | Reducer
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """One run of a shared body, on this use's own tensors."""
+    """One run of a shared body, on this use's own tensors.
+
+    Example: the second microbatch of a stage is another use of the same segment.
+    """
 
     id: int
     cell: Cell
@@ -171,6 +199,9 @@ class Use:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A whole plan.  ``devices``: of one replica; ``ranks``: of all replicas together.
+
+    Example: an MLP of dp 2, pp 2, tp 2 has ``devices`` (0, 1, 2, 3), 8 ``ranks`` and 2
+    ``microbatches``.
 
     ``microbatches``: what the planner's schedule says, where the plan has one; a cross-check,
     since the uses decide.
@@ -198,7 +229,11 @@ class Plan:
 
 
 def plan(root: Record) -> Plan:
-    """The view of what `frontends.nnscaler.read.read_records` gives."""
+    """The view of what `frontends.nnscaler.read.read_records` gives.
+
+    Example: of a plan whose code is for 4 devices and 6 ranks it is refused: ranks are whole
+    replicas.
+    """
     code: Any = expect(root, "ModuleCodeGen")
     try:
         execution = expect(code.execplan, "ExecutionPlan")

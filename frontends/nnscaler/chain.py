@@ -47,7 +47,10 @@ def _shape(x: Tensor | Drawn | Held) -> tuple[int, ...]:
 
 
 def exact_number(value: Constant) -> int | Fraction:
-    """A finite number as it is written: 0.1 is 1/10."""
+    """A finite number as it is written: 0.1 is 1/10.
+
+    Example: True, "2" and None are refused.
+    """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise Refused(shown(value))
     return value if isinstance(value, int) else Fraction(repr(value))

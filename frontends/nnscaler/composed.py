@@ -37,13 +37,20 @@ IGNORED: Final = "no label is {value}, which {name} would leave out (ignore_inde
 
 
 def cross_entropy(arguments: Arguments) -> Composed:
-    """The cross-entropy of logits and class ids, without label smoothing."""
+    """The cross-entropy of logits and class ids, without label smoothing.
+
+    Example: logits [2, 4] and ids [2] are ``cross_entropy`` and ``mean``, with "no label is -100,
+    which cross_entropy would leave out (ignore_index)"; ``label_smoothing=0.1`` is refused.
+    """
     unless(arguments, "label_smoothing", 0, 0.0)
     return _of_classes(arguments, "cross_entropy")
 
 
 def nll_loss(arguments: Arguments) -> Composed:
-    """Minus the log-probability at every row's class id."""
+    """Minus the log-probability at every row's class id.
+
+    Example: log-probabilities [2, 4] and ids [2] are ``pick``, ``mul`` by -1 and ``mean``.
+    """
     return _of_classes(arguments, "nll_loss")
 
 
@@ -74,14 +81,20 @@ def _of_classes(arguments: Arguments, name: str) -> Composed:
 
 
 def l1_loss(arguments: Arguments) -> Composed:
-    """The mean or sum of the absolute differences."""
+    """The mean or sum of the absolute differences.
+
+    Example: two tensors [2, 4] are ``sub``, ``abs`` and ``mean``, of shape (1,) as nnScaler has it.
+    """
     chain, gap = _gap(arguments)
     _reduced(chain, arguments, chain("abs", gap))
     return chain.done()
 
 
 def mse_loss(arguments: Arguments) -> Composed:
-    """The mean or sum of the squared differences."""
+    """The mean or sum of the squared differences.
+
+    Example: with ``reduction="sum"``: ``sub``, ``mul`` of that with itself, ``sum``.
+    """
     chain, gap = _gap(arguments)
     _reduced(chain, arguments, chain("mul", gap, gap))
     return chain.done()
@@ -122,42 +135,60 @@ def _pair(arguments: Arguments) -> tuple[Chain, int]:
 
 
 def greater(arguments: Arguments) -> Composed:
-    """x > y as 1 or 0: step(x - y), where step(0) is 0."""
+    """x > y as 1 or 0: step(x - y), where step(0) is 0.
+
+    Example: of [1, 2, 3] and 2 it is [0, 0, 1].
+    """
     chain, gap = _pair(arguments)
     chain("step", gap)
     return chain.done()
 
 
 def less(arguments: Arguments) -> Composed:
-    """x < y as 1 or 0: step(y - x)."""
+    """x < y as 1 or 0: step(y - x).
+
+    Example: of [1, 2, 3] and 2 it is [1, 0, 0].
+    """
     chain, gap = _pair(arguments)
     chain("step", chain("mul", gap, other=-1))
     return chain.done()
 
 
 def at_least(arguments: Arguments) -> Composed:
-    """x >= y as 1 or 0: 1 - step(y - x)."""
+    """x >= y as 1 or 0: 1 - step(y - x).
+
+    Example: of [1, 2, 3] and 2 it is [0, 1, 1].
+    """
     chain, gap = _pair(arguments)
     chain("affine", chain("step", chain("mul", gap, other=-1)), factor=-1, shift=1)
     return chain.done()
 
 
 def at_most(arguments: Arguments) -> Composed:
-    """x <= y as 1 or 0: 1 - step(x - y)."""
+    """x <= y as 1 or 0: 1 - step(x - y).
+
+    Example: of [1, 2, 3] and 2 it is [1, 1, 0].
+    """
     chain, gap = _pair(arguments)
     chain("affine", chain("step", gap), factor=-1, shift=1)
     return chain.done()
 
 
 def unequal(arguments: Arguments) -> Composed:
-    """x != y as 1 or 0: step(x - y) + step(y - x)."""
+    """x != y as 1 or 0: step(x - y) + step(y - x).
+
+    Example: of [1, 2, 3] and 2 it is [1, 0, 1].
+    """
     chain, gap = _pair(arguments)
     chain("add_n", chain("step", gap), chain("step", chain("mul", gap, other=-1)))
     return chain.done()
 
 
 def equal(arguments: Arguments) -> Composed:
-    """x == y as 1 or 0: 1 minus whether they are unequal."""
+    """x == y as 1 or 0: 1 minus whether they are unequal.
+
+    Example: of [1, 2, 3] and 2 it is [0, 1, 0].
+    """
     chain, gap = _pair(arguments)
     other = chain("add_n", chain("step", gap), chain("step", chain("mul", gap, other=-1)))
     chain("affine", other, factor=-1, shift=1)
@@ -165,7 +196,10 @@ def equal(arguments: Arguments) -> Composed:
 
 
 def sign(arguments: Arguments) -> Composed:
-    """1, 0 or -1: step(x) - step(-x)."""
+    """1, 0 or -1: step(x) - step(-x).
+
+    Example: of [-3, 0, 3] it is [-1, 0, 1].
+    """
     unless(arguments, "out", None)
     chain = Chain(operand(arguments, "input"))
     chain("sub", chain("step", 0), chain("step", chain("mul", 0, other=-1)))
@@ -182,7 +216,11 @@ def _filling(arguments: Arguments, name: str, function: str) -> tuple[int | Frac
 
 
 def masked_fill(arguments: Arguments) -> tuple[str, Operands] | Composed:
-    """A number where a mask is true."""
+    """A number where a mask is true.
+
+    Example: by 2.0 it is the declared operator; by minus infinity it is that by -1e30, with an
+    assumption that says so.
+    """
     x, mask = operand(arguments, "input"), operand(arguments, "mask")
     value, assumed = _filling(arguments, "value", "masked_fill")
     if not assumed:
@@ -193,7 +231,10 @@ def masked_fill(arguments: Arguments) -> tuple[str, Operands] | Composed:
 
 
 def where(arguments: Arguments) -> Composed:
-    """One of two operands for each element, by a condition of truth values."""
+    """One of two operands for each element, by a condition of truth values.
+
+    Example: ``where(c, x, y)`` is ``x c + y (1 - c)``; a condition of float32 is refused.
+    """
     assumed = ""
     condition = operand(arguments, "condition")
     if condition.dtype != "bool":
@@ -218,7 +259,10 @@ def where(arguments: Arguments) -> Composed:
 
 
 def clamp(arguments: Arguments) -> Composed:
-    """min(max(x, low), high), by `relu`."""
+    """min(max(x, low), high), by `relu`.
+
+    Example: ``clamp(x, 0, 6)`` of [-1, 3, 9] is [0, 3, 6]; without a bound it is refused.
+    """
     unless(arguments, "out", None)
     chain = Chain(operand(arguments, "input"))
     low, high = _bound(arguments, "min"), _bound(arguments, "max")
@@ -240,12 +284,18 @@ def _bound(arguments: Arguments, name: str) -> int | Fraction | None:
 
 
 def ceil(arguments: Arguments) -> Composed:
-    """The least whole number that is not below the entry."""
+    """The least whole number that is not below the entry.
+
+    Example: of [-1.5, 1.5] it is [-1, 2].
+    """
     return _rounded(arguments, "ceil")
 
 
 def floor(arguments: Arguments) -> Composed:
-    """The largest whole number that is not above the entry."""
+    """The largest whole number that is not above the entry.
+
+    Example: of [-1.5, 1.5] it is [-2, 1].
+    """
     return _rounded(arguments, "floor")
 
 
@@ -257,7 +307,11 @@ def _rounded(arguments: Arguments, name: str) -> Composed:
 
 
 def fmod(arguments: Arguments) -> Composed:
-    """x - y trunc(x / y), by a number."""
+    """x - y trunc(x / y), by a number.
+
+    Example: ``fmod(x, 2.5)`` is ``mul`` by 2/5, ``trunc``, ``mul`` by 5/2, and ``sub`` from x: of
+    -3 it is -0.5.
+    """
     unless(arguments, "out", None)
     by = exact_number(real(arguments, "other", 0))
     if not by:
@@ -269,7 +323,10 @@ def fmod(arguments: Arguments) -> Composed:
 
 
 def floor_divide(arguments: Arguments) -> Composed:
-    """The floor of x / y, by a number."""
+    """The floor of x / y, by a number.
+
+    Example: of [-3, 3] by 2 it is [-2, 1]; by 0 it is refused.
+    """
     unless(arguments, "out", None)
     by = exact_number(real(arguments, "other", 0))
     if not by:
@@ -288,7 +345,10 @@ def _truths(arguments: Arguments, *names: str) -> list[Tensor]:
 
 
 def bitwise_not(arguments: Arguments) -> Composed:
-    """not x, of truth values as 0 and 1."""
+    """not x, of truth values as 0 and 1.
+
+    Example: of [0, 1] it is [1, 0]; of int64 it is refused.
+    """
     unless(arguments, "out", None)
     chain = Chain(*_truths(arguments, "input"))
     chain("affine", 0, factor=-1, shift=1)
@@ -296,7 +356,10 @@ def bitwise_not(arguments: Arguments) -> Composed:
 
 
 def bitwise_or(arguments: Arguments) -> Composed:
-    """Of truth values: x + y - x y."""
+    """Of truth values: x + y - x y.
+
+    Example: of [0, 1, 1] and [0, 0, 1] it is [0, 1, 1].
+    """
     unless(arguments, "out", None)
     chain = Chain(*_truths(arguments, "input", "other"))
     chain("sub", chain("add", 0, 1), chain("mul", 0, 1))
@@ -304,7 +367,10 @@ def bitwise_or(arguments: Arguments) -> Composed:
 
 
 def bitwise_and(arguments: Arguments) -> Composed:
-    """x and y, of truth values as 0 and 1: their product."""
+    """x and y, of truth values as 0 and 1: their product.
+
+    Example: of [0, 1, 1] and [0, 0, 1] it is [0, 0, 1].
+    """
     unless(arguments, "out", None)
     chain = Chain(*_truths(arguments, "input", "other"))
     chain("mul", 0, 1)
@@ -316,7 +382,11 @@ def bitwise_and(arguments: Arguments) -> Composed:
 
 def attention(arguments: Arguments) -> tuple[str, Operands] | Composed:
     """As PyTorch's; with a mask of numbers, or with several query heads to a key, as several
-    operators."""
+    operators.
+
+    Example: with ``is_causal=True`` it is the declared operator; with a mask of numbers:
+    ``einsum``, ``mul`` by the scale, ``add``, ``softmax``, ``einsum``.
+    """
     unless(arguments, "dropout_p", 0, 0.0)
     unless(arguments, "enable_gqa", True, False)
     unless(arguments, "is_causal", True, False)
@@ -355,7 +425,10 @@ def attention(arguments: Arguments) -> tuple[str, Operands] | Composed:
 
 
 def triu(arguments: Arguments) -> Composed:
-    """What lies above the diagonal."""
+    """What lies above the diagonal.
+
+    Example: ``triu(x, 1)`` is ``x - tril(x)``; ``triu(x)``, with the diagonal, is refused.
+    """
     unless(arguments, "out", None)
     unless(arguments, "diagonal", 1)
     if "diagonal" not in arguments:
@@ -366,7 +439,10 @@ def triu(arguments: Arguments) -> Composed:
 
 
 def tril(arguments: Arguments) -> Composed:
-    """The lower triangle of the last two dimensions, zero above the main diagonal."""
+    """The lower triangle of the last two dimensions, zero above the main diagonal.
+
+    Example: of [[1, 2], [3, 4]] it is [[1, 0], [3, 4]].
+    """
     unless(arguments, "out", None)
     unless(arguments, "diagonal", 0)
     chain = Chain(operand(arguments, "input"))
@@ -375,7 +451,11 @@ def tril(arguments: Arguments) -> Composed:
 
 
 def cumsum(arguments: Arguments) -> Composed:
-    """Sums up to each position: a product with the triangle of ones."""
+    """Sums up to each position: a product with the triangle of ones.
+
+    Example: of x [2, 4] along 1 it is the ``einsum`` "ab,yb->ay" with the lower triangle of ones
+    [4, 4].
+    """
     unless(arguments, "out", None)
     unless(arguments, "dtype", None)
     x = operand(arguments, "input")
@@ -392,7 +472,10 @@ def cumsum(arguments: Arguments) -> Composed:
 
 
 def embedding(arguments: Arguments) -> Composed:
-    """Rows of a table by ids; options that change rows or gradients are refused."""
+    """Rows of a table by ids; options that change rows or gradients are refused.
+
+    Example: ids [2] in a table [8, 3] give [2, 3]; ``padding_idx=0`` is refused.
+    """
     for name in ("padding_idx", "max_norm"):
         unless(arguments, name, None)
     unless(arguments, "norm_type", 2, 2.0)

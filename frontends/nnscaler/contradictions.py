@@ -39,7 +39,11 @@ class _Place(NamedTuple):
 
 def contradictions(plan: cells.Plan) -> tuple[Finding, ...]:
     """What the records of a plan say that other records deny: one finding for each tensor (or
-    group) and kind of contradiction, with all devices of the first replica that have it."""
+    group) and kind of contradiction, with all devices of the first replica that have it.
+
+    Example: a parameter that device 0 records as rows 0 to 511 and device 1 as all of it, under one
+    id.
+    """
     comparison = Comparison()
     for device in sorted(plan.devices):
         comparison.device(device, plan.sequence(device))
@@ -48,7 +52,10 @@ def contradictions(plan: cells.Plan) -> tuple[Finding, ...]:
 
 
 class Comparison:
-    """Takes one device after the other, then `compare_groups`; `findings` has what was found."""
+    """Takes one device after the other, then `compare_groups`; `findings` has what was found.
+
+    Example: an ``AllReducePrim`` over ranks (0, 1) on device 0 that device 1 records over (1, 2).
+    """
 
     def __init__(self) -> None:
         self.found: dict[tuple[object, ...], Finding] = {}
@@ -268,7 +275,10 @@ class Comparison:
 
 def renamings(renamed: Mapping[int, tuple[str, set[int]]]) -> tuple[Finding, ...]:
     """Where the plan names an arriving gradient for what an adapter read, and the generated code
-    gives it to the adapter's result (`BodyWriter.owner_of`)."""
+    gives it to the adapter's result (`BodyWriter.owner_of`).
+
+    Example: "adapter 5 gives its result the name of what it read, and the segment gives that: ...".
+    """
     return tuple(
         Finding(
             GRADIENT_NAME,

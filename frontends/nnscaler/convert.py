@@ -43,7 +43,11 @@ REPLICA = "dp"
 
 class Side(NamedTuple):
     """A plan by itself: its programs, how its loss is reduced over the batch, and where its records
-    contradict each other.  ``assumed``: what it is assumed to mean."""
+    contradict each other.  ``assumed``: what it is assumed to mean.
+
+    Example: an MLP of dp 2, pp 2, tp 2: the programs "device 0" to "device 3", 2 microbatches, 2
+    replicas, the loss "sum".
+    """
 
     programs: tuple[Program, ...]
     microbatches: int
@@ -297,7 +301,11 @@ class _DeviceWriter:
 def rebound(calls: Sequence[Call], seeds: set[int]) -> tuple[Call, ...]:
     """The calls, with a slot of its own for what is written under the name of a loss's incoming
     gradient: a backward segment may give again what it was given, and an adapter's backward half
-    gives the gradient of a partial loss.  Who reads the name after that reads the last of it."""
+    gives the gradient of a partial loss.  Who reads the name after that reads the last of it.
+
+    Example: with the seed 7, a call that writes slot 7 writes a new slot, which a later call reads
+    in its place.
+    """
     if seeds.isdisjoint(slot for call in calls for slot in call.outputs):
         return tuple(calls)
     free = 1 + max(*seeds, *(slot for call in calls for slot in (*call.inputs, *call.outputs)))
@@ -316,7 +324,10 @@ def rebound(calls: Sequence[Call], seeds: set[int]) -> tuple[Call, ...]:
 def item_tensors(
     item: cells.Use | cells.Cell, inputs: Sequence[Constant], outputs: Sequence[Constant]
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """The tensors that an entry of a sequence reads and writes: the use's own, if it is one."""
+    """The tensors that an entry of a sequence reads and writes: the use's own, if it is one.
+
+    Example: the second use of a segment reads its own activation, whatever the segment's is called.
+    """
     if isinstance(item, cells.Use):
         return tensors_of(item.inputs), tensors_of(item.outputs)
     return tensors_of(inputs), tensors_of(outputs)
@@ -326,6 +337,9 @@ def convert(
     plan: cells.Plan, *, single: bool, as_recorded: bool = False, once: bool = False
 ) -> Side:
     """The programs of a plan; raises `UnreadablePlan` naming device, cell and tensor.
+
+    Example: a plan of 4 devices has the programs "device 0" to "device 3"; as a single-device one
+    it is refused.
 
     ``as_recorded``: the user's assumption that groups are ordered as index maps say (a chunk is cut
     where its output's says, an all-gather joins by its inputs'), instead of by rank, and that
@@ -397,7 +411,10 @@ def convert(
 
 
 def returned_losses(plan: cells.Plan) -> list[Tensor]:
-    """The losses among what the plan returns, one for each microbatch of a rank."""
+    """The losses among what the plan returns, one for each microbatch of a rank.
+
+    Example: with two microbatches: the tensors 21 and 158, both ``sum_1`` of shape (1,).
+    """
     losses = [x for x in _within(plan.outputs) if x.full.is_loss and not x.is_grad]
     if len({(x.shape, x.dtype) for x in losses}) > 1:
         raise UnreadablePlan("expected losses of one shape and type")
@@ -417,7 +434,10 @@ def _within(values: Sequence[Constant]) -> Iterator[Tensor]:
 
 
 def unclaimed(body: Body, fulls: set[int]) -> Body:
-    """The body without what is recorded about parts of some full tensors."""
+    """The body without what is recorded about parts of some full tensors.
+
+    Example: with ``fulls`` {26} the index maps of the parts of full tensor 26 are dropped.
+    """
     if not fulls or not any(x is not None and x.full in fulls for x in body.claims):
         return body
     kept = [x if x is None or x.full not in fulls else None for x in body.claims]
@@ -428,7 +448,10 @@ _KEPT = ("identity", "float", "to", "view", "contiguous")
 
 
 def loss_kind(programs: Sequence[Program]) -> str:
-    """Whether the loss is a mean or a sum over the batch, by the operator that makes it."""
+    """Whether the loss is a mean or a sum over the batch, by the operator that makes it.
+
+    Example: where ``sum_1`` is made by ``torch.sum`` it is "sum".
+    """
     for program in programs:
         for number, call in enumerate(program.calls):
             if program.bodies[call.body].losses and _maker(program, number, 0) == "mean":

@@ -21,7 +21,10 @@ from shardproof.frontends.nnscaler.records import Constant, Tensor
 
 
 def dropout(arguments: Arguments) -> Lowered:
-    """Nothing where p is 0, or where the plan says that it does not train."""
+    """Nothing where p is 0, or where the plan says that it does not train.
+
+    Example: with p 0.1 it is ``dropout`` of x and a drawn mask; ``inplace=True`` is refused.
+    """
     x = operand(arguments, "input")
     unless(arguments, "inplace", False)
     rate = _rate(arguments, "p", 0.5, "training")

@@ -23,7 +23,10 @@ Groups = list[list[str]]
 def lower(
     name: str, inputs: tuple[Constant, ...], kwargs: Mapping[str, Constant]
 ) -> tuple[str, Operands]:
-    """A call of an einops function; raises `Refused` naming what is not understood."""
+    """A call of an einops function; raises `Refused` naming what is not understood.
+
+    Example: ``rearrange(x, "b (h d) -> b h d", h=3)`` of x [2, 12] splits it into (2, 3, 4).
+    """
     given = dict(zip(("tensor", "pattern", "reduction"), inputs, strict=False))
     if name != "reduce" and len(inputs) > 2:
         raise Refused(f"{len(inputs)} operands")

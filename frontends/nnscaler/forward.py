@@ -25,6 +25,8 @@ class Forward:
     """What the body of a forward segment has for its backward one: by node the operator that it is
     declared as, the numbers of the values that it reads and of those that it makes, and of a
     function of several steps (``within``) those of its operands and steps; and the body's values.
+
+    Example: of a segment with the cells 19 and 23, both ``linear``, these are in ``called``.
     """
 
     segment: cells.Segment
@@ -98,12 +100,18 @@ class Device(Protocol):
 
 
 def shape_of(tensor: Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Complex tensors are stored as pairs (real, imaginary): one more dimension of 2."""
+    """Complex tensors are stored as pairs (real, imaginary): one more dimension of 2.
+
+    Example: a complex64 tensor [2] has the shape (2, 2).
+    """
     return (*shape, 2) if tensor.dtype.startswith("complex") else shape
 
 
 def claim_of(tensor: Tensor) -> RecordedSlice:
-    """What the plan records about a tensor beside its shape."""
+    """What the plan records about a tensor beside its shape.
+
+    Example: a full tensor [2, 4] of id 1 is ``RecordedSlice(1, (0, 0), (2, 4), 0, 1)``.
+    """
     low = tuple([start for start, _ in tensor.box])
     high = tuple([end for _, end in tensor.box])
     if tensor.dtype.startswith("complex"):
@@ -112,12 +120,18 @@ def claim_of(tensor: Tensor) -> RecordedSlice:
 
 
 def source_of(op: cells.ForwardOp, ident: int) -> Source:
-    """Cell, module and ``file.py:line`` of an operator, where its comment has them."""
+    """Cell, module and ``file.py:line`` of an operator, where its comment has them.
+
+    Example: the comment ``File "/home/u/model.py", line 12`` gives "model.py:12".
+    """
     match = _LOCATION.search(op.comment)
     place = f"{match[1].rsplit('/', 1)[-1]}:{match[2]}" if match else ""
     return Source(f"cell {ident}", op.module[-1] if op.module else "", place)
 
 
 def tensors_of(operands: Sequence[Constant]) -> list[Tensor]:
-    """The tensors among operands, in their order."""
+    """The tensors among operands, in their order.
+
+    Example: of (x, 2, None, y) they are x and y.
+    """
     return [x for x in operands if isinstance(x, Tensor)]

@@ -32,7 +32,10 @@ _ORDERS: Final[Mapping[str, str]] = {
 
 
 class NnScaler:
-    """See `frontends.frontend.Frontend`."""
+    """See `frontends.frontend.Frontend`.
+
+    Example: ``shardproof verify single.pkl parallel.pkl.gz``.
+    """
 
     name = "nnScaler"
     files = "an nnScaler plan (.pkl, .pkl.gz)"
@@ -91,7 +94,11 @@ FRONTEND = NnScaler()
 
 def same_functions(single: Program, programs: Iterable[Program]) -> None:
     """Raise `InvalidInput` where the parallel side alone calls a function that is known by its
-    annotation: what it is cannot be compared with anything."""
+    annotation: what it is cannot be compared with anything.
+
+    Example: a parallel side that calls ``my.kernels.fused``, and a single-device side that does
+    not.
+    """
     known = {shard.name for shard in single.shards}
     for program in programs:
         for shard in program.shards:
@@ -122,6 +129,8 @@ def _side(path: Path, *, single: bool, as_recorded: bool) -> Iterator[Callable[[
 
 def convert_side(path: str, single: int, as_recorded: int) -> bytes:
     """One nnScaler plan as the parallel side of a plan with an empty single-device one, as bytes.
+
+    Example: ``convert_side("plan.pkl", 0, 0)``, for ``shardproof inspect plan.pkl``.
 
     Made to be called by `reading`, in the child.
     """

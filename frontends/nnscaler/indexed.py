@@ -37,7 +37,10 @@ def _rows(chain: Chain, x: int, index: int, dim: int) -> int:
 
 
 def index_select(arguments: Arguments) -> Composed:
-    """Rows of a table by number."""
+    """Rows of a table by number.
+
+    Example: rows [2] of a table [8, 3] along 0 are ``embedding``, of shape [2, 3].
+    """
     unless(arguments, "out", None)
     x, index = operand(arguments, "input"), _index(arguments.get("index"))
     dim = dim_of(whole(arguments, "dim"), len(x.shape))
@@ -59,7 +62,11 @@ def _index(value: Constant) -> Tensor:
 
 
 def gather(arguments: Arguments) -> Composed:
-    """``y[i, j] = x[i, index[i, j]]`` along a dimension, of as many rows as the index has."""
+    """``y[i, j] = x[i, index[i, j]]`` along a dimension, of as many rows as the index has.
+
+    Example: along 1, x [2, 4] by ids [2, 3] is ``onehot`` of the ids [2, 3, 4] and the ``einsum``
+    "acb,ab->ac".
+    """
     unless(arguments, "out", None)
     unless(arguments, "sparse_grad", False)
     x, index = operand(arguments, "input"), _index(arguments.get("index"))
@@ -80,7 +87,10 @@ def gather(arguments: Arguments) -> Composed:
 
 
 def fullslice(arguments: Arguments) -> Lowered | Composed:
-    """``x[slicers]`` by integers, slices, None, and at most one tensor of integers."""
+    """``x[slicers]`` by integers, slices, None, and at most one tensor of integers.
+
+    Example: ``x[:, 1:3]`` of x [2, 4] is ``index`` with starts (0, 1) and sizes (2, 2).
+    """
     slicers = arguments.get("*slicers", ())
     slicers = slicers if isinstance(slicers, tuple) else (slicers,)
     places = [i for i, slicer in enumerate(slicers) if isinstance(slicer, Tensor)]
@@ -103,7 +113,10 @@ def fullslice(arguments: Arguments) -> Lowered | Composed:
 
 
 def topk(arguments: Arguments) -> Lowered:
-    """The k largest (or smallest) entries along a dimension, with their ids."""
+    """The k largest (or smallest) entries along a dimension, with their ids.
+
+    Example: ``topk(x, 2)`` of x [2, 4] is the declared operator along dimension 1.
+    """
     unless(arguments, "out", None)
     unless(arguments, "sorted", True, False)
     unless(arguments, "largest", True, False)
@@ -115,13 +128,20 @@ def topk(arguments: Arguments) -> Lowered:
 
 def maximum(arguments: Arguments) -> Lowered | Composed:
     """The larger of two tensors, the largest entry of one, or that along a dimension with its
-    id."""
+    id.
+
+    Example: ``max(x, y)`` is ``relu(x - y) + y``; ``max(x, 1)`` is ``topk`` of one entry along
+    dimension 1.
+    """
     return _best(arguments, 1)
 
 
 def minimum(arguments: Arguments) -> Lowered | Composed:
     """The smaller of two tensors, the smallest entry of one, or that along a dimension with its
-    id."""
+    id.
+
+    Example: ``min(x)`` is minus ``amax`` of minus x.
+    """
     return _best(arguments, -1)
 
 
@@ -159,7 +179,10 @@ def _best(arguments: Arguments, sign: int) -> Lowered | Composed:
 
 
 def pad(arguments: Arguments) -> Composed:
-    """A number around the last dimensions (negative: cut away)."""
+    """A number around the last dimensions (negative: cut away).
+
+    Example: ``pad(x, (1, 2))`` of x [2, 4] is [2, 7]; ``pad(x, (0, -1))`` is the slice [2, 3].
+    """
     unless(arguments, "mode", "constant")
     x, given = operand(arguments, "input"), wholes(arguments.get("pad"), "pad")
     value = exact_number(real(arguments, "value", 0))

@@ -35,7 +35,7 @@ _INTEGERS: Final = ("bool", "uint8", "int8", "int16", "int32", "int64")
 
 
 def whole(arguments: Arguments, name: str, default: int | None = None) -> int:
-    """An integer argument; raises `Refused` for anything else."""
+    """An integer argument, such as ``dim``; raises `Refused` for anything else."""
     value = arguments.get(name, default)
     if type(value) is not int:
         raise Refused(f"{name} {shown(value)}")
@@ -43,7 +43,7 @@ def whole(arguments: Arguments, name: str, default: int | None = None) -> int:
 
 
 def wholes(value: Constant, name: str) -> tuple[int, ...]:
-    """One integer or several."""
+    """One integer or several: 2 and (2, 3), for example, but not 1.5."""
     items = value if isinstance(value, tuple) else (value,)
     if any(type(item) is not int for item in items):
         raise Refused(f"{name} {shown(value)}")
@@ -51,14 +51,15 @@ def wholes(value: Constant, name: str) -> tuple[int, ...]:
 
 
 def dim_of(dim: int, rank: int) -> int:
-    """A dimension counted from the front; raises `Refused` for one that there is not."""
+    """A dimension counted from the front (-1 of 3, for example, is 2); raises `Refused` for one
+    that there is not."""
     if not -rank <= dim < rank:
         raise Refused(f"dimension {dim} of {rank}")
     return dim % rank
 
 
 def real(arguments: Arguments, name: str, default: float) -> Constant:
-    """A number; None is the default."""
+    """A number; None is the default, such as 1e-5 for ``eps``."""
     value = arguments.get(name)
     value = default if value is None else value
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
@@ -70,7 +71,8 @@ def real(arguments: Arguments, name: str, default: float) -> Constant:
 
 
 def cast(arguments: Arguments) -> Lowered:
-    """A cast, by whatever parameter its type is given; a device changes nothing."""
+    """A cast, by whatever parameter its type is given, such as ``x.to(torch.bfloat16)``; a device
+    changes nothing."""
     x = operand(arguments, "tensor")
     kinds: list[Constant] = []
     for name, value in arguments.items():
@@ -97,7 +99,7 @@ def _holds(wanted: str, given: str) -> bool:
 
 
 def cast_to(kind: str) -> Function:
-    """``tensor.float()`` and the like."""
+    """``tensor.float()`` and the like; ``tensor.half()``, for example, is ``to`` float16."""
 
     def rewrite(arguments: Arguments) -> Lowered:
         name, operands = cast(
@@ -112,12 +114,12 @@ def cast_to(kind: str) -> Function:
 
 
 def add(arguments: Arguments) -> Lowered:
-    """x + alpha y."""
+    """x + alpha y; ``torch.add(x, 2, alpha=3)``, for example, is ``add`` of 2 with alpha 3."""
     return _sum(arguments, 1)
 
 
 def sub(arguments: Arguments) -> Lowered:
-    """x - alpha y."""
+    """x - alpha y; ``1 - x``, for example, is ``affine`` with factor -1 and shift 1."""
     return _sum(arguments, -1)
 
 
@@ -144,7 +146,8 @@ def _sum(arguments: Arguments, sign: int) -> Lowered:
 
 
 def div(arguments: Arguments) -> Lowered:
-    """x / y, where either may be a number; rounding modes are refused."""
+    """x / y, where either may be a number (3 / x, for example, is ``reciprocal``); rounding modes
+    are refused."""
     unless(arguments, "rounding_mode", None)
     unless(arguments, "out", None)
     x, y = arguments.get("input"), arguments.get("other")
@@ -159,7 +162,7 @@ def div(arguments: Arguments) -> Lowered:
 
 
 def neg(arguments: Arguments) -> Lowered:
-    """-x, as x times -1."""
+    """-x, as x times -1; for example -2 of 2."""
     unless(arguments, "out", None)
     return "mul", {"input": operand(arguments, "input"), "other": -1}
 
@@ -168,7 +171,8 @@ def neg(arguments: Arguments) -> Lowered:
 
 
 def matmul(arguments: Arguments) -> Lowered:
-    """As PyTorch's, by the ranks of the operands; batches are not broadcast against each other."""
+    """As PyTorch's, by the ranks of the operands ([2, 4] and [4], for example, are the ``einsum``
+    "mk,k->m"); batches are not broadcast against each other."""
     unless(arguments, "out", None)
     x, y = operand(arguments, "input"), operand(arguments, "other")
     a, b = len(x.shape), len(y.shape)
@@ -184,7 +188,8 @@ def matmul(arguments: Arguments) -> Lowered:
 
 
 def addmm(arguments: Arguments) -> Lowered:
-    """beta input + alpha mat1 mat2, with numbers for beta and alpha; the batched form too."""
+    """beta input + alpha mat1 mat2, with numbers for beta and alpha, for example beta 2 and alpha
+    1; the batched form too."""
     unless(arguments, "out", None)
     names = [name for name in ("input", "mat1", "mat2", "batch1", "batch2") if name in arguments]
     tensors = {name: operand(arguments, name) for name in names}
@@ -193,14 +198,16 @@ def addmm(arguments: Arguments) -> Lowered:
 
 
 def outer(arguments: Arguments) -> Lowered:
-    """The product of every entry of one vector with every entry of another."""
+    """The product of every entry of one vector with every entry of another, for example [4, 3] of
+    [4] and [3]."""
     unless(arguments, "out", None)
     x, y = operand(arguments, "input"), operand(arguments, "vec2")
     return "einsum", {"input": x, "vec2": y, "equation": "a,b->ab"}
 
 
 def einsum(arguments: Arguments) -> Lowered:
-    """The equation as PyTorch reads it: without a result, the letters that occur once, sorted."""
+    """The equation as PyTorch reads it: without a result, the letters that occur once, sorted;
+    "ij,jk", for example, is "ij,jk->ik"."""
     equation, operands = arguments.get("equation"), arguments.get("*operands", ())
     if not isinstance(equation, str) or not isinstance(operands, tuple):
         raise Refused(f"equation {shown(equation)}")
@@ -219,7 +226,8 @@ def _tensors(values: Sequence[Constant], name: str) -> Operands:
 
 
 def layer_norm(arguments: Arguments) -> Lowered | Composed:
-    """Over the last dimensions; over several, or without a weight, as several operators."""
+    """Over the last dimensions; over several, such as (2, 4), or without a weight, as several
+    operators."""
     x, weight = operand(arguments, "input"), arguments.get("weight")
     given = arguments.get("normalized_shape")
     over = wholes(given, "normalized_shape") if given is not None else x.shape[-1:]
@@ -248,7 +256,8 @@ def layer_norm(arguments: Arguments) -> Lowered | Composed:
 
 
 def norm(arguments: Arguments) -> Lowered:
-    """The root of the sum of squares; of one dimension that is any norm of order 2."""
+    """The root of the sum of squares, for example 5 of [3, 4]; of one dimension that is any norm of
+    order 2."""
     unless(arguments, "p", "fro", 2, 2.0)
     unless(arguments, "dtype", None)
     unless(arguments, "out", None)
@@ -264,7 +273,8 @@ def norm(arguments: Arguments) -> Lowered:
 
 
 def squeeze(arguments: Arguments) -> Lowered:
-    """The tensor without its dimensions of size 1, all of them or the named ones."""
+    """The tensor without its dimensions of size 1, all of them or the named ones; for example [2,
+    4] of [2, 1, 4]."""
     x = operand(arguments, "input")
     rank, dim = len(x.shape), arguments.get("dim")
     dims = range(rank) if dim is None else [dim_of(d, rank) for d in wholes(dim, "dim")]
@@ -273,14 +283,14 @@ def squeeze(arguments: Arguments) -> Lowered:
 
 
 def unsqueeze(arguments: Arguments) -> Lowered:
-    """The tensor with one more dimension of size 1."""
+    """The tensor with one more dimension of size 1; for example [2, 4, 1] of [2, 4]."""
     x = operand(arguments, "input")
     dim = dim_of(whole(arguments, "dim"), len(x.shape) + 1)
     return "view", {"input": x, "size": (*x.shape[:dim], 1, *x.shape[dim:])}
 
 
 def flatten(arguments: Arguments) -> Lowered:
-    """Dimensions from ``start_dim`` to ``end_dim`` as one."""
+    """Dimensions from ``start_dim`` to ``end_dim`` as one, for example [2, 12] of [2, 3, 4]."""
     x = operand(arguments, "input")
     rank = len(x.shape)
     first = dim_of(whole(arguments, "start_dim", 0), rank)
@@ -292,27 +302,29 @@ def flatten(arguments: Arguments) -> Lowered:
 
 
 def permute(arguments: Arguments) -> Lowered:
-    """The tensor with its dimensions in another order."""
+    """The tensor with its dimensions in another order, such as (2, 0, 1)."""
     x = operand(arguments, "input")
     dims = wholes(arguments.get("*dims"), "dims")
     return "permute", {"input": x, "dims": tuple(dim_of(d, len(x.shape)) for d in dims)}
 
 
 def expand(arguments: Arguments) -> Lowered:
-    """The tensor repeated to a size; new leading dimensions are a broadcast."""
+    """The tensor repeated to a size; new leading dimensions are a broadcast, for example of [4] to
+    [2, 4]."""
     x, size = operand(arguments, "input"), wholes(arguments.get("*size"), "size")
     return ("expand" if len(size) == len(x.shape) else "broadcast_to"), {"input": x, "size": size}
 
 
 def expand_as(arguments: Arguments) -> Lowered:
-    """The tensor repeated to the shape of another one."""
+    """The tensor repeated to the shape of another one, for example [1, 4] to [2, 4]."""
     return expand(
         {"input": operand(arguments, "input"), "*size": operand(arguments, "other").shape}
     )
 
 
 def repeat(arguments: Arguments) -> Lowered:
-    """The whole tensor, so many times along each dimension, more of which may lead."""
+    """The whole tensor, so many times along each dimension, more of which may lead; for example [2,
+    12] of [4] by (2, 3)."""
     x, times = operand(arguments, "input"), wholes(arguments.get("*repeats"), "repeats")
     rank, lead = len(x.shape), len(times) - len(x.shape)
     if lead < 0 or len(times) > 12 or any(n < 1 for n in times):
@@ -326,12 +338,12 @@ def repeat(arguments: Arguments) -> Lowered:
 
 
 def cat(arguments: Arguments) -> Lowered:
-    """Tensors one after the other along a dimension."""
+    """Tensors one after the other along a dimension, for example [2, 8] of two [2, 4] along 1."""
     return "concat", {**_listed(arguments), "dim": whole(arguments, "dim", 0)}
 
 
 def stack(arguments: Arguments) -> Lowered:
-    """Tensors of one shape along a new dimension."""
+    """Tensors of one shape along a new dimension, for example [2, 2, 4] of two [2, 4]."""
     return "stack", {**_listed(arguments), "dim": whole(arguments, "dim", 0)}
 
 
@@ -342,7 +354,8 @@ def _listed(arguments: Arguments) -> Operands:
 
 
 def chunk(arguments: Arguments) -> Lowered:
-    """At most ``chunks`` parts of a dimension, all but the last of equal size."""
+    """At most ``chunks`` parts of a dimension, all but the last of equal size; for example 3, 3 and
+    1 of 7."""
     x = operand(arguments, "input")
     dim = dim_of(whole(arguments, "dim", 0), len(x.shape))
     count = whole(arguments, "chunks")
@@ -353,7 +366,7 @@ def chunk(arguments: Arguments) -> Lowered:
 
 
 def split(arguments: Arguments) -> Lowered:
-    """Parts of a dimension, of one size or of the listed sizes."""
+    """Parts of a dimension, of one size or of the listed sizes, for example (2, 5) of 7."""
     x, given = operand(arguments, "tensor"), arguments.get("split_size_or_sections")
     dim = dim_of(whole(arguments, "dim", 0), len(x.shape))
     if isinstance(given, tuple):
@@ -376,14 +389,14 @@ def _cut(x: Tensor, dim: int, sizes: tuple[int, ...]) -> Lowered:
 
 
 def select(arguments: Arguments) -> Lowered:
-    """One position of a dimension, which is gone then."""
+    """One position of a dimension, which is gone then; for example the last column of [2, 4]."""
     x = operand(arguments, "input")
     dim = dim_of(whole(arguments, "dim"), len(x.shape))
     return box(x, [slice(None)] * dim + [whole(arguments, "index")])
 
 
 def narrow(arguments: Arguments) -> Lowered:
-    """``length`` positions of a dimension, from ``start`` on."""
+    """``length`` positions of a dimension, from ``start`` on, for example columns 1 and 2."""
     x = operand(arguments, "input")
     dim = dim_of(whole(arguments, "dim"), len(x.shape))
     start, length = whole(arguments, "start"), whole(arguments, "length")
@@ -392,7 +405,7 @@ def narrow(arguments: Arguments) -> Lowered:
 
 
 def box(x: Tensor, slicers: Sequence[Constant]) -> Lowered:
-    """``x[slicers]`` by integers, slices without a step, and None."""
+    """``x[slicers]`` by integers, slices without a step, and None, such as ``x[0, 1:3]``."""
     starts: list[int] = []
     sizes: list[int] = []
     kept: list[int] = []
@@ -429,7 +442,8 @@ def box(x: Tensor, slicers: Sequence[Constant]) -> Lowered:
 
 
 def constant_of(value: float | None) -> Function:
-    """``zeros``, ``ones`` and ``full``; a scalar has one position, as nnScaler makes it."""
+    """``zeros``, ``ones`` and ``full``; a scalar, such as ``zeros(())``, has one position, as
+    nnScaler makes it."""
 
     def rewrite(arguments: Arguments) -> Lowered:
         unless(arguments, "requires_grad", False)
@@ -444,7 +458,7 @@ def constant_of(value: float | None) -> Function:
 
 
 def constant_like(value: float | None) -> Function:
-    """``zeros_like`` and the like."""
+    """``zeros_like`` and the like; ``ones_like``, for example, with the value 1."""
 
     def rewrite(arguments: Arguments) -> Lowered:
         unless(arguments, "requires_grad", False)

@@ -29,7 +29,10 @@ Drawings = dict[str, dict[int, set[Box]]]
 
 
 def of(name: str) -> str:
-    """What the mask is called that is drawn for the result ``name``."""
+    """What the mask is called that is drawn for the result ``name``.
+
+    Example: "mask of dropout".
+    """
     return f"mask of {name}"
 
 
@@ -40,7 +43,10 @@ def with_masks(
     programs: Sequence[Program], drawn: Sequence[Mapping[int, Sequence[str]]]
 ) -> list[Program]:
     """The programs with the masks loaded that their bodies read as their last inputs; ``drawn``:
-    for each program, by body the names of those masks."""
+    for each program, by body the names of those masks.
+
+    Example: a stage whose segment drops loads the mask of each microbatch before its call.
+    """
     if not any(any(bodies.values()) for bodies in drawn):
         return list(programs)
     names = sorted({n for bodies in drawn for each in bodies.values() for n in each})
@@ -102,7 +108,11 @@ def _load(outputs: tuple[int, ...]) -> Op:
 
 def aligned(single: Program, programs: Sequence[Program]) -> tuple[Program, tuple[Program, ...]]:
     """Both sides with masks at the same positions of their loads; raises `InvalidInput` for a mask
-    that the single-device side does not draw."""
+    that the single-device side does not draw.
+
+    Example: with "mask of dropout" on both sides: the batch is what every rank loads first, that
+    mask second.
+    """
     known = {value.name: value for value in _masks(single)}
     values = {value.name: value for program in programs for value in _masks(program)}
     unknown = sorted(set(values) - set(known))
@@ -192,7 +202,11 @@ def _loads(program: Program, number: int) -> bool:
 
 def assumed(drawings: Drawings, slices: int) -> tuple[Assumption, ...]:
     """What a parallel plan is taken to draw; ``slices``: of the batch, one for each microbatch of
-    each replica."""
+    each replica.
+
+    Example: "dropout keeps the same elements on both sides: the masks of dropout are equal by the
+    name of the result, and whatever was drawn".
+    """
     if not drawings:
         return ()
     names = sorted(drawings)

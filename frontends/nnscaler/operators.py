@@ -40,6 +40,8 @@ class Declared(NamedTuple):
     that was taken for it by its name alone ("" if none was); ``drawn``: what it draws, its last
     operands; ``steps``: the operators that it is, where it is several and ``name`` the function's;
     ``assumed``: sentences about it; ``held``, ``results``: see `calls.Composed`.
+
+    Example: ``torch.sub(x, y, alpha=2)`` is ``Declared("add", [x, y], {"alpha": -2})``.
     """
 
     name: str
@@ -54,7 +56,10 @@ class Declared(NamedTuple):
 
 
 def exact(value: Constant) -> Attr:
-    """A constant as an exact attribute: 1e-05 is 1/100000."""
+    """A constant as an exact attribute: 1e-05 is 1/100000.
+
+    Example: infinity is refused.
+    """
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
@@ -69,7 +74,10 @@ def exact(value: Constant) -> Attr:
 
 
 def declared(op: ForwardOp) -> Declared:
-    """The operator as we declare it; one that is not understood is called so by its name."""
+    """The operator as we declare it; one that is not understood is called so by its name.
+
+    Example: ``silu(x, True)``, which writes its operand, is called "silu with inplace True".
+    """
     signature = op.signature or op.name
     last = signature.rsplit(".", 1)[-1]
     function, word = FUNCTIONS.get(signature), ""
@@ -202,13 +210,20 @@ def _plain(value: Constant) -> bool:
 
 
 def differentiable(operands: Sequence[Constant]) -> list[int]:
-    """Positions, among the tensors, of those that have a gradient."""
+    """Positions, among the tensors, of those that have a gradient.
+
+    Example: of ``linear(x, w)`` where ``x`` is the batch, [1].
+    """
     tensors = [x for x in operands if isinstance(x, Tensor)]
     return [i for i, x in enumerate(tensors) if x.grad() is not None]
 
 
 def known_by_name(signature: str, operator: Declared) -> Assumption:
-    """What a verdict assumes of a function that is known by its name."""
+    """What a verdict assumes of a function that is known by its name.
+
+    Example: "my.model.create_mask computes the declared operator create_mask: it is known by its
+    name alone".
+    """
     name, kind = operator.name, "declared operator"
     if operator.steps:
         kind = "function of nnScaler's examples"

@@ -21,7 +21,10 @@ Shape = tuple[int, ...]
 
 class Site(NamedTuple):
     """A primitive where it runs: the device of the first replica, and the tensors that it reads
-    there (a fused one's are its adapter's)."""
+    there (a fused one's are its adapter's).
+
+    Example: ``MovePrim`` from 0 to 1 where it runs on device 1, which reads nothing.
+    """
 
     prim: Prim
     device: int
@@ -49,6 +52,8 @@ class Site(NamedTuple):
 class Step(NamedTuple):
     """One operator that a primitive is made of.
 
+    Example: ``Step("send", {"peer": 1}, result=False)``.
+
     ``operands``: numbers of what it reads, the primitive's own inputs first, then the results of
     the steps before.  ``shape``: of its result where the runtime says it (a receiver allocates what
     it is told); None: as the plan records it.  ``result``: whether it has one.
@@ -67,19 +72,29 @@ UNDEFINED: Final = -1
 
 class Steps(NamedTuple):
     """What a primitive does on one rank; ``result``: the number (as in `Step`) of what it gives
-    there, or `UNDEFINED`."""
+    there, or `UNDEFINED`.
+
+    Example: ``MovePrim`` on its source is one ``send``, and ``result`` 0: the source keeps its
+    tensor.
+    """
 
     steps: tuple[Step, ...]
     result: int
 
 
 def group_of(ranks: Sequence[int]) -> Group:
-    """Ranks as a group, in the order of their numbers."""
+    """Ranks as a group, in the order of their numbers.
+
+    Example: (3, 1) is the group of ranks 1 and 3, in this order.
+    """
     return Group(ranks=tuple(sorted(set(ranks))))
 
 
 def one(name: str, attrs: dict[str, Attr], shape: Shape | None = None) -> Steps:
-    """One operator on the primitive's input."""
+    """One operator on the primitive's input.
+
+    Example: ``one("identity", {})`` has the one step ``identity`` of operand 0, and ``result`` 1.
+    """
     return Steps((Step(name, attrs, (0,), shape),), 1)
 
 
@@ -243,7 +258,10 @@ def resized(shape: Shape, dim: int, size: int) -> Shape:
 
 def chunks(size: int, count: int) -> list[tuple[int, int]]:
     """(start, size) of ``torch.chunk``'s parts: of equal size rounded up, and as many as that
-    gives."""
+    gives.
+
+    Example: 7 in 3 are (0, 3), (3, 3), (6, 1).
+    """
     step = max(1, -(-size // count))
     return [(low, min(step, size - low)) for low in range(0, size, step)]
 
@@ -373,7 +391,10 @@ FUSED: Final[Mapping[str, tuple[_Row, _Row]]] = {
 
 def alone(adapter: Adapter) -> bool:
     """Whether an adapter is one primitive that all ranks of its group do alike: its data flow is
-    the adapter's then."""
+    the adapter's then.
+
+    Example: an adapter of one ``AllReducePrim`` is; one of two ``MovePrim`` is not.
+    """
     if not len(adapter.prims) == len(adapter.inputs) == len(adapter.outputs) == 1:
         return False
     row = PLAIN.get(adapter.prims[0].kind)
@@ -381,7 +402,11 @@ def alone(adapter: Adapter) -> bool:
 
 
 def plain_steps(prim: Prim, device: int, inputs: tuple[Tensor, ...]) -> Steps:
-    """What a primitive that is not fused does on ``device``; raises `UnreadablePlan` by name."""
+    """What a primitive that is not fused does on ``device``; raises `UnreadablePlan` by name.
+
+    Example: ``AllGatherPrim`` of [4, 8] over two ranks along 0 is ``all_gather``, of shape (8, 8);
+    with an attribute ``x`` it is refused.
+    """
     row = PLAIN.get(prim.kind)
     if row is None:
         raise UnreadablePlan(f"expected a primitive of nnScaler's runtime, found {prim.kind}")
@@ -389,7 +414,10 @@ def plain_steps(prim: Prim, device: int, inputs: tuple[Tensor, ...]) -> Steps:
 
 
 def fused_steps(adapter: Adapter, device: int) -> Steps | None:
-    """What a fused adapter does in its direction; None if the adapter is not one."""
+    """What a fused adapter does in its direction; None if the adapter is not one.
+
+    Example: ``IdentityAllreducePrim`` is ``identity`` forward and ``all_reduce`` backward.
+    """
     fused = [prim for prim in adapter.prims if prim.kind in FUSED]
     if not fused:
         return None

@@ -25,6 +25,9 @@ from shardproof.frontends.untrusted.inert import Record, printable
 def read_records(path: str, limit: int = MAX_PLAN_BYTES) -> Record:
     """The root record of the plan in ``path``, a pickle, plain or gzip, of up to ``limit`` bytes.
 
+    Example: of ``plan.pkl`` the record of the ``ModuleCodeGen``; a file that names ``os.system`` is
+    refused.
+
     Runs nothing of the file, but memory and time are the caller's: for a file that is not
     trusted, use `read_bounded` with a function that calls this.
     Raises `UnreadablePlan` naming the file and the byte.
@@ -49,6 +52,9 @@ def reading(
     """While it is open, a bounded child calls our ``module:function`` with ``(path, *args)``; what
     is handed in waits for the bytes.
 
+    Example: the two plans of ``shardproof verify single.pkl parallel.pkl`` are read by two children
+    at once.
+
     That raises `UnreadablePlan` or `InvalidInput`, both naming the file; `BoundedCallError` if the
     fault is ours.
     """
@@ -67,13 +73,19 @@ def reading(
 
 
 def read_bounded(path: str, function: str, args: Sequence[str | int] = (), **bounds: Any) -> bytes:
-    """What our ``module:function`` makes of ``(path, *args)`` in a bounded child, as `reading`."""
+    """What our ``module:function`` makes of ``(path, *args)`` in a bounded child, as `reading`.
+
+    Example: ``read_bounded("plan.pkl", "shardproof.frontends.nnscaler.read:outline")``.
+    """
     with reading(path, function, args, **bounds) as result:
         return result()
 
 
 def outline(path: str) -> bytes:
     """A plan in numbers, as JSON: devices, ranks, microbatches, distinct cells by kind.
+
+    Example: an MLP of dp 2, pp 2, tp 2: ``{"devices": 4, "ranks": 8, "microbatches": 2, "cells":
+    {"Adapter": 28, ...}}``.
 
     Looks at every cell, so that a plan with an outline is one whose records are all readable.
     Made to be called by `read_bounded`; raises `UnreadablePlan`.

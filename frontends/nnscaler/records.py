@@ -34,7 +34,8 @@ Box = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class FullTensor:
-    """The single-device tensor that a sub-tensor is a part of."""
+    """The single-device tensor that a sub-tensor is a part of, such as ``layers.0.weight`` [1024,
+    1024]."""
 
     id: int
     name: str
@@ -48,8 +49,8 @@ class FullTensor:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a record says of a tensor but for its id and its gradient: one object for all tensors of
-    a plan of which the same is said.
+    """What a record says of a tensor but for its id and its gradient, such as rows 0 and 1 of
+    ``data`` [4, 1024]: one object for all tensors of a plan of which the same is said.
 
     ``box``: per dimension of ``full`` the (start, end) it covers; ``addend``: (i, n) for the i-th
     of n addends of a partial sum, (0, 1) for a full value.  ``is_attr``: a parameter, a buffer or
@@ -68,7 +69,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One tensor of one device, as its record claims it to be: a `Part` under an id."""
+    """One tensor of one device, as its record claims it to be: a `Part` under an id, such as 42."""
 
     id: int
     part: Part
@@ -126,7 +127,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class ObjectRef:
-    """A value that is no tensor and known only at run time (the data loader)."""
+    """A value that is no tensor and known only at run time, such as the data loader."""
 
     id: int
     name: str
@@ -139,13 +140,13 @@ Constant = (
 
 
 def kind_of(value: object) -> str:
-    """What nnScaler calls a value's class."""
+    """What nnScaler calls a value's class, such as "IRSegment"."""
     kind = getattr(type(value), "kind", None)
     return kind if type(kind) is str else type(value).__name__
 
 
 def expect(value: object, *kinds: str) -> Any:
-    """``value``, a record of one of ``kinds``.
+    """``value``, a record of one of ``kinds``, such as "IRSubTensor".
 
     Typed Any: a record's fields are those of the allow-list, and reading one that the file did
     not give is an AttributeError that `missing` explains.
@@ -156,12 +157,13 @@ def expect(value: object, *kinds: str) -> Any:
 
 
 def missing(record: Record, error: AttributeError) -> UnreadablePlan:
-    """The error for a field that the file does not give."""
+    """The error for a field that the file does not give, such as "expected a field _id of
+    IRObject"."""
     return UnreadablePlan(f"expected a field {error.name or error.args[0]} of {record.kind}")
 
 
 def seen(record: Record) -> Any:
-    """The view made of a record before, or None."""
+    """The view made of a record before, such as the `Tensor` of an IRSubTensor, or None."""
     try:
         return record.view
     except AttributeError:
@@ -169,7 +171,8 @@ def seen(record: Record) -> Any:
 
 
 def whole(value: object, what: str, least: int = 0, most: int = MAX_ID) -> int:
-    """An integer (never a bool) within bounds."""
+    """The value, which has to be an integer (never a bool) within bounds; True as a rank, for
+    example, is refused."""
     if type(value) is int and least <= value <= most:
         return value
     # Not printed as it is: an integer of the file may have a million digits.
@@ -178,14 +181,15 @@ def whole(value: object, what: str, least: int = 0, most: int = MAX_ID) -> int:
 
 
 def flag(value: object, what: str) -> bool:
-    """A bool."""
+    """The value, which has to be a bool; 1 as ``enable_dp``, for example, is refused."""
     if type(value) is bool:
         return value
     raise UnreadablePlan(f"expected {what} to be true or false, found {printable(kind_of(value))}")
 
 
 def text(value: object, what: str) -> str:
-    """A string of bounded length."""
+    """The value, which has to be a string of bounded length; 5 as a tensor's name, for example, is
+    refused."""
     if type(value) is str and len(value) <= MAX_TEXT:
         return value
     actual = "a longer one" if type(value) is str else printable(kind_of(value))
@@ -195,14 +199,14 @@ def text(value: object, what: str) -> str:
 
 
 def listed(value: object, what: str) -> Sequence[Any]:
-    """A list or a tuple."""
+    """The value, which has to be a list or a tuple; 5, for example, is refused."""
     if type(value) is list or type(value) is tuple:
         return value
     raise UnreadablePlan(f"expected a list of {what}, found {printable(kind_of(value))}")
 
 
 def wholes(value: object, what: str, most: int = MAX_ID) -> tuple[int, ...]:
-    """A list of integers."""
+    """A list of integers as a tuple, for example (0, 4) for the ranks [0, 4]."""
     return tuple(whole(item, what, 0, most) for item in listed(value, what))
 
 
@@ -235,7 +239,7 @@ Parts = dict[tuple[object, ...], Part]
 
 
 def full_tensor(value: object) -> FullTensor:
-    """The view of an IRFullTensor."""
+    """The view of an IRFullTensor, such as ``layers.0.weight``."""
     return _with_parts(value)[0]
 
 
@@ -265,8 +269,8 @@ def _with_parts(value: object) -> tuple[FullTensor, Parts]:
 
 
 def content(value: object) -> bytes | None:
-    """Plain data as bytes that are equal for equal data of equal types (True is not 1); None for
-    what is no plain data."""
+    """Plain data, such as (True, 2), as bytes that are equal for equal data of equal types (True is
+    not 1); None for what is no plain data."""
     try:
         return marshal.dumps(value, 2)  # type: ignore[arg-type]
     except ValueError:
@@ -305,7 +309,7 @@ def _known_ranges(data: bytes) -> Box:
 
 
 def pair(value: object, what: str) -> tuple[int, int]:
-    """Two integers."""
+    """Two integers as a tuple, such as the (start, end) of an index map; three are refused."""
     numbers = wholes(value, what, MAX_EXTENT)
     if len(numbers) != 2:
         raise UnreadablePlan(f"expected two numbers for {what}, found {len(numbers)}")
@@ -364,7 +368,7 @@ _fields = attrgetter(
 
 
 def tensor(value: object) -> Tensor:
-    """The view of an IRSubTensor."""
+    """The view of an IRSubTensor, such as rows 0 and 1 of ``data``."""
     known = getattr(value, "view", None)
     if type(known) is Tensor:
         return known
@@ -417,12 +421,12 @@ def _part(fields: tuple[Any, ...]) -> Part:
 
 
 def tensors(value: object) -> tuple[Tensor, ...]:
-    """A list of IRSubTensors."""
+    """A list of IRSubTensors, such as an adapter's inputs."""
     return tuple([tensor(item) for item in listed(value, "tensors")])
 
 
 def object_ref(value: object) -> ObjectRef:
-    """The view of an IRObject."""
+    """The view of an IRObject, such as the data loader."""
     record = expect(value, "IRObject")
     try:
         return ObjectRef(whole(record._id, "an object's id"), text(record.name, "a name"))
@@ -431,7 +435,8 @@ def object_ref(value: object) -> ObjectRef:
 
 
 def constant(value: object) -> Constant:
-    """An operand or attribute: a tensor, a run-time object or immutable data of bounded size.
+    """An operand or attribute: a tensor, a run-time object or immutable data of bounded size, for
+    example (1, (2, "a")).
 
     Lists become tuples; the numbers, texts and containers are those of `Constant`.
     """

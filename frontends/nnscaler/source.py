@@ -29,6 +29,8 @@ class _Stream(Protocol):
 class Source:
     """What the unpickler reads from: counts, bounds, and remembers the block it read last.
 
+    Example: after ``read(2)`` the position is 2; with a limit of 1 that read is refused.
+
     It has no ``peek`` on purpose: without one the unpickler reads exactly what it uses, whole
     frames at a time, so that positions are true.
     """
@@ -62,6 +64,8 @@ class Source:
 @contextmanager
 def open_source(path: str, limit: int = MAX_PLAN_BYTES) -> Iterator[Source]:
     """The content of ``path``, decompressed if it is gzip.
+
+    Example: ``plan.pkl`` and ``plan.pkl.gz`` give the same bytes; a directory is refused.
 
     Raises `UnreadablePlan` if the file cannot be opened, is not a regular file or is too large;
     damaged gzip data raises from the reads.

@@ -60,7 +60,10 @@ class Writer(Protocol):
 def pushed(
     writer: Writer, operator: Declared, inputs: Sequence[int], op: cells.ForwardOp, source: Source
 ) -> list[int]:
-    """The results of a function's steps; those that are its results are the plan's."""
+    """The results of a function's steps; those that are its results are the plan's.
+
+    Example: ``torch.gt(x, y)`` is a value "sub in gt", then ``step``, whose result is the plan's.
+    """
     numbered = list(inputs)
     results = [x for x in op.outputs if isinstance(x, Tensor)]
     places = operator.results or (len(inputs) + len(operator.steps) - 1,)
@@ -85,7 +88,11 @@ def pulled(
     writer: Writer, op: cells.BackwardOp, operator: Declared, of: Forward, gradients: Sequence[int]
 ) -> None:
     """The derivatives of a function's steps, last to first, from the ``gradients`` of its results
-    (-1: none arrives)."""
+    (-1: none arrives).
+
+    Example: of ``l1_loss``: the derivative of ``mean``, then of ``abs``, then of ``sub``, for the
+    operands that have a gradient.
+    """
     source, name = source_of(op.forward, op.id), f"gradient in {operator.name}"
     values, shared = of.within[op.forward.id], _shared_values(writer, operator)
     count = len(operator.tensors) + len(operator.drawn) + len(shared)

@@ -21,7 +21,10 @@ _NAMING = frozenset({"GLOBAL", "STACK_GLOBAL", "INST"})
 
 
 class PlanUnpickler(pickle.Unpickler):
-    """Resolves names through the allow-list; persistent ids and extensions are left refused."""
+    """Resolves names through the allow-list; persistent ids and extensions are left refused.
+
+    Example: ``os.system`` in a file is refused by name, at its byte.
+    """
 
     def __init__(self, source: Source) -> None:
         super().__init__(source)
@@ -63,7 +66,10 @@ class PlanUnpickler(pickle.Unpickler):
 
 
 def load(source: Source) -> Record:
-    """The root record of a plan; raises `UnreadablePlan` for everything that is not one."""
+    """The root record of a plan; raises `UnreadablePlan` for everything that is not one.
+
+    Example: a pickle of a list is refused, as is a plan with a byte behind its end.
+    """
     with no_collector():
         try:
             root = PlanUnpickler(source).load()

@@ -32,7 +32,10 @@ class _Whole:
 
 
 class Folder(_Whole):
-    """See `frontends.frontend.Frontend`."""
+    """A plan folder, as `shardproof.save` writes it (see `frontends.frontend.Frontend`).
+
+    Example: ``shardproof verify plan``, after ``shardproof plan llama3-8b --tp 2 -o plan``.
+    """
 
     name = "stored"
     files = "a plan folder"
@@ -48,7 +51,10 @@ class Folder(_Whole):
 
 
 class Text(_Whole):
-    """See `frontends.frontend.Frontend`."""
+    """A plan as text (see `frontends.frontend.Frontend`).
+
+    Example: ``shardproof verify small.plan.txt``, whose first line is ``plan "small"``.
+    """
 
     name = "text"
     files = "a plan as text (.plan.txt)"
@@ -67,7 +73,10 @@ class Text(_Whole):
 
 
 def read_text(path: str) -> bytes:
-    """The plan that a text writes down, as bytes.  Made to be called in a bounded child."""
+    """The plan that a text writes down, as bytes.  Made to be called in a bounded child.
+
+    Example: a text that begins with ``plan "small"`` and breaks off is refused with its line.
+    """
     where = printable(path, 400)
     try:
         text = files.contents(Path(path), 4 * MOST_CHARACTERS).decode()

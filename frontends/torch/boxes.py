@@ -14,7 +14,10 @@ from shardproof.frontends.torch.trace import Box
 
 
 def local(x: torch.Tensor) -> torch.Tensor:
-    """The plain tensor on this rank."""
+    """The plain tensor on this rank.
+
+    Example: of a DTensor [16, 8] with ``Shard(0)`` on two ranks it is the plain tensor [8, 8].
+    """
     tensor = x._local_tensor if isinstance(x, DTensor) else x
     wait = getattr(tensor, "trigger_wait", None)  # what a collective still computes
     return tensor if wait is None else wait()
@@ -22,7 +25,11 @@ def local(x: torch.Tensor) -> torch.Tensor:
 
 def described(name: str, x: DTensor) -> Box:
     """The box of a DTensor's local tensor, by its mesh and placements; partial sums by the ranks
-    along their mesh dimension."""
+    along their mesh dimension.
+
+    Example: ``up.weight`` [16, 8] with ``[Shard(0)]`` is on rank 1 of two the box at (8, 0) of
+    shape (8, 8), with the text "S(0)"; ``[Partial()]`` has ``partial`` (("sum", (0, 1)),).
+    """
     spec = x._spec
     mesh = spec.mesh
     with _disable_current_modes():  # No part of the step; it counts positions in tensors.
@@ -52,6 +59,9 @@ def described(name: str, x: DTensor) -> Box:
 
 
 def whole(name: str, shape: Sequence[int], source: str) -> Box:
-    """All of a tensor."""
+    """All of a tensor.
+
+    Example: ``down.bias`` of shape (8,) is the box at (0,) of shape (8,).
+    """
     full = tuple(int(n) for n in shape)
     return Box(name, full, (0,) * len(full), full, source)

@@ -43,7 +43,10 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one rank's capture: seconds, and bytes beyond what the process has when it is forked."""
+    """Of one rank's capture: seconds, and bytes beyond what the process has when it is forked.
+
+    Example: ``Limits(60.0)``: a step that takes more than a minute is refused.
+    """
 
     seconds: float = 600.0
     memory_bytes: int = 8192 * MIB
@@ -59,7 +62,11 @@ def capture(
     workers: int | None = None,
 ) -> list[trace.Trace]:
     """The traces of ``ranks``, in order; raises `InvalidInput` with the user's line where the step
-    fails, is no step, or takes more than ``limits``."""
+    fails, is no step, or takes more than ``limits``.
+
+    Example: ``parallel`` of docs/pytorch.md with a world size of 2 and the ranks [0, 1]: two
+    traces, from ``aten.arange.default`` of its mesh to ``job.end``.
+    """
     limits = limits or Limits()
     _import_once()
     most = workers or os.cpu_count() or 1
@@ -88,7 +95,10 @@ def capture(
 
 
 def is_dtype(name: str) -> bool:
-    """Whether torch has an element type of this name."""
+    """Whether torch has an element type of this name.
+
+    Example: "bfloat16" is one, "nn" is not.
+    """
     return isinstance(getattr(torch, name, None), torch.dtype)
 
 
@@ -166,7 +176,11 @@ def record(
     full: Mapping[str, TensorSpec],
 ) -> trace.Trace:
     """Run the step as one rank, on fake tensors, in this process (which is not fit for anything
-    else afterwards: torch's process groups are replaced)."""
+    else afterwards: torch's process groups are replaced).
+
+    Example: an MLP's step on one device has ``job.parameter`` for each parameter, ``job.start``,
+    ..., ``job.loss``, ``job.gradient`` for each parameter, ``job.end``.
+    """
     torch.set_num_threads(1)
     _join(rank, world_size)
     fake = FakeTensorMode(allow_non_fake_inputs=True)
@@ -187,7 +201,11 @@ def record(
 
 
 def watch_handles(recorder: Recorder) -> None:
-    """Make waits for asynchronous operations visible, in this process, for good."""
+    """Make waits for asynchronous operations visible, in this process, for good.
+
+    Example: ``work = dist.all_reduce(x, async_op=True); work.wait()`` is recorded as
+    ``c10d.allreduce_.default`` and ``job.wait``.
+    """
 
     def issuing(method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -214,7 +232,11 @@ def watch_handles(recorder: Recorder) -> None:
 
 def watch_functions(recorder: Recorder) -> None:
     """Make visible which custom functions run backward, in this process, for good: one that gives
-    its gradient on as it came dispatches nothing."""
+    its gradient on as it came dispatches nothing.
+
+    Example: ``Reduce`` of docs/pytorch.md, whose backward returns its argument, is among the
+    ``functions`` of the trace as "train.py:30 (backward)".
+    """
     node = torch.autograd.function.BackwardCFunction
     original: Any = node.apply
 
@@ -226,7 +248,11 @@ def watch_functions(recorder: Recorder) -> None:
 
 
 def watch_ranks(recorder: Recorder) -> None:
-    """Make what ranks are compared with visible, in this process, for good."""
+    """Make what ranks are compared with visible, in this process, for good.
+
+    Example: ``if dist.get_rank() == 0`` in a step of two ranks puts (0,) among the trace's
+    ``splits``.
+    """
     known: dict[tuple[int, ...], Watched] = {}
     number = dist.get_rank
 

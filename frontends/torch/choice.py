@@ -30,6 +30,9 @@ def captured(
 ) -> list[Trace]:
     """The traces of the ranks that are chosen: "auto", "all", or these.
 
+    Example: "auto" captures all of 16 ranks; of 64 those that ``missing`` names, until it names
+    none; [0, 64] of a world of 64 is refused.
+
     ``missing``: which ranks have to be captured beside some that were, by what their steps are;
     only "auto" asks.  Raises `InvalidInput` for ranks that there are not.
     """
@@ -61,23 +64,37 @@ def _growing(
 
 
 def standing(traces: Sequence[Trace], world: int) -> Iterator[int]:
-    """Ranks that stand for all along the axes of the mesh; all, if there is none."""
+    """Ranks that stand for all along the axes of the mesh; all, if there is none.
+
+    Example: of 64 ranks with groups (0, 1) and (0, 8, 16, ..., 56): 0, 8, 32 and 56 along the axis
+    of stride 8, corners of the mesh such as 63, and 37 inside of it.
+    """
     mesh = mesh_in(traces, world)
     yield from range(world) if mesh is None else samples(mesh)
 
 
 def mesh_in(traces: Sequence[Trace], world: int) -> Mesh | None:
-    """The mesh along whose axes the process groups of collectives lie."""
+    """The mesh along whose axes the process groups of collectives lie.
+
+    Example: two ranks whose all-reduces are over (0, 1): the axis ``every1`` of extent 2.
+    """
     return mesh_of({group for trace in traces for group in groups(trace)}, world, names(traces))
 
 
 def names(traces: Sequence[Trace]) -> Mapping[tuple[int, ...], str]:
-    """What process groups are called."""
+    """What process groups are called.
+
+    Example: where rank 5 communicates along ``tp`` of ``init_device_mesh("cpu", (2, 4),
+    mesh_dim_names=("dp", "tp"))``, (4, 5, 6, 7) is called "tp".
+    """
     return {group: name for trace in traces for name, group in trace.groups}
 
 
 def groups(trace: Trace) -> Iterator[tuple[int, ...]]:
-    """The process groups of a trace; a message is between two ranks, not among its group."""
+    """The process groups of a trace; a message is between two ranks, not among its group.
+
+    Example: an all-reduce over ``Ranks((0, 1))`` gives (0, 1), a ``c10d.send`` gives none.
+    """
     for event in trace.events:
         if event.name.startswith(("c10d.send", "c10d.recv")):
             continue
@@ -89,7 +106,10 @@ def groups(trace: Trace) -> Iterator[tuple[int, ...]]:
 
 
 def compared(traces: Sequence[Trace]) -> Iterator[int]:
-    """Ranks that programs treat apart: of few all, of many the first and the last."""
+    """Ranks that programs treat apart: of few all, of many the first and the last.
+
+    Example: ``splits`` ((0,), (4, 5, 6, 7, 8)) give 0, 4, 8.
+    """
     for trace in traces:
         for ranks in trace.splits:
             yield from ranks if len(ranks) <= FEW else (ranks[0], ranks[-1])

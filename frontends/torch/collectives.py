@@ -12,6 +12,7 @@ from math import prod
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch import geometry
+from shardproof.frontends.torch.memory import UNDEFINED
 from shardproof.frontends.torch.state import State
 from shardproof.frontends.torch.trace import (
     Arg,
@@ -30,7 +31,10 @@ HANDLERS: dict[str, Handler] = {}
 
 
 def handles(*names: str) -> Callable[[Handler], Handler]:
-    """Decorator: the function replays the collectives ``names``."""
+    """Decorator: the function replays the collectives ``names``.
+
+    Example: ``@handles("c10d.alltoall_.default")`` above ``_alltoall``.
+    """
 
     def register(handler: Handler) -> Handler:
         for name in names:
@@ -44,7 +48,11 @@ def handles(*names: str) -> Callable[[Handler], Handler]:
 
 
 def group_of(event: Event) -> Ranks:
-    """The process group of an event."""
+    """The process group of an event.
+
+    Example: of ``_c10d_functional.all_reduce(x, "sum", group)`` with the ranks 0 and 1 it is
+    ``Ranks((0, 1))``; without a group it is refused.
+    """
     for arg in (*event.args, *event.kwargs.values()):
         if isinstance(arg, Ranks):
             if not arg.ranks or len(set(arg.ranks)) < len(arg.ranks):
@@ -54,7 +62,10 @@ def group_of(event: Event) -> Ranks:
 
 
 def reduction(event: Event) -> str:
-    """How values are reduced: an object of c10d, or a name of the functional form."""
+    """How values are reduced: an object of c10d, or a name of the functional form.
+
+    Example: "avg" of ``_c10d_functional.all_reduce(x, "avg", group)``; "sum" where nothing says it.
+    """
     for arg in event.args:
         if isinstance(arg, Named) and arg.kind == "reduce":
             return arg.text
@@ -65,7 +76,10 @@ def reduction(event: Event) -> str:
 
 
 def listed(arg: Arg) -> list[Arg]:
-    """The items of a list argument; a single argument as a list of one."""
+    """The items of a list argument; a single argument as a list of one.
+
+    Example: ``Items((a, b))`` is [a, b], a tensor ``a`` is [a].
+    """
     return list(arg.items) if isinstance(arg, Items) else [arg]
 
 
@@ -85,7 +99,10 @@ def _reduced(replay: State, value: int, group: Ranks, op: str) -> int:
 
 
 def gathered(replay: State, value: int, group: Ranks) -> int:
-    """All ranks' values, one after the other along the first dimension."""
+    """All ranks' values, one after the other along the first dimension.
+
+    Example: [8, 8] of each of two ranks is [16, 8], by ``comm.all_gather`` along dimension 0.
+    """
     tensor = replay.out.values[value]
     shape = _rows(tensor.shape)
     value = replay.memory.reshape(value, shape)
@@ -94,7 +111,10 @@ def gathered(replay: State, value: int, group: Ranks) -> int:
 
 
 def scattered(replay: State, value: int, group: Ranks, op: str) -> int:
-    """This rank's part of the sum along the first dimension."""
+    """This rank's part of the sum along the first dimension.
+
+    Example: [16, 8] over two ranks is [8, 8]; [15, 8] is refused.
+    """
     tensor = replay.out.values[value]
     if not tensor.shape or tensor.shape[0] % len(group.ranks):
         raise InvalidInput(
@@ -126,6 +146,44 @@ def _allreduce(replay: State, event: Event) -> None:
         for part in replay.memory.parts(replay.location(tensor)):
             replay.memory.write(part, _reduced(replay, replay.memory.read(part), group, op))
     replay.issued(event, [*tensors_of(event.args[0])], [])
+
+
+@handles("c10d.reduce_.default")
+def _reduce(replay: State, event: Event) -> None:
+    """The sum is at the root; what other ranks have afterwards is undefined."""
+    group, op = group_of(event), reduction(event)
+    own = _member(group, event) == replay.trace.rank
+    for tensor in listed(event.args[0]):
+        value = _reduced(replay, replay.read(tensor), group, op)
+        replay.write(tensor, value if own else _undefined(replay, replay.location(tensor)))
+    replay.issued(event, [*tensors_of(event.args[0])], [])
+
+
+@handles("c10d.gather_.default")
+def _gather(replay: State, event: Event) -> None:
+    """All ranks' tensors, in the list of the root."""
+    group = group_of(event)
+    own = _member(group, event) == replay.trace.rank
+    (source,) = listed(event.args[1])
+    rows = _rows(replay.location(source).shape)
+    joined = gathered(replay, replay.read(source), group)
+    targets = [t for items in listed(event.args[0]) for t in listed(items)] if own else []
+    for i, target in enumerate(targets):
+        part = replay.memory.slice(joined, 0, i * rows[0], rows[0])
+        replay.write(target, replay.memory.reshape(part, replay.location(target).shape))
+    replay.issued(event, [*tensors_of(*targets)], [*tensors_of(source)])
+
+
+def _member(group: Ranks, event: Event) -> int:
+    """The rank of the root of a collective."""
+    numbers = [a for a in event.args if isinstance(a, int) and not isinstance(a, bool)]
+    if not numbers or not 0 <= numbers[0] < len(group.ranks):
+        raise InvalidInput(f"root {numbers[:1]} of {len(group.ranks)} ranks")
+    return group.ranks[numbers[0]]
+
+
+def _undefined(replay: State, tensor: StridedTensor) -> int:
+    return replay.memory.emit(UNDEFINED, (), tensor.shape, tensor.dtype)
 
 
 @handles("c10d._allgather_base_.default")
@@ -221,7 +279,11 @@ def _row(replay: State, tensor: StridedTensor) -> int:
 
 
 def unknown(replay: State, event: Event) -> None:
-    """A collective without a rule: what it may write has no meaning from here on."""
+    """A collective without a rule: what it may write has no meaning from here on.
+
+    Example: after ``c10d.recv_any_source_`` into ``x``, ``x`` is what ``comm.recv_any_source_``
+    gives, which no rule lowers.
+    """
     for number in tensors_of(*event.args):
         tensor = replay.trace.tensors[number]
         name = event.name.replace("c10d", "comm", 1)
@@ -300,7 +362,11 @@ def _alltoall(replay: State, event: Event) -> None:
 
 
 def exchanged(replay: State, value: int, group: Ranks) -> int:
-    """Each rank's part of every other rank's tensor, along the first dimension (all-to-all)."""
+    """Each rank's part of every other rank's tensor, along the first dimension (all-to-all).
+
+    Example: [4, 8] over two ranks stays [4, 8]: rows 0 and 1 of rank 1's result are rows 2 and 3 of
+    rank 0's tensor.
+    """
     tensor = replay.out.values[value]
     if not tensor.shape or tensor.shape[0] % len(group.ranks):
         raise InvalidInput(f"an all-to-all of {list(tensor.shape)} over {len(group.ranks)} ranks")

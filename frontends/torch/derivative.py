@@ -33,6 +33,9 @@ def question(
 ) -> Plan:
     """The plan that is proved if the recorded backward is the derivative of the sum of ``losses``.
 
+    Example: for an MLP with ``up`` and ``down``: the rows ``loss``, and the gradients of
+    ``down.bias``, ``down.weight``, ``up.bias`` and ``up.weight``.
+
     ``side``, ``step``: the single side's; ``gradients``: values of its program, by parameter.
     Raises `Unsupported` where the engine has no such derivative.
     """
@@ -54,7 +57,11 @@ def question(
 
 
 def only(program: Program, results: Collection[int]) -> Program:
-    """The program without what some results do not depend on."""
+    """The program without what some results do not depend on.
+
+    Example: of an MLP's step and its loss: ``permute``, ``matmul``, ``add``, ``gelu``, ...,
+    ``sum``, ``mul``, without what the backward adds.
+    """
     (body,) = program.bodies
     needed = set(results)
     kept = []
@@ -156,7 +163,11 @@ def _check(program: Program) -> None:
 
 def own_places(step: Functional) -> tuple[str, ...]:
     """Where anything but autograd's own operators makes gradients of a recorded loss: a custom
-    function, a hook, a scaled loss, what is done to gradients afterwards."""
+    function, a hook, a scaled loss, what is done to gradients afterwards.
+
+    Example: of ``loss.backward()`` alone it is (); ``p.grad.mul_(0.5)`` in line 30 of train.py adds
+    "train.py:30 (step)".
+    """
     losses = {c.value for c in step.compared if c.kind == LOSS}
     forward = _cone(step, losses)
     places: dict[str, None] = {}

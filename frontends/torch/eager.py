@@ -22,18 +22,27 @@ PLACES = frozenset({"device", "layout", "pin_memory", "memory_format", "non_bloc
 
 
 def tensor(array: NDArray[Any]) -> Any:
-    """An array of NumPy, as a tensor: numbers are float64."""
+    """An array of NumPy, as a tensor: numbers are float64.
+
+    Example: float32 [1, 2] is a float64 tensor, int64 [1, 2] stays int64.
+    """
     result = torch.tensor(np.asarray(array))
     return result.double() if result.is_floating_point() else result
 
 
 def array(x: Any) -> NDArray[Any]:
-    """A tensor as an array of NumPy."""
+    """A tensor as an array of NumPy.
+
+    Example: ``torch.ones(2)`` is [1.0, 1.0].
+    """
     return np.asarray(x.numpy())
 
 
 def call(target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What PyTorch's operator gives; raises `Unsupported` for what is none, or fails."""
+    """What PyTorch's operator gives; raises `Unsupported` for what is none, or fails.
+
+    Example: "aten.relu.default" of [-1, 2] is [0, 2]; "aten.save.default" is refused.
+    """
     if not target.startswith(ATEN) or rule_of(target) is None:
         raise Unsupported(f"{target} is no operator that is run by its name")
     overload: Any = torch.ops

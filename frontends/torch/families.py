@@ -32,7 +32,11 @@ CONFIRMED = 3
 
 class Compared(NamedTuple):
     """What is compared on every rank of a family: ``offset``: where the box begins (None: it is no
-    box)."""
+    box).
+
+    Example: the gradient of ``up.weight``, of which rank t has rows from 8 t on, has the ``offset``
+    (``8*every1``, 0).
+    """
 
     result: Result
     offset: tuple[Affine, ...] | None
@@ -41,7 +45,11 @@ class Compared(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Family:
     """``ranks``: all that run the program; ``captured``: those whose trace says so; ``first``: the
-    one whose lowered step the program was made of."""
+    one whose lowered step the program was made of.
+
+    Example: two ranks of an MLP under tensor parallelism have ``ranks`` and ``captured`` (0, 1),
+    ``first`` 0 and one program over ``every1``.
+    """
 
     program: Program
     results: tuple[Compared, ...]
@@ -53,6 +61,8 @@ class Family:
 @dataclass(frozen=True, slots=True)
 class Families:
     """All ranks of the world as families along the axes ``along`` of ``mesh``.
+
+    Example: two ranks that run one program are one family ``along`` {"every1"}.
 
     ``missing``: ranks that have to be captured before it is known what all ranks run; there are
     no families then.
@@ -80,7 +90,11 @@ class Families:
 
 class Form(NamedTuple):
     """A lowered step: ``key`` is what ranks of one program have alike, ``starts`` are numbers that
-    may be affine, ``groups`` and ``peers`` the ranks that it names; all in a fixed order."""
+    may be affine, ``groups`` and ``peers`` the ranks that it names; all in a fixed order.
+
+    Example: rank 1 of an MLP under tensor parallelism has the ``groups`` ((0, 1),), no ``peers``,
+    and ``starts`` 8 where rank 0 has 0.
+    """
 
     key: tuple[Any, ...]
     starts: tuple[int, ...]
@@ -89,7 +103,10 @@ class Form(NamedTuple):
 
 
 def form(side: Side) -> Form:
-    """The form of one rank's lowered step."""
+    """The form of one rank's lowered step.
+
+    Example: ``starts`` of rank 1 begin with (8, 0): its ``up.weight`` begins in row 8.
+    """
     starts: list[int] = []
     groups: list[Ranks] = []
     peers: list[int] = []
@@ -160,6 +177,9 @@ def families(
     together: bool = True,
 ) -> Families:
     """The families of a world of which some ranks were captured (``sides``, by rank).
+
+    Example: ranks 0 and 1 of an MLP under tensor parallelism are one family along ``every1``; with
+    an operator more on rank 1 they are two.
 
     Of all sets of mesh axes, the largest is taken along which every rank's program is one, checked
     at every captured rank.  Without ``together``, every rank is a program of its own.
@@ -283,7 +303,10 @@ def _family(
 
 
 def shown(ranks: Sequence[int]) -> str:
-    """Ranks in a few words: "0-3, 8-11"."""
+    """Ranks in a few words: "0-3, 8-11".
+
+    Example: [0, 1, 2, 3, 8, 9, 10, 11] are "0-3, 8-11".
+    """
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and runs[-1][1] == rank - 1:

@@ -66,7 +66,11 @@ SPECIAL = {**HANDLERS, **fsdp.HANDLERS}
 
 
 class Replay(State):
-    """Replays the events of a trace."""
+    """Replays the events of a trace.
+
+    Example: of ``y = x.t(); y.add_(1)`` the memory of ``x`` gets a new value: ``move.permute`` of
+    the result of ``aten.add_.Tensor``, which read ``move.permute`` of the old one.
+    """
 
     # -- events -----------------------------------------------------------------------------
 
@@ -275,7 +279,11 @@ class Replay(State):
 
 class Computed(NamedTuple):
     """A box of full parameter ``name``; ``cut``: where it lies in what was computed (dimension,
-    start, size; None: it is all of it)."""
+    start, size; None: it is all of it).
+
+    Example: ``up.weight = job.full["up.weight"][8:16]`` of a tensor [16, 8]: the offset (8, 0) and
+    the shape (8, 8).
+    """
 
     name: str
     offset: tuple[int, ...]
@@ -291,7 +299,11 @@ JOINS = (CONCAT, "aten.cat.default")
 def computed(out: Functional, value: int) -> list[Computed]:
     """The boxes of full parameters that a value is made of, where the program cut it from them, one
     after the other along a dimension; none if it depends on no full parameter.  Raises
-    `InvalidInput` if it is anything but boxes."""
+    `InvalidInput` if it is anything but boxes.
+
+    Example: of ``torch.cat([full["q"][:2], full["q"][2:4]])`` two boxes of ``q``, with the cuts (0,
+    0, 2) and (0, 2, 2); of ``full["q"] * 2`` it is refused.
+    """
     made = {v: op for op in out.ops for v in op.outputs if v >= 0}
     inner = value
     while inner in made and made[inner].name == CAST:
@@ -364,12 +376,20 @@ def _flat(args: Sequence[Arg]) -> list[Arg]:
 
 
 def functional(recorded: Trace, messages: Messages = Messages.TENSORS) -> Functional:
-    """The step as values; raises `InvalidInput` where memory is used in a way that has no value."""
+    """The step as values; raises `InvalidInput` where memory is used in a way that has no value.
+
+    Example: of an MLP's step, ``aten.t`` is ``move.permute``, ``_c10d_functional.all_reduce`` is
+    ``comm.all_reduce``, and the ``aten.uniform_`` that drew its weights is gone.
+    """
     return alive(Replay(recorded, messages).run())
 
 
 def alive(step: Functional) -> Functional:
-    """The step without what nothing compared, and no communication, depends on."""
+    """The step without what nothing compared, and no communication, depends on.
+
+    Example: an accuracy that is computed beside the loss is gone; an all-reduce of it stays, and
+    what it reads.
+    """
     start = next(
         (n for n, e in enumerate(step.trace.events) if e.name == trace.START),
         len(step.trace.events),

@@ -4,7 +4,7 @@ A `Recipe` reads: reshape to ``factors``, slice every factor, reshape to ``merge
 then expand.  `recipe` finds one, exactly, or says that there is none (windows that overlap).
 
 Example: of a [4, 6] tensor, the view of shape [6, 2] and strides [1, 12] at 0 is: factors
-[2, 2, 6], slices [0, 2), [0, 1), [0, 6), reshape to [2, 6], permuted to [6, 2].
+[2, 12], slices [0, 2), [0, 6), reshape to [2, 6], permuted to [6, 2].
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from typing import NamedTuple
 class Recipe(NamedTuple):
     """``slices``: (start, size) of every factor; ``merged``: the shape before the permutation;
     ``order``: dimension ``order[i]`` of ``merged`` becomes dimension i; ``shape``: the result's,
-    which has a size in place of a 1 where it is expanded."""
+    which has a size in place of a 1 where it is expanded.
+
+    Example: ``Recipe((4, 6), ((1, 3), (2, 2)), (3, 2), (0, 1), (3, 2))`` is ``x[1:4, 2:4]``.
+    """
 
     factors: tuple[int, ...]
     slices: tuple[tuple[int, int], ...]
@@ -55,7 +58,10 @@ def dense_order(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]
 
 
 def extent(shape: Sequence[int], strides: Sequence[int]) -> int:
-    """How many elements of the memory there are from the first to the last one of the view."""
+    """How many elements of the memory there are from the first to the last one of the view.
+
+    Example: shape (6, 2) with strides (1, 12) has 18.
+    """
     if 0 in shape:
         return 0
     return 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
@@ -64,7 +70,11 @@ def extent(shape: Sequence[int], strides: Sequence[int]) -> int:
 def recipe(
     base: Sequence[int], offset: int, shape: Sequence[int], strides: Sequence[int]
 ) -> Recipe | None:
-    """How the view at ``offset`` is made of a contiguous tensor of shape ``base``."""
+    """How the view at ``offset`` is made of a contiguous tensor of shape ``base``.
+
+    Example: of [4, 6], shape (3, 2) with strides (6, 1) at 8 is ``x[1:4, 2:4]``; shape (3, 4) with
+    strides (1, 1) has windows that overlap: None.
+    """
     count = prod(base)
     real = [i for i in range(len(shape)) if shape[i] != 1 and strides[i] != 0]
     real.sort(key=lambda i: (-strides[i], i))

@@ -35,7 +35,11 @@ _WRAPPERS = ("module.", "_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrap
 
 
 class Inputs(Mapping[str, torch.Tensor]):
-    """Full tensors by name, each made when it is first asked for."""
+    """Full tensors by name, each made when it is first asked for.
+
+    Example: ``job.batch["x"]`` of the batch {"x": ``sp.tensor((4, 8))``} is a fake tensor [4, 8],
+    and a mark ``job.batch`` at the first call.
+    """
 
     def __init__(self, recorder: Recorder, mark: str, specs: Mapping[str, TensorSpec]) -> None:
         self._recorder, self._mark, self._specs = recorder, mark, specs
@@ -78,7 +82,11 @@ class Inputs(Mapping[str, torch.Tensor]):
 
 
 class Part(NamedTuple):
-    """A parameter, or a piece of one: positions [start, start + size) along a dimension."""
+    """A parameter, or a piece of one: positions [start, start + size) along a dimension.
+
+    Example: the upper half of a fused ``gate_up.weight`` [8, 4], which is rows of ``gate.weight``,
+    has the cut (0, 0, 4).
+    """
 
     name: str
     parameter: torch.nn.Parameter
@@ -93,6 +101,9 @@ class Part(NamedTuple):
 
 class Job:
     """What a step sees of where it runs.
+
+    Example: ``def step(job)`` begins with ``job.start(model)``, reads ``job.batch["x"]`` and ends
+    with ``job.end(loss=loss)``.
 
     ``rank``, ``world_size``; ``batch[name]``: the full batch, on every rank; ``full[name]``: full
     parameters of the single-device program, to be cut by the program itself.
@@ -305,7 +316,10 @@ def named(
     models: Sequence[torch.nn.Module],
 ) -> Iterator[tuple[str, torch.nn.Parameter]]:
     """Parameters, each once; a name that an earlier model has too begins with the model's number
-    (stages of a pipeline that count their layers from 0)."""
+    (stages of a pipeline that count their layers from 0).
+
+    Example: two stages with a layer "0" each: ``0.weight``, and ``1.0.weight`` of the second.
+    """
     names: set[str] = set()
     marked: set[int] = set()
     for number, model in enumerate(models):
@@ -321,7 +335,11 @@ def named(
 
 def replicated(models: Sequence[torch.nn.Module]) -> frozenset[int]:
     """Parameters, by identity, that DistributedDataParallel keeps equal on all ranks of the world
-    (of a part of them it says nothing: that part may have its own)."""
+    (of a part of them it says nothing: that part may have its own).
+
+    Example: all parameters of ``DistributedDataParallel(model)`` on the world's group, none of one
+    on a group of half the ranks.
+    """
     world = torch.distributed.get_world_size()
     owners = [m for model in models for m in model.modules()]
     return frozenset(
@@ -333,7 +351,10 @@ def replicated(models: Sequence[torch.nn.Module]) -> frozenset[int]:
 
 
 def clean(name: str) -> str:
-    """A parameter's name without what wrappers put before it."""
+    """A parameter's name without what wrappers put before it.
+
+    Example: "module._orig_mod.up.weight" is "up.weight".
+    """
     for wrapper in _WRAPPERS:
         while name.startswith(wrapper) or f".{wrapper}" in name:
             name = (

@@ -29,7 +29,10 @@ from shardproof.frontends.torch.trace import Arg, Items, Named, Ranks, Tensor, t
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What an expectation is about: ``value`` of the body (-1: there is none)."""
+    """What an expectation is about: ``value`` of the body (-1: there is none).
+
+    Example: the loss, with value 16 of the body; of a parameter without a gradient the value is -1.
+    """
 
     compared: Compared
     value: int
@@ -40,7 +43,11 @@ class Side:
     """``gaps``: operators without a rule, by name, with why; ``derived``: inputs that are others,
     moved, and whether these are read as they are too; ``picks_logarithms``: an entry of
     log-probabilities that the program computes itself is picked; ``literal``: so losses are;
-    ``notes``: printed with the verdict; ``still``: values that no gradient goes through."""
+    ``notes``: printed with the verdict; ``still``: values that no gradient goes through.
+
+    Example: an MLP's step on one device: ``permute``, ``matmul``, ``add``, ``gelu``, ..., with five
+    ``results``: the loss and four gradients.
+    """
 
     program: Program
     results: list[Result]
@@ -207,7 +214,10 @@ def lower(
     """The program of one rank; raises `InvalidInput` where the step compares nothing.  ``shared``:
     tables of constants that the single side has (None: this is that side); ``literal``: losses are
     entries of log-probabilities (`shardproof.frontends.aten.losses`); ``marks``: operands that no
-    gradient goes to are values of their own."""
+    gradient goes to are values of their own.
+
+    Example: ``aten.addmm`` is ``matmul`` and ``add``; ``aten.mean`` is ``sum`` and ``mul`` by 1/32.
+    """
     rank = _Rank(step, inference, marks)
     rank.lo.shared = shared
     rank.lo.literal = literal

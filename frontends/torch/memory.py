@@ -38,7 +38,7 @@ Cut = tuple[int, int, int]
 
 
 class Op(NamedTuple):
-    """One operator over values: tensors in ``args`` are numbers of values."""
+    """One operator over values, such as ``comm.all_reduce``; tensors in ``args`` are numbers."""
 
     name: str
     args: tuple[Arg, ...]
@@ -48,14 +48,14 @@ class Op(NamedTuple):
 
 
 class Value(NamedTuple):
-    """A tensor without memory: its shape and element type."""
+    """A tensor without memory, such as float32 [16, 8]: its shape and element type."""
 
     shape: tuple[int, ...]
     dtype: str
 
 
 class Input(NamedTuple):
-    """``kind``: "parameter", "batch" or "full"."""
+    """``kind``: "parameter", "batch" or "full"; ``name``, for example, ``up.weight``."""
 
     kind: str
     name: str
@@ -67,8 +67,8 @@ class Input(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """``kind``: "loss", "gradient", "output", "updated" (a parameter) or "state" (``state``: which
-    of the optimizer's); ``value``: -1 where there is none."""
+    """``kind``: "loss", "gradient", such as that of ``w``, "output", "updated" (a parameter) or
+    "state" (``state``: which of the optimizer's); ``value``: -1 where there is none."""
 
     kind: str
     name: str
@@ -86,8 +86,8 @@ class Compared(NamedTuple):
 
 
 class Messages(Enum):
-    """What a collective over a flat buffer of several tensors is read as: one for each tensor, with
-    its dimensions; one for each, flat; or one of the whole buffer, as it was issued.
+    """What a collective over a flat buffer of several tensors, such as DDP's buckets, is read as:
+    one for each tensor, with its dimensions; one for each, flat; or one of all, as it was issued.
 
     A rank is read by itself, so the first two are guesses: what other ranks put into their buffers
     at these places may be divided otherwise (`shardproof.frontends.torch.messages`).
@@ -100,7 +100,7 @@ class Messages(Enum):
 
 @dataclass(slots=True)
 class Functional:
-    """One rank's step as straight-line code.
+    """One rank's step as straight-line code, such as ``aten.addmm``, ``comm.all_reduce``, ...
 
     ``messages``: how it was read; ``boxes``: of parameters, by their local names (one of several
     pieces: "name[0]", ...); ``made``: of parameters that the step makes itself, where their pieces
@@ -133,14 +133,15 @@ class _Piece(NamedTuple):
 
 @dataclass(slots=True)
 class Storage:
-    """The pieces that were written to one allocation, and views of it that were read."""
+    """The pieces, such as a bucket's gradients, that were written to one allocation, and views of
+    it that were read."""
 
     pieces: list[_Piece] = field(default_factory=list)
     views: dict[StridedTensor, int] = field(default_factory=dict)
 
 
 class Memory:
-    """Storages while a trace is replayed; makes the values of `Functional`."""
+    """Storages, such as a bucket, while a trace is replayed; makes the values of `Functional`."""
 
     def __init__(self, out: Functional) -> None:
         self.out = out
@@ -485,7 +486,7 @@ def _normal(tensor: StridedTensor) -> tuple[int, ...]:
 
 
 def number(arg: Arg) -> int:
-    """An argument that is a whole number; raises `InvalidInput` for any other."""
+    """An argument that is a whole number, such as 2; raises `InvalidInput` for any other."""
     if isinstance(arg, bool) or not isinstance(arg, int):
         raise InvalidInput(f"expected a whole number, found {arg!r}"[:200])
     return arg

@@ -21,7 +21,10 @@ Ranks = tuple[int, ...]
 
 
 class Axis(NamedTuple):
-    """An axis of the mesh: its name, its extent, and by how much rank numbers step along it."""
+    """An axis of the mesh: its name, its extent, and by how much rank numbers step along it.
+
+    Example: ``Axis("tp", 8, 1)``: eight neighbours.
+    """
 
     name: str
     extent: int
@@ -30,7 +33,11 @@ class Axis(NamedTuple):
 
 @dataclass(frozen=True)
 class Mesh:
-    """``axes``: slowest first; together they reach every rank of the world once."""
+    """``axes``: slowest first; together they reach every rank of the world once.
+
+    Example: ``dp`` of extent 4 and stride 2, then ``tp`` of extent 2 and stride 1: rank 5 is at (2,
+    1).
+    """
 
     axes: tuple[Axis, ...]
 
@@ -79,7 +86,11 @@ def digits(ranks: Sequence[int]) -> tuple[tuple[int, int], ...] | None:
 
 def mesh_of(groups: Iterable[Ranks], world: int, names: Mapping[Ranks, str]) -> Mesh | None:
     """The mesh along whose axes all groups lie; None if there is none.  ``names``: how the program
-    calls groups, if it does."""
+    calls groups, if it does.
+
+    Example: the groups (0, 1), called "tp", and (0, 8, 16, ..., 56) of 64 ranks give ``every8`` of
+    extent 8, ``every2`` of extent 4 and ``tp`` of extent 2; the group (0, 1, 3) gives None.
+    """
     cuts = {1, world}
     called: dict[tuple[int, int], str] = {}
     for group in set(groups):
@@ -109,7 +120,10 @@ def mesh_of(groups: Iterable[Ranks], world: int, names: Mapping[Ranks, str]) -> 
 
 
 class Spread(NamedTuple):
-    """A group as a program with axes names it: ranks at 0 along these axes, and whole axes."""
+    """A group as a program with axes names it: ranks at 0 along these axes, and whole axes.
+
+    Example: ``Spread((0,), ("tp",))`` is the group of ranks 0 and 1.
+    """
 
     ranks: Ranks
     axes: tuple[str, ...]
@@ -117,7 +131,11 @@ class Spread(NamedTuple):
 
 def spread(mesh: Mesh, group: Ranks, rank: int, along: frozenset[str]) -> Spread | None:
     """The group of ``rank``, where ``along`` are the axes of its program; None if it has some but
-    not all of such an axis, or others at other places along it."""
+    not all of such an axis, or others at other places along it.
+
+    Example: on that mesh, along {"tp"}, the group (0, 1) of rank 0 is ``Spread((0,), ("tp",))``,
+    and (0, 8, 16, ..., 56) is itself, along no axis.
+    """
     own = mesh.place(rank)
     places = [mesh.place(member) for member in group]
     whole = []
@@ -139,7 +157,10 @@ def spread(mesh: Mesh, group: Ranks, rank: int, along: frozenset[str]) -> Spread
 
 
 def positions(extent: int) -> tuple[int, ...]:
-    """Positions of an axis that stand for all: 0, 1, one in the middle, the last."""
+    """Positions of an axis that stand for all: 0, 1, one in the middle, the last.
+
+    Example: of 8 they are 0, 1, 4, 7; of 2, both.
+    """
     return tuple(sorted({0, min(1, extent - 1), extent // 2, extent - 1}))
 
 

@@ -21,7 +21,11 @@ Issued = list[tuple[str, tuple[int, ...]]]
 
 def read(traces: Sequence[Trace], known: Mapping[int, Functional]) -> dict[int, Functional]:
     """The steps of ranks, by rank, all read in the first way in which they issue the same; in the
-    first one there is, where none is such.  ``known``: steps that were read before."""
+    first one there is, where none is such.  ``known``: steps that were read before.
+
+    Example: where rank 0 gathers a buffer of pieces of 6 and 2 numbers and rank 1 one of 8, both
+    are read with one all-gather of 8.
+    """
     ways: dict[Messages, dict[int, Functional]] = {}
     for messages in Messages:
         ways[messages] = {}
@@ -43,7 +47,11 @@ def _step(trace: Trace, messages: Messages) -> Functional:
 
 
 def alike(steps: Mapping[int, Functional]) -> bool:
-    """Whether all ranks of every group issue the same collectives to it, in the same order."""
+    """Whether all ranks of every group issue the same collectives to it, in the same order.
+
+    Example: ranks 0 and 1 that both issue an all-reduce [4, 8] to (0, 1) are; if one issues [32],
+    they are not.
+    """
     first: dict[tuple[int, ...], Issued] = {}
     for rank, step in steps.items():
         own: dict[tuple[int, ...], Issued] = {}

@@ -33,7 +33,8 @@ CANDIDATE = "loss combination"
 
 class Combination(NamedTuple):
     """How the losses of ranks are the single side's: those of every group of ranks together by
-    ``how``, all terms of a rank, and of the single side, by ``own`` ("sum" or "mean")."""
+    ``how``, all terms of a rank, and of the single side, by ``own`` ("sum" or "mean"); for example
+    the mean over ((0, 1),)."""
 
     how: str
     groups: tuple[tuple[int, ...], ...]
@@ -58,7 +59,8 @@ class Combination(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """Both sides, lowered: what `plan` makes a plan of.
+    """Both sides, lowered: what `plan` makes a plan of; for example one device, and two ranks of
+    one family.
 
     ``ranks``, ``steps``: of the ranks that were captured, in order; ``families``: of all ranks of
     the world.
@@ -86,6 +88,8 @@ def sides(
     """Lower the traces of both sides, every rank in isolation, and find the families of ranks that
     run one program (without ``together``, every rank is one by itself); raises `InvalidInput`.
 
+    Example: a single side with a world size of 2 is refused.
+
     ``known`` has what was lowered before of the same traces, and gets what is lowered now.
     """
     if single.world_size != 1:
@@ -112,7 +116,10 @@ def sides(
 
 def uncaptured(single: Trace | None, parallel: Sequence[Trace], known: Known) -> Sequence[int]:
     """Ranks that have to be captured beside ``parallel``; none, where that cannot be told.  Without
-    the single side, every table of constants is taken for one that it has too."""
+    the single side, every table of constants is taken for one that it has too.
+
+    Example: with rank 0 of two as ``parallel`` it is (1,).
+    """
     try:
         if single is not None:
             return sides(single, parallel, known).families.missing
@@ -153,7 +160,11 @@ def _alone(trace: Trace, inference: Inference) -> tuple[Functional, Side]:
 
 def plan(sides: Sides, name: str = "torch", combination: Combination | None = None) -> Plan:
     """The plan, with losses combined in one way; with None, there is a row for every way there is
-    (to find out which holds: such a plan is no question for a verdict)."""
+    (to find out which holds: such a plan is no question for a verdict).
+
+    Example: an MLP with ``up`` has the rows (``loss``, "loss"), (``gradient``, "up.weight"),
+    (``gradient``, "up.bias").
+    """
     builder = _Rows(sides)
     if combination is None:
         ways = enumerate(combinations(sides))
@@ -175,8 +186,8 @@ def plan(sides: Sides, name: str = "torch", combination: Combination | None = No
 
 
 def derived_stand_ins(sides: Sides) -> tuple[Assumption, ...]:
-    """Inputs that are others, moved, where these are read too: a proof holds whatever they are, a
-    difference may need that they have nothing to do with each other."""
+    """Inputs that are others, moved, such as shifted labels, where these are read too: a proof
+    holds whatever they are, a difference may need that they have nothing to do with each other."""
     return tuple(
         Assumption("stand-in", name, "", f"{name} is taken for any numbers, whatever {d.base} is")
         for name, (d, otherwise) in sides.single.derived.items()
@@ -186,7 +197,11 @@ def derived_stand_ins(sides: Sides) -> tuple[Assumption, ...]:
 
 def probe(sides: Sides) -> Plan:
     """The plan in which every way to combine losses is a row.  Where all ranks run one program,
-    nothing else is in it: what no loss depends on, nobody waits for."""
+    nothing else is in it: what no loss depends on, nobody waits for.
+
+    Example: with two ranks, the rows "loss combination 0" (every rank by itself), 1 (the mean) and
+    2 (the sum).
+    """
     whole = plan(sides)
     if len(whole.programs) > 1:
         return whole
@@ -336,7 +351,8 @@ class _Rows:
 
 
 def assumed(sides: Sides) -> Iterator[Assumption]:
-    """What is assumed of the parts that ranks have, and of ranks that were not captured."""
+    """What is assumed of the parts that ranks have, and of ranks that were not captured, such as
+    "ranks 2-7 do what captured ranks do along the axes of the mesh"."""
     yield from parts(sides)
     ranks = sides.families.assumed
     if ranks:
@@ -351,7 +367,8 @@ def assumed(sides: Sides) -> Iterator[Assumption]:
 
 
 def partial(box: Box | None) -> tuple[int, ...]:
-    """Ranks whose local tensors have to be added up, by the framework's own metadata."""
+    """Ranks whose local tensors have to be added up, by the framework's own metadata, such as (0,
+    1)."""
     if box is None or not box.partial:
         return ()
     if len(box.partial) > 1:
@@ -362,7 +379,7 @@ def partial(box: Box | None) -> tuple[int, ...]:
 
 def factor(box: Box | None) -> Fraction:
     """What a partial tensor counts for in the sum over its ranks: 1, or 1 over their number for an
-    average."""
+    average, for example 1/2 over two."""
     if box is None or not box.partial:
         return Fraction(1)
     ((op, ranks),) = box.partial
@@ -373,7 +390,8 @@ def factor(box: Box | None) -> Fraction:
 
 def check_names(sides: Sides) -> None:
     """Parameters of the parallel side are boxes of parameters of the single side; raises
-    `InvalidInput` for one that is not, by name."""
+    `InvalidInput` for one that is not, by name: "nothing says what parameter w is a part of", for
+    example."""
     full = {i.name: sides.single_step.values[i.value].shape for i in sides.single_step.inputs}
     for step in sides.steps:
         for local, box in step.boxes.items():
@@ -407,6 +425,8 @@ _SAID: dict[str, tuple[Kind, str]] = {
 def parts(sides: Sides) -> Iterator[Assumption]:
     """What is assumed of the parts of parameters that ranks have, by who says it, with counts.
 
+    Example: "parameters of ranks are as its DTensor spec says (8 of 8)".
+
     Where nothing but the name and the shape speaks, it is inferred; one rank has all there is.
     """
     counts = Counter(box.said for step in sides.steps for box in step.boxes.values())
@@ -424,7 +444,8 @@ def parts(sides: Sides) -> Iterator[Assumption]:
 
 
 def notes(sides: Sides) -> tuple[str, ...]:
-    """What the recorder had to assume, and what is not compared."""
+    """What the recorder had to assume, and what is not compared, for example "no gradients
+    compared: the single side has none"."""
     lines = []
     if not any(r.value >= 0 and r.compared.kind == GRADIENT for r in sides.single.results):
         lines.append("no gradients compared: the single side has none")
@@ -435,7 +456,11 @@ def notes(sides: Sides) -> tuple[str, ...]:
 
 def combinations(sides: Sides) -> list[Combination]:
     """Every way in which losses may combine, simple ones first: every rank by itself, then ranks
-    at equal distances, as the axes of a mesh lie."""
+    at equal distances, as the axes of a mesh lie.
+
+    Example: of two ranks with one loss each: the loss of every rank, the mean over (0, 1), the sum
+    over (0, 1).
+    """
     builder = _Rows(sides)
     own = builder.held.get((LOSS, LOSS), [])
     terms = Counter(number for number, _ in own)

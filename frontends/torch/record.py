@@ -78,7 +78,11 @@ def _machinery(path: str) -> bool:
 
 def place(frame: FrameType | None) -> tuple[str, bool]:
     """The innermost frame of the user's, then the innermost one of a library that she calls, in
-    words; and whether it was called by autograd's engine."""
+    words; and whether it was called by autograd's engine.
+
+    Example: "train.py:9 (__init__)", or "train.py:12 (step),
+    .../transformers/models/llama/modeling_llama.py:300 (forward)".
+    """
     user = library = ""
     engine = False
     while frame is not None:
@@ -99,6 +103,9 @@ def place(frame: FrameType | None) -> tuple[str, bool]:
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records what is dispatched while it is entered, for one rank.
+
+    Example: ``y.add_(1)`` is an event ``aten.add_.Tensor`` that writes the tensor ``y``, with the
+    source "train.py:9 (forward)".
 
     The tables grow as events arrive; `finish` gives them as a `Trace`.
     """
@@ -349,9 +356,23 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 writes=self._written(func, args, kwargs),
                 still=() if backward else self._still(args, kwargs),
                 own=own,
+                communicator=self._communicator(func, args),
             )
         )
         return out
+
+    @staticmethod
+    def _communicator(func: Any, args: Sequence[Any]) -> str:
+        """The name of the process group that an operator is issued to ("": to none)."""
+        if func.namespace == "c10d":
+            for x in args:
+                if isinstance(x, torch.ScriptObject) and "ProcessGroup" in str(x._type()):
+                    return str(ProcessGroup.unbox(x).group_name)
+        if func.namespace == "_c10d_functional":
+            for x, argument in zip(args, func._schema.arguments, strict=False):
+                if argument.name == "group_name":
+                    return str(x)
+        return ""
 
     def _written(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> tuple[int, ...]:
         """Tensors that the schema says are written, in its order."""

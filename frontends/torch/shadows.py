@@ -27,7 +27,10 @@ FILLS = frozenset(
 
 
 def flat(x: Any) -> Iterable[Any]:
-    """What nested lists hold, in order."""
+    """What nested lists hold, in order.
+
+    Example: of ``[1, (2, [3])]`` it is 1, 2, 3.
+    """
     if isinstance(x, (list, tuple)):
         for item in x:
             yield from flat(item)
@@ -36,7 +39,11 @@ def flat(x: Any) -> Iterable[Any]:
 
 
 class Shadows:
-    """Real storages by the address of the fake ones."""
+    """Real storages by the address of the fake ones.
+
+    Example: ``torch.arange(4)`` has one, so that ``.tolist()`` can be answered; a batch tensor has
+    none.
+    """
 
     def __init__(self) -> None:
         self.storages: dict[int, Any] = {}

@@ -20,7 +20,11 @@ from shardproof.engine.errors import InvalidInput
 
 def install(note: Callable[[str], None], known: Callable[[torch.Tensor], bool]) -> None:
     """Replace, in this process, for good; ``note`` is told of what stands for communication,
-    ``known`` says whether a tensor depends on no input."""
+    ``known`` says whether a tensor depends on no input.
+
+    Example: ``note`` gets "stand-in: DistributedDataParallel's reduction is a division by the
+    number of ranks and an all-reduce of every bucket".
+    """
     _replace(ddp, "_verify_param_shape_across_processes", _nothing)
     _replace(ddp, "_sync_module_states", _nothing)
     _data_parallel(note)

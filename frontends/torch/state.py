@@ -16,7 +16,10 @@ FLOATING = ("float", "bfloat", "complex")
 
 
 class Pending(NamedTuple):
-    """An asynchronous operator before its wait, with what it writes and reads."""
+    """An asynchronous operator before its wait, with what it writes and reads.
+
+    Example: ``dist.all_reduce(x, async_op=True)`` before its wait, with ``x`` as ``written``.
+    """
 
     event: Event
     written: list[StridedTensor]
@@ -32,7 +35,11 @@ def _meet(a: StridedTensor, b: StridedTensor) -> bool:
 
 
 class State:
-    """The state of a replay, over `Memory`; collectives and operators change it."""
+    """The state of a replay, over `Memory`; collectives and operators change it.
+
+    Example: between ``work = dist.all_reduce(x, async_op=True)`` and ``work.wait()``, ``x + 1`` is
+    a finding.
+    """
 
     def __init__(self, recorded: Trace, messages: Messages = Messages.TENSORS) -> None:
         self.trace = recorded
@@ -92,8 +99,8 @@ class State:
             return
         touched = list(trace.tensors_of(*event.args, *event.kwargs.values()))
         written = set(event.writes)
-        if event.name.startswith("c10d."):
-            written.update(touched)
+        if event.name.startswith("c10d.") and event.name != "c10d.send.default":
+            written.update(trace.tensors_of(*event.args[:1]))
         for pending in list(self.pending.values()):
             for number in touched:
                 tensor = self.trace.tensors[number]

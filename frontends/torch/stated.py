@@ -14,7 +14,10 @@ INTEGERS = frozenset({"int64", "int32", "int16", "int8", "uint8", "bool"})
 @dataclass(frozen=True, slots=True)
 class Piece:
     """This parameter is positions [start, start + size) along ``dim`` of parameter ``name``;
-    ``said``: who says so."""
+    ``said``: who says so.
+
+    Example: ``Piece("up.weight", 0, 8, 8)``: rows 8 to 15.
+    """
 
     name: str
     dim: int
@@ -25,7 +28,10 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Same:
-    """This parameter is all of parameter ``name``; ``said``: who says so."""
+    """This parameter is all of parameter ``name``; ``said``: who says so.
+
+    Example: ``Same("down.bias")``.
+    """
 
     name: str
     said: str = "stated"
@@ -33,7 +39,11 @@ class Same:
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """A batch tensor: its shape and element type; ids lie in [low, high) where that is given."""
+    """A batch tensor: its shape and element type; ids lie in [low, high) where that is given.
+
+    Example: ``TensorSpec((4, 128), "int64", 0, 32000)``; a domain for float32, and one without
+    ``high``, are refused.
+    """
 
     shape: tuple[int, ...]
     dtype: str
@@ -54,12 +64,18 @@ class TensorSpec:
 
 def piece(name: str, *, dim: int, start: int, size: int) -> Piece:
     """State that a parameter is ``size`` positions along ``dim``, from ``start`` on, of the full
-    ``name``."""
+    ``name``.
+
+    Example: ``sp.piece("up.weight", dim=0, start=job.rank * 8, size=8)``.
+    """
     return Piece(name, dim, int(start), int(size))
 
 
 def same(name: str) -> Same:
-    """State that a parameter is all of the full parameter ``name``."""
+    """State that a parameter is all of the full parameter ``name``.
+
+    Example: ``job.start(model, parameters={"norm.weight": sp.same("layers.0.norm.weight")})``.
+    """
     return Same(name)
 
 

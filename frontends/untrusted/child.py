@@ -46,7 +46,11 @@ def run_bounded(
     result_bytes: int = RESULT_BYTES,
 ) -> bytes:
     """``module:function`` called with ``args`` in a child; its bytes, or an error as
-    `BoundedCall.result` raises it."""
+    `BoundedCall.result` raises it.
+
+    Example: ``run_bounded("shardproof.frontends.hlo.read:side", [path], seconds=0.2)`` of a file
+    that takes longer raises "reading it took longer than 0.2 seconds, and was stopped".
+    """
     bounds = Bounds(memory_bytes, seconds, result_bytes)
     with BoundedCall(function, args, bounds) as call:
         return call.result()
@@ -54,7 +58,10 @@ def run_bounded(
 
 class Bounds(NamedTuple):
     """``memory_bytes`` bounds the child's address space, ``seconds`` its processor time and the
-    wall clock from its start, ``result_bytes`` what it hands over."""
+    wall clock from its start, ``result_bytes`` what it hands over.
+
+    Example: ``Bounds(seconds=30.0)``, with 4 GiB of memory and 1 GiB of result.
+    """
 
     memory_bytes: int = MEMORY_BYTES
     seconds: float = SECONDS
@@ -63,6 +70,9 @@ class Bounds(NamedTuple):
 
 class BoundedCall(Closing):
     """A call of ``module:function`` that is under way in a child of its own.
+
+    Example: ``with BoundedCall(function, [path], bounds) as call:`` starts the child, and
+    ``call.result()`` waits for what it gives; so two files are read at the same time.
 
     The child starts where the context opens and ends with it at the latest; it ends by itself when
     this process does, however that ends.
@@ -226,7 +236,11 @@ def _not_handed_over(error: OSError) -> dict[str, str | int]:
 
 
 def main(result_fd: str, lifeline: str, call: str) -> None:
-    """The child: one call, its outcome to ``result_fd``."""
+    """The child: one call, its outcome to ``result_fd``.
+
+    Example: of a call of ``shardproof.frontends.hlo.read:side``, a line of JSON and the plan's
+    bytes.
+    """
     # To the end: what a call leaves behind is millions of records, and walking them takes as
     # long as reading them did.
     gc.disable()

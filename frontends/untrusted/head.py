@@ -8,7 +8,11 @@ GZIP = b"\x1f\x8b"
 
 
 def unpacked(head: bytes, most: int = 256) -> bytes:
-    """``head``, or the first ``most`` bytes of what it compresses (empty if that is none)."""
+    """``head``, or the first ``most`` bytes of what it compresses (empty if that is none).
+
+    Example: of a gzip file of HLO text, ``HloModule ...``; of ``PK...``, itself; of a damaged gzip
+    file, nothing.
+    """
     if head[:2] != GZIP:
         return head
     try:

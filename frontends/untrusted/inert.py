@@ -17,7 +17,11 @@ Fields = dict[str, Any]
 
 
 def printable(text: object, limit: int = 80) -> str:
-    """``text`` of the file as it may be shown: quoted, on one line, bounded."""
+    """``text`` of the file as it may be shown: quoted, on one line, bounded.
+
+    Example: a name with an end of line in it is shown with a backslash and an n, and what is longer
+    than 80 characters ends in ``...``.
+    """
     shown = str(text)
     return ascii(shown if len(shown) <= limit else shown[:limit] + "...")
 
@@ -47,6 +51,9 @@ def _parts(state: object, kind: str) -> tuple[Fields, ...]:
 class Record:
     """An object of the plan that we read: the fields named in the allow-list, nothing else.
 
+    Example: ``record_class("IRTensor", ("name", "shape"))`` given the state
+    ``{"name": "w", "device": 3}`` has the name "w", and neither a shape nor a device.
+
     A field is an attribute of the record's own name; one that the file does not give is not set.
     ``view`` is where the frontend keeps what it made of the record.
     """
@@ -67,14 +74,21 @@ class Record:
 
 
 def record_class(kind: str, fields: tuple[str, ...], base: type[Record] = Record) -> type[Record]:
-    """A class of records with exactly ``fields``; ``base``: how it takes a state over."""
+    """A class of records with exactly ``fields``; ``base``: how it takes a state over.
+
+    Example: ``record_class("IRTensor", ("name", "shape"))`` has two fields, and any other attribute
+    that a file gives is dropped.
+    """
     made: type[Record] = type(kind, (base,), {"__slots__": fields, "kind": kind})
     made._puts = tuple((name, getattr(made, name).__set__) for name in fields)
     return made
 
 
 class Opaque:
-    """An object of the plan that we do not read: swallows every call, argument and state."""
+    """An object of the plan that we do not read: swallows every call, argument and state.
+
+    Example: ``opaque_class("Graph")(1, 2)(3)`` is an opaque object again.
+    """
 
     __slots__ = ()
     kind: ClassVar[str]
@@ -92,12 +106,18 @@ class Opaque:
 
 
 def opaque_class(kind: str) -> type[Opaque]:
-    """A class of opaque objects that remembers what the file called it."""
+    """A class of opaque objects that remembers what the file called it.
+
+    Example: ``opaque_class("Graph").kind`` is "Graph".
+    """
     return type(kind, (Opaque,), {"__slots__": (), "kind": kind})
 
 
 class TypeName:
-    """A bare reference to a type, known by its name; it cannot be called or built."""
+    """A bare reference to a type, known by its name; it cannot be called or built.
+
+    Example: ``TypeName("my_model", "Block")``; a state for it is refused.
+    """
 
     __slots__ = ("module", "name")
 
@@ -110,7 +130,10 @@ class TypeName:
 
 
 class DType(TypeName):
-    """A torch element type; ``name`` is ``float32`` and the like."""
+    """A torch element type by its name.
+
+    Example: ``DType("torch", "bfloat16")`` prints as ``torch.bfloat16``.
+    """
 
     __slots__ = ()
 
@@ -127,7 +150,11 @@ _STRUCT_CODES = {
 
 
 class NumpyDType:
-    """A numpy element type, as far as a scalar needs it: a code and a byte order."""
+    """A numpy element type, as far as a scalar needs it: a code and a byte order.
+
+    Example: ``NumpyDType("i8")``, whole numbers of eight bytes; ``NumpyDType("O8")``, of objects,
+    is refused.
+    """
 
     __slots__ = ("code", "order")
 
@@ -146,7 +173,11 @@ class NumpyDType:
 
 
 class NumpyScalar:
-    """``numpy.core.multiarray.scalar``: makes the plain Python number of its bytes."""
+    """``numpy.core.multiarray.scalar``, which makes the plain Python number of its bytes.
+
+    Example: of ``NumpyDType("i8")`` and the eight bytes of 7, the number 7; two bytes of ``f4`` are
+    refused.
+    """
 
     __slots__ = ()
 

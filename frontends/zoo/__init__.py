@@ -60,6 +60,9 @@ def build(name: str, *, layers: int | None = None, **settings: Any) -> Plan:
     """The plan of model ``name`` (or of the configuration file at that path): the single device,
     and ``pp`` stages of ``dp`` replicas of ``tp`` ranks with ``microbatches`` each.
 
+    Example: ``build("llama3-8b", layers=2, tp=2, sequence=128)`` is the plan "llama3-8b dp1 tp2 pp1
+    mb1"; ``tp=3`` is refused: "heads 32 is not divisible by tp 3".
+
     ``settings`` are those of `frontends.zoo.config.Parallel`; any other (and ``layers``) replaces
     a hyperparameter of the model (``sequence=128``).  Raises `InvalidInput` for an unknown model or
     setting, or a model that cannot be divided this way.
@@ -81,7 +84,11 @@ def build(name: str, *, layers: int | None = None, **settings: Any) -> Plan:
 
 
 def find(name: str, among: Mapping[str, Path] = MODELS, what: str = "model") -> Path:
-    """The file of a model (or of a parallelization): a known one by its name, any by its path."""
+    """The file of a model (or of a parallelization): a known one by its name, any by its path.
+
+    Example: "llama3-8b" is ``configs/models/llama3-8b.toml``; "llama3-9b" is refused with near
+    names.
+    """
     if name in among:
         return among[name]
     path = Path(name)
@@ -94,5 +101,8 @@ def find(name: str, among: Mapping[str, Path] = MODELS, what: str = "model") -> 
 
 
 def parallelization(name: str) -> dict[str, Any]:
-    """The settings of a named parallelization, or of the file at a path; raises `InvalidInput`."""
+    """The settings of a named parallelization, or of the file at a path; raises `InvalidInput`.
+
+    Example: "d1" is dp 16, tp 4, pp 2 and 16 microbatches.
+    """
     return read_parallel(find(name, PARALLELS, "parallelization"))

@@ -15,6 +15,9 @@ def causal_attention(
     """Queries [b, tokens, heads, d], keys [b, tokens, groups, d], values [b, tokens, groups, e]
     -> [b, tokens, heads * e]; ``groups`` divides ``heads``.
 
+    Example: Llama-3 8B has 32 ``heads`` and 8 ``groups``: every key and value is repeated four
+    times, and scores are divided by the root of 128, as a decimal.
+
     With context parallelism the keys and values of all ranks along ``cp`` are gathered, and the
     mask is this rank's rows of the whole one.  ``scale`` divides the scores (square root of d).
     """

@@ -21,7 +21,11 @@ PARALLEL_FOLDER = _CONFIGS / "parallel"
 
 class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """Hyperparameters that every architecture has, by the names of the configuration file; an
-    architecture extends it.  What a field may be, its type says: `Count` is at least 1."""
+    architecture extends it.  What a field may be, its type says: `Count` is at least 1.
+
+    Example: of Llama-3 8B, ``layers`` 32, ``hidden`` 4096, ``vocabulary`` 128256, ``sequence`` 8192
+    and ``norm_eps`` 1/100000.
+    """
 
     name: Text
     layers: Count
@@ -42,6 +46,8 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 class Parallel(Struct, frozen=True, forbid_unknown_fields=True):
     """How a model is divided over ranks.
+
+    Example: ``Parallel(dp=2, tp=4, pp=2, microbatches=8)`` prints as "dp2 tp4 pp2 mb8": 16 ranks.
 
     ``dp``, ``tp``, ``pp``, ``ep``, ``cp``: data, tensor, pipeline, expert and context parallel
     degrees, ``ep`` a part of ``dp``; ``microbatches`` per replica and their size in sequences;
@@ -136,19 +142,29 @@ C = TypeVar("C", bound=ModelConfig)
 
 def read_config(kind: type[C], path: Path, overrides: Mapping[str, object]) -> C:
     """The configuration of an architecture in a file, with some of its values replaced; raises
-    `InvalidInput`."""
+    `InvalidInput`.
+
+    Example: ``configs/models/llama3-8b.toml`` as `LlamaConfig` with ``{"layers": 2}`` has two
+    layers.
+    """
     given: dict[str, object] = {"name": path.stem, **read_data(path)}
     given.pop("architecture", None)
     return decoded({**given, **overrides}, kind, path.stem if overrides else str(path))
 
 
 def read_data(path: Path) -> dict[str, object]:
-    """A configuration file as it is; raises `InvalidInput`."""
+    """A configuration file as it is; raises `InvalidInput`.
+
+    Example: of ``configs/models/llama3-8b.toml``, ``architecture`` "llama" among others.
+    """
     return read_toml(path)
 
 
 def read_parallel(path: Path) -> dict[str, object]:
-    """The settings of `Parallel` that a file gives; raises `InvalidInput`."""
+    """The settings of `Parallel` that a file gives; raises `InvalidInput`.
+
+    Example: of ``configs/parallel/d1.toml``, dp 16, tp 4, pp 2 and 16 microbatches.
+    """
     data = read_toml(path)
     decoded(data, Parallel, str(path))
     return data

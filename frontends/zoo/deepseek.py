@@ -16,6 +16,9 @@ from shardproof.frontends.zoo.transformer import Model
 class DeepSeekConfig(ModelConfig, frozen=True):
     """Hyperparameters of a DeepSeek model.
 
+    Example: DeepSeek V3 has 61 layers, of which 3 are dense, and chooses 8 of 256 experts by their
+    sigmoids.
+
     ``q_rank`` 0: queries have no latent.  ``dense_layers`` first layers have a feed-forward block
     of width ``ffn``, the others a mixture (`frontends.zoo.moe.Mixture` has its words).
     ``balance_loss``: whether its load-balancing loss is part of the loss.
@@ -82,7 +85,11 @@ class DeepSeekConfig(ModelConfig, frozen=True):
 
 
 class DeepSeek(Model[DeepSeekConfig]):
-    """Writes one program of a DeepSeek model."""
+    """Writes one program of a DeepSeek model.
+
+    Example: layer 3 of DeepSeek V3 is the first with a mixture of experts, after a latent attention
+    with 128 heads.
+    """
 
     TOKENS = "embed"
     OUTPUT = "head"

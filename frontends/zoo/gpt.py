@@ -13,7 +13,10 @@ from shardproof.frontends.zoo.transformer import Model
 
 
 class GptConfig(ModelConfig, frozen=True):
-    """Hyperparameters of a GPT model."""
+    """Hyperparameters of a GPT model.
+
+    Example: GPT-3 175B has 96 layers of 96 heads, ``hidden`` 12288 and ``ffn`` 49152.
+    """
 
     heads: Count
     ffn: Count
@@ -31,7 +34,11 @@ class GptConfig(ModelConfig, frozen=True):
 
 
 class Gpt(Model[GptConfig]):
-    """Writes one program of a GPT model."""
+    """Writes one program of a GPT model.
+
+    Example: on two tensor-parallel ranks, ``h.0.attn.q_proj.weight`` is held by rows,
+    ``h.0.attn.c_proj.weight`` by columns, and its bias by both.
+    """
 
     TOKENS = "wte"
     OUTPUT = "wte"

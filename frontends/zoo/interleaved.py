@@ -20,7 +20,10 @@ from shardproof.frontends.builder.builder import BodyBuilder, ProgramBuilder
 
 
 class Work(NamedTuple):
-    """One pass of one part of the model (counted over the whole model) over one microbatch."""
+    """One pass of one part of the model (counted over the whole model) over one microbatch.
+
+    Example: ``Work(True, 2, 0)``, forward through part 2 of the first microbatch.
+    """
 
     forward: bool
     part: int
@@ -28,7 +31,10 @@ class Work(NamedTuple):
 
 
 class Message(NamedTuple):
-    """What one pass sends: to which stage, and which pass there reads it."""
+    """What one pass sends: to which stage, and which pass there reads it.
+
+    Example: ``Message(0, Work(True, 2, 0))``: stage 0 gets what its second part reads.
+    """
 
     to: int
     reader: Work
@@ -36,7 +42,11 @@ class Message(NamedTuple):
 
 def order(stage: int, stages: int, parts: int, microbatches: int) -> list[Work]:
     """What a stage of ``stages`` with ``parts`` each does, in order; ``stages`` divides
-    ``microbatches``."""
+    ``microbatches``.
+
+    Example: the first of two stages with two parts each and two microbatches runs forward through
+    part 0 of both, through part 2 of both, and backward in the order of 2, 2, 0, 0.
+    """
     total = microbatches * parts
 
     def work(forward: bool, number: int) -> Work:
@@ -55,7 +65,11 @@ def order(stage: int, stages: int, parts: int, microbatches: int) -> list[Work]:
 
 
 def message(work: Work, stages: int, parts: int) -> Message | None:
-    """What a pass sends on, if anything."""
+    """What a pass sends on, if anything.
+
+    Example: of two stages with two parts each, forward through part 1 is sent to stage 0, whose
+    part 2 reads it; part 3 sends nothing.
+    """
     there = work.part + (1 if work.forward else -1)
     if not 0 <= there < stages * parts:
         return None
@@ -65,7 +79,10 @@ def message(work: Work, stages: int, parts: int) -> Message | None:
 @dataclass(slots=True)
 class Part:
     """The bodies of one part of the model, and what fills the inputs of each: calls of a body that
-    receives, or (None) nothing, or the gradient of the loss."""
+    receives, or (None) nothing, or the gradient of the loss.
+
+    Example: part 0 receives no activations, and part 3 of four gets the gradient of the loss.
+    """
 
     forward: BodyBuilder
     backward: BodyBuilder
@@ -81,7 +98,11 @@ def part_of(
     before: int | None,
     after: int | None,
 ) -> Part:
-    """A part whose neighbours are the ranks ``before`` and ``after`` (None: there is none)."""
+    """A part whose neighbours are the ranks ``before`` and ``after`` (None: there is none).
+
+    Example: the second part on the first of two stages, number 1, comes after the other stage and
+    before it: ``before`` and ``after`` are that one's rank.
+    """
     forward, backward = bodies
     receive = receive_gradient = None
     if before is not None:
@@ -94,7 +115,11 @@ def part_of(
 
 
 def receiver(program: ProgramBuilder, into: BodyBuilder, peer: int, name: str) -> BodyBuilder:
-    """A body that receives the inputs of another from a rank."""
+    """A body that receives the inputs of another from a rank.
+
+    Example: "receive 1" on the first of two stages, whose one result is what the other one computed
+    in part 1 of the model.
+    """
     body = program.body(name)
     for value in into.inputs:
         sent = into.values[value]
@@ -105,7 +130,11 @@ def receiver(program: ProgramBuilder, into: BodyBuilder, peer: int, name: str) -
 def schedule(
     program: ProgramBuilder, parts: Sequence[Part], stage: int, stages: int, microbatches: int
 ) -> None:
-    """Issue all calls of a stage."""
+    """Issue all calls of a stage in the order of the interleaved pipeline.
+
+    Example: two stages with two parts each: a stage receives by calls of their own, in the order in
+    which its neighbour sends, just before it needs the first of them.
+    """
     waiting = {
         other: [
             sent.reader
@@ -123,7 +152,7 @@ def schedule(
         if receive is not None:
             source = (stage - 1 if work.forward else stage + 1) % stages
             while work not in arrived:
-                took(program, parts, waiting[source].pop(), stages, arrived)
+                issue_receive(program, parts, waiting[source].pop(), stages, arrived)
             inputs = arrived.pop(work)
         elif not work.forward:
             inputs = (program.seed(part.losses[work.microbatch]),)
@@ -134,14 +163,18 @@ def schedule(
         program.call(body, inputs, outputs, work.microbatch if loads else -1)
 
 
-def took(
+def issue_receive(
     program: ProgramBuilder,
     parts: Sequence[Part],
     work: Work,
     stages: int,
     arrived: dict[Work, tuple[int, ...]],
 ) -> None:
-    """Receive what ``work`` will read."""
+    """Issue the call that receives what ``work`` will read.
+
+    Example: for backward through part 2, a call of that part's ``receive_gradient``, whose slot
+    ``arrived`` keeps until the pass runs.
+    """
     part = parts[work.part // stages]
     body = part.receive if work.forward else part.receive_gradient
     assert body is not None

@@ -28,6 +28,9 @@ EP = along("ep")
 class Layout:
     """One side of a plan.
 
+    Example: Llama-3 8B with dp 2, tp 2 and four microbatches: ``batch`` 1 on a rank, 8 on the
+    single device in 8 ``blocks``, and ``token_factor`` 1/65536 on both.
+
     ``batch``: sequences in one microbatch (on the single device: in the whole batch).
     ``blocks``: how many (replica, microbatch) blocks are in that batch: 1 on the parallel side;
     the single device's batch is their concatenation, block after block, ``batch // blocks``

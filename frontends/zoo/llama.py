@@ -12,7 +12,11 @@ from shardproof.frontends.zoo.transformer import Model
 
 
 class LlamaConfig(ModelConfig, frozen=True):
-    """Hyperparameters of a Llama model."""
+    """Hyperparameters of a Llama model.
+
+    Example: Llama-3 8B has 32 heads, 8 ``kv_heads`` and ``ffn`` 14336; ``hidden=100`` is refused,
+    as it does not divide into 32 heads of even size.
+    """
 
     heads: Count
     kv_heads: Count
@@ -37,7 +41,11 @@ class LlamaConfig(ModelConfig, frozen=True):
 
 
 class Llama(Model[LlamaConfig]):
-    """Writes one program of a Llama model."""
+    """Writes one program of a Llama model.
+
+    Example: on two tensor-parallel ranks, ``layers.0.attention.wq`` is held by rows and ``wo`` by
+    columns.
+    """
 
     frequencies: int
 

@@ -14,6 +14,9 @@ from shardproof.frontends.zoo.moe import Mixture, mixture_of_experts
 class MixtralConfig(LlamaConfig, frozen=True):
     """Hyperparameters of a Mixtral model; ``ffn`` is the width of an expert.
 
+    Example: Mixtral 8x7B chooses 2 of 8 experts of width 14336, with the loss of balance times
+    1/50; ``chosen=99`` is refused.
+
     ``balance_loss``: whether the load-balancing loss with coefficient ``balance`` is part of the
     loss.
     """
@@ -45,7 +48,10 @@ class MixtralConfig(LlamaConfig, frozen=True):
 
 
 class Mixtral(Llama):
-    """Writes one program of a Mixtral model."""
+    """Writes one program of a Mixtral model.
+
+    Example: with ep 2 each of two replicas holds four of the eight experts.
+    """
 
     config: MixtralConfig
 

@@ -24,7 +24,11 @@ from shardproof.frontends.zoo.transformer import Model
 @dataclass(frozen=True, slots=True)
 class Latent:
     """Sizes: ranks of the latents (``q_rank`` 0: queries come from the hidden state), and of one
-    head the part without position, the rotary part, and the value."""
+    head the part without position, the rotary part, and the value.
+
+    Example: ``Latent(128, 1536, 512, 128, 64, 128)`` of DeepSeek V3: keys of 128 + 64 from a latent
+    of 512.
+    """
 
     heads: int
     q_rank: int
@@ -35,7 +39,12 @@ class Latent:
 
 
 def latent_attention(model: Model[Any], x: int, path: str, sizes: Latent, frequencies: int) -> int:
-    """``x`` [b, outside, hidden] (normed) to the same; ``frequencies`` [tokens, rope/2, 2]."""
+    """Multi-head latent attention of ``x`` [b, outside, hidden] (normed), of the same shape;
+    ``frequencies`` [tokens, rope/2, 2].
+
+    Example: on two tensor-parallel ranks ``wq_b_nope`` and ``wk_b`` have 64 of 128 heads each; the
+    latent itself is computed on both.
+    """
     body, layout, hidden = model.body, model.layout, model.config.hidden
     latent = _latent(model, x, f"{path}.wkv_a", sizes.kv_rank, f"{path}.kv_norm")
     shared = _outside(model, x, f"{path}.wkv_a_rope", sizes.rope)

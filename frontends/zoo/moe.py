@@ -30,6 +30,8 @@ from shardproof.frontends.zoo.transformer import Model
 class Mixture:
     """What kind of mixture a layer has.
 
+    Example: ``Mixture(8, 2, 14336, balance=Fraction(1, 50))`` of Mixtral 8x7B.
+
     ``experts`` of ``width``, of which each token chooses ``chosen``, by "softmax" or "sigmoid"
     ``scoring`` of its logits: inside the best ``kept_groups`` of ``groups`` groups.  With a
     ``bias`` the choice is by score + bias (a buffer that training adjusts outside of the graph).
@@ -84,7 +86,11 @@ class Mixture:
 
 
 def mixture_of_experts(model: Model[Any], x: int, path: str, mixture: Mixture) -> int:
-    """The feed-forward block of a layer: ``x`` [b, outside, hidden] (normed) to the same."""
+    """The feed-forward block of a layer: ``x`` [b, outside, hidden] (normed) to the same.
+
+    Example: of two experts of which a token chooses the second, ``dispatch_tokens`` gives the first
+    one zeros, and ``combine_experts`` adds the second one's result times its weight.
+    """
     body, layout = model.body, model.layout
     chosen, weights = _route(model, x, f"{path}.gate", mixture)
     routed: int = body.op("dispatch_tokens", x, chosen)
@@ -100,14 +106,22 @@ def mixture_of_experts(model: Model[Any], x: int, path: str, mixture: Mixture) -
 
 def branch(model: Model[Any], x: int) -> int:
     """`Layout.enter` for one of several uses of ``x``: the gradients of what is inside are added
-    up before those of the other uses, on a single device too."""
+    up before those of the other uses, on a single device too.
+
+    Example: on a single device an ``identity``; on tensor-parallel ranks ``copy_to``, or with
+    sequence parallelism an all-gather.
+    """
     if model.layout.tp == 1:
         return model.body.op("identity", x)
     return model.layout.enter(model.body, x)
 
 
 def swiglu(model: Model[Any], x: int, path: str, width: int) -> int:
-    """``x`` [b, tokens, hidden] -> addends of the same: w2 (silu(w1 x) * w3 x)."""
+    """A gated feed-forward, w2 (silu(w1 x) * w3 x): ``x`` [b, tokens, hidden] -> addends of the
+    same shape.
+
+    Example: a width of 14336 on two ranks is 7168 on each, and their results are added up outside.
+    """
     body, hidden = model.body, model.config.hidden
     gate = body.silu(model.linear(x, f"{path}.w1", width, hidden, 0))
     up = model.linear(x, f"{path}.w3", width, hidden, 0)

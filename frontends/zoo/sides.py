@@ -18,7 +18,10 @@ C = TypeVar("C", bound=ModelConfig)
 
 
 def single_layout(config: ModelConfig, parallel: Parallel) -> Layout:
-    """How the single device computes: the whole batch at once."""
+    """How the single device computes: the whole batch at once.
+
+    Example: with dp 2 and four microbatches, eight sequences at once, in 8 ``blocks``.
+    """
     blocks = parallel.dp * parallel.microbatches
     batch = blocks * parallel.microbatch_size
     if parallel.loss == "sum":
@@ -28,7 +31,10 @@ def single_layout(config: ModelConfig, parallel: Parallel) -> Layout:
 
 
 def rank_layout(config: ModelConfig, parallel: Parallel) -> Layout:
-    """How a rank of the parallel plan computes."""
+    """How a rank of the parallel plan computes.
+
+    Example: with dp 2 and four microbatches of one sequence of 8192, ``token_factor`` 1/65536.
+    """
     tokens = parallel.microbatch_size * config.sequence
     blocks = parallel.dp * parallel.microbatches
     factors = {
@@ -51,7 +57,11 @@ def rank_layout(config: ModelConfig, parallel: Parallel) -> Layout:
 
 
 def loss_note(config: ModelConfig, parallel: Parallel) -> str:
-    """What the loss is, and what a microbatch contributes to it."""
+    """What the loss is, and what a microbatch contributes to it.
+
+    Example: "loss: mean over 8 x 8192 tokens; every microbatch of every replica contributes its sum
+    times 1/65536".
+    """
     batch = parallel.dp * parallel.microbatches * parallel.microbatch_size
     own = parallel.microbatch_size * config.sequence
     if parallel.loss == "sum":
@@ -70,7 +80,11 @@ def loss_note(config: ModelConfig, parallel: Parallel) -> str:
 
 
 def batch_notes(parallel: Parallel) -> tuple[str, ...]:
-    """How expert-parallel replicas share the batch."""
+    """How expert-parallel replicas share the batch.
+
+    Example: of ep 2, "batch: the 2 replicas of an expert-parallel group read neighbouring
+    sequences, as one microbatch of the group"; without ``ep``, none.
+    """
     if parallel.ep == 1:
         return ()
     return (
@@ -82,7 +96,10 @@ def batch_notes(parallel: Parallel) -> tuple[str, ...]:
 def single_program(
     model: type[Model[C]], config: C, parallel: Parallel, inference: Inference
 ) -> Program:
-    """The model on one device."""
+    """The program of the model on one device.
+
+    Example: of a GPT, a body "forward" with all layers, called once, and its backward.
+    """
     program = ProgramBuilder("single", inference=inference)
     written = model(config, single_layout(config, parallel), program)
     ((forward, backward),) = written.write([Stage(0, config.layers)])
@@ -91,7 +108,10 @@ def single_program(
 
 
 def stage_layers(layers: int, stages: int) -> list[tuple[int, int]]:
-    """[first, last) of every stage: even, the first ones one more where it does not divide."""
+    """[first, last) of every stage: even, the first ones one more where it does not divide.
+
+    Example: 32 layers on three stages are (0, 11), (11, 22), (22, 32).
+    """
     each, more = divmod(layers, stages)
     bounds = [each * s + min(s, more) for s in range(stages + 1)]
     return list(itertools.pairwise(bounds))
@@ -99,7 +119,11 @@ def stage_layers(layers: int, stages: int) -> list[tuple[int, int]]:
 
 def stages_of(config: ModelConfig, parallel: Parallel, number: int, size: int) -> list[Stage]:
     """The parts of the model on pipeline rank ``number`` of ``size`` ranks each: with virtual
-    stages every ``pp``-th of them."""
+    stages every ``pp``-th of them.
+
+    Example: of Llama-3 8B on two stages, rank 1 has layers 16 to 31; with two virtual stages each,
+    rank 0 has layers 0 to 7 and 16 to 23.
+    """
     layers = stage_layers(config.layers, parallel.chunks)
     last = parallel.chunks - 1
     return [
@@ -116,7 +140,10 @@ def stages_of(config: ModelConfig, parallel: Parallel, number: int, size: int) -
 def stage_program(
     model: type[Model[C]], config: C, parallel: Parallel, number: int, inference: Inference
 ) -> Program:
-    """Pipeline stage ``number``."""
+    """The program of pipeline stage ``number``.
+
+    Example: "stage 1" of two with tp 2 has the base rank 2, and warms up with no microbatch.
+    """
     layout = rank_layout(config, parallel)
     size = layout.ranks
     program = ProgramBuilder(f"stage {number}", number * size, layout.axes(), inference)
@@ -137,7 +164,11 @@ def stage_program(
 
 
 def build(model: type[Model[C]], config: C, parallel: Parallel) -> Plan:
-    """Both sides of the plan of a configuration that `Parallel.check` accepts."""
+    """Both sides of the plan of a configuration that `Parallel.check` accepts.
+
+    Example: "llama3-8b dp1 tp2 pp1 mb1", with one program "stage 0" along ``tp`` and the notes of
+    its loss and its rotary table.
+    """
     inference = Inference()
     programs = tuple(
         stage_program(model, config, parallel, number, inference) for number in range(parallel.pp)

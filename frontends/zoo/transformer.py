@@ -50,7 +50,11 @@ C = TypeVar("C", bound=ModelConfig)
 class Stage:
     """Which part of the model a body holds: layers [first, last), embedding, output; and the
     base ranks of the neighbouring stages (None: there is none).  ``apart``: other bodies receive
-    for this one, and its backward does not send."""
+    for this one, and its backward does not send.
+
+    Example: the first of two pipeline stages with two virtual ones each holds
+    ``Stage(0, 8, None, 2, apart=True)`` and ``Stage(16, 24, 2, 2, apart=True)``.
+    """
 
     first: int
     last: int
@@ -62,6 +66,9 @@ class Stage:
 @dataclass(frozen=True, slots=True)
 class ShardedParameter:
     """A parameter of a program: the shard that is read, and how its gradient is reduced.
+
+    Example: ``wq`` with dp 2 and tp 2: divided over ``tp``, its gradient is added up over ``dp``; a
+    norm's with sequence parallelism over ``tp`` as well, as it is ``outside``.
 
     ``axes``: over which its gradient is added up; ``outside``: it works on the residual stream.
     With ZeRO, ``dim`` is the dimension that is divided over ``axes`` (else -1), and ``owned`` the
@@ -76,7 +83,11 @@ class ShardedParameter:
 
 
 class Model(ABC, Generic[C]):
-    """Writes one program (a pipeline stage, or the single device) of a model."""
+    """Writes one program (a pipeline stage, or the single device) of a model.
+
+    Example: ``Llama(config, layout, program).write([Stage(0, 32)])`` writes a forward and a
+    backward body into ``program``.
+    """
 
     #: Modules (and so parameters) outside of layers, and the norms and blocks of a layer.
     TOKENS: ClassVar[str] = "tok_embeddings"

@@ -39,7 +39,12 @@ class _Equal:
 
 
 class Family:
-    """The members of a claim along ``axes``, which it depends on only through affine numbers."""
+    """The members of a claim along ``axes``, which it depends on only through affine numbers.
+
+    Example: a column-parallel linear layer on dp 2, tp 2 with two microbatches has eight members;
+    in that at ``(0, 1, 0)`` rows of the weight begin at 32, in that at ``(0, 0, 1)`` sequences of
+    the batch at 4.
+    """
 
     def __init__(self, nodes: NodeTable, claim: Claim, axes: Sequence[str]) -> None:
         self.nodes = nodes

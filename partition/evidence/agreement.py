@@ -12,6 +12,9 @@ from shardproof.engine.plan.recorded import RecordedSlice
 def agree(a: RecordedSlice, x: Lineage, b: RecordedSlice, y: Lineage) -> bool:
     """Whether two values can be the boxes that they claim to be of one full tensor.
 
+    Example: ``n1[a0[4 +4 of 8], a1[4]]`` can be box ``[4:8, 0:4]`` of the tensor of which
+    ``n1[a0[0 +4 of 8], a1[4]]`` is ``[0:4, 0:4]``, and not that box too.
+
     Inside the other's box a value must be the very elements; beyond it, what lies as far on.
     """
     if len(x.addends) != len(y.addends) or len(x.shape) != len(y.shape):
@@ -38,7 +41,11 @@ def agree(a: RecordedSlice, x: Lineage, b: RecordedSlice, y: Lineage) -> bool:
 
 
 def difference(x: Lineage, y: Lineage) -> str:
-    """What keeps one value from being part of what another one is part of, in words."""
+    """What keeps one value from being part of what another one is part of, in words.
+
+    Example: "another part" for rows 4 to 7 beside rows 0 to 3 of one node, "a multiple" for twice
+    these.
+    """
     if {t.node for t in x.addends} != {t.node for t in y.addends}:
         return "no part"
     if {t.factor for t in x.addends} != {t.factor for t in y.addends}:

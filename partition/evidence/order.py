@@ -10,7 +10,11 @@ from shardproof.partition.stages.partition import Partition
 
 def order(result: Partition, kind: str) -> list[Finding]:
     """Operators that come in another order than the single-device program's do, by their names and
-    places in the model: where order and evidence disagree, it is the evidence that was followed."""
+    places in the model: where order and evidence disagree, it is the evidence that was followed.
+
+    Example: "linear in layers.0.attention.wq on rank 0 comes after linear in layers.0.attention.wk;
+    the single-device program has them the other way round".
+    """
     if not any(body.claims for program in result.plan.programs for body in program.bodies):
         return []
     aligned = counterparts(result)

@@ -11,7 +11,11 @@ CASTS = frozenset({"float", "to"})
 
 
 def precision(result: Partition) -> list[Finding]:
-    """Casts of the parallel side to another type than their counterpart's, or without one."""
+    """Casts of the parallel side to another type than their counterpart's, or without one.
+
+    Example: "float in layers.0 on ranks [0, 1] casts to bfloat16, the single-device program has no
+    such cast".
+    """
     aligned = counterparts(result)
     findings: dict[tuple[str, ...], Finding] = {}
     for number, instance in enumerate(result.parallel.unrolled.instances):

@@ -34,8 +34,12 @@ MOST: Final = 20
 
 
 class Contradiction(NamedTuple):
-    """``value``: whose record it is; ``what``: the kind of contradiction, of which there is one
-    finding for each full tensor."""
+    """A record that does not fit the others. ``value``: whose record it is; ``what``: the kind of
+    contradiction, of which there is one finding for each full tensor.
+
+    Example: ``Contradiction(57, "value map", "is recorded as all of [0:4, 0:64] of full tensor 12;
+    it is a partial sum", ...)``.
+    """
 
     value: int
     what: str
@@ -46,7 +50,11 @@ class Contradiction(NamedTuple):
 
 def metadata(result: Partition) -> list[Finding]:
     """Contradictions of what the parallel plan records with what it computes, and of its records
-    among each other; nothing for plans without such records."""
+    among each other; nothing for plans without such records.
+
+    Example: a feed-forward block whose result every rank records as complete while it is a partial
+    sum is one finding, "value map", for the ranks that do.
+    """
     contradictions = [*_claims(result), *order(result, KIND)]
     recorded = list(result.plan.recorded)
     every = [*recorded, *contradictions]

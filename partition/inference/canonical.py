@@ -22,9 +22,14 @@ Draft = tuple[
 
 
 class Canonical(NamedTuple):
-    """``operands`` in canonical order, ``order[i]``: the draft that operand i came from;
-    ``labels``: old label -> (new label, stride, extent) inside it: several old labels may have been
-    merged into one new label, outermost first; ``outputs``: new output labels, ascending."""
+    """A definition in canonical form. ``operands`` in canonical order, ``order[i]``: the draft that
+    operand i came from; ``labels``: old label -> (new label, stride, extent) inside it: several old
+    labels may have been merged into one new label, outermost first; ``outputs``: new output labels,
+    ascending.
+
+    Example: of ``x[b:4, i:8] w[o:6, i:8]`` with labels 5, 7 and 6, ``labels`` is
+    ``{5: (0, 1, 4), 6: (2, 1, 6), 7: (1, 1, 8)}`` and ``outputs`` ``(0, 2)``.
+    """
 
     operands: tuple[Operand, ...]
     order: tuple[int, ...]
@@ -125,6 +130,8 @@ def canonical(
     drafts: Sequence[Draft], outputs: frozenset[int], extents: dict[int, int]
 ) -> Canonical:
     """The canonical form of a definition with the given operands and output labels.
+
+    Example: ``x[b, i] w[o, i]`` and ``w[p, j] x[c, j]`` have one form, and are one node.
 
     ``extents``: full extent of every label.
     """

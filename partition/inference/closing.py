@@ -34,7 +34,11 @@ Product = Callable[[str, Sequence[Addend], frozenset[str]], Addend]
 
 def closed(nodes: NodeTable, addend: Addend, product: Product) -> Addend:
     """A view of a partial sum as a view of a complete one; raises `Misaligned` where its parts are
-    no constant intervals."""
+    no constant intervals.
+
+    Example: ``n12[a0[4]] part #0[0 +4 of 8]``, the sum over the first four of eight columns, is all
+    of the node that is the sum over these four columns alone.
+    """
     if not addend.partials:
         return addend
     definition = nodes[addend.node].definition
@@ -83,7 +87,11 @@ def _view(
 
 
 def composed(view: Addend, of: Addend) -> Addend:
-    """A view of a node, where that node is a view of another one."""
+    """A view of a node, where that node is a view of another one.
+
+    Example: of the node ``n9``, which is ``n1[a1[6], a0[4]]``, the view
+    ``n9[a0[6], a1[2 +1 of 4]]`` is ``n1[a1[6], a0[2 +1 of 4]]``.
+    """
     if of.partials:
         raise Misaligned
 

@@ -24,7 +24,11 @@ from shardproof.partition.inference.views import lineage_axes, local_view
 def total(
     interpreter: LineageInterpreter, members: Sequence[Lineage], over: Over, kind: str = "sum"
 ) -> Lineage:
-    """The sum (or maximum) over explicit members and over mesh axes."""
+    """The sum (or maximum) over explicit members and over mesh axes.
+
+    Example: ``n4[a0[4], a1[6]] part #1[<4*tp> +4 of 8]`` over ``tp`` of 2 is ``n4[a0[4], a1[6]]``;
+    the complete value on two ranks is ``2*n4[a0[4], a1[6]]``.
+    """
     joined = [
         reduce(lambda x, a: _over_axis(interpreter, x, a[0], a[1], kind), over, m) for m in members
     ]
@@ -88,7 +92,11 @@ def _over_axis(
 def gather(
     interpreter: LineageInterpreter, members: Sequence[Lineage], over: Over, dim: int
 ) -> Lineage:
-    """Concatenation along ``dim`` in group order, over explicit members or one mesh axis."""
+    """Concatenation along ``dim`` in group order, over explicit members or one mesh axis.
+
+    Example: ``n1[a0[4], a1[<4*tp> +4 of 8]]`` along dimension 1 over ``tp`` of 2 is
+    ``n1[a0[4], a1[8]]``.
+    """
     if not over:
         return interpreter.concat(members, dim)
     result = members[0]
@@ -145,7 +153,10 @@ def _grow(
 
 def at_coordinate(interpreter: LineageInterpreter, x: Lineage, axis: str, position: int) -> Lineage:
     """The member of a family at one coordinate (a value of its own where the family's node
-    depends on the coordinate)."""
+    depends on the coordinate).
+
+    Example: ``n1[a0[4], a1[<4*tp> +4 of 8]]`` at ``tp`` 1 is ``n1[a0[4], a1[4 +4 of 8]]``.
+    """
 
     def fixed(interval: StridedInterval) -> StridedInterval:
         return interval._replace(start=interval.start.fix(axis, position))
@@ -170,7 +181,11 @@ def at_coordinate(interpreter: LineageInterpreter, x: Lineage, axis: str, positi
 def own_slice(
     interpreter: LineageInterpreter, x: Lineage, over: Over, dim: int, position: int, count: int
 ) -> Lineage:
-    """What one rank keeps of ``x`` when ``dim`` is scattered over a group."""
+    """What one rank keeps of ``x`` when ``dim`` is scattered over a group.
+
+    Example: of ``n4[a0[4], a1[6]]``, dimension 1 over ``tp`` of 2,
+    ``n4[a0[4], a1[<3*tp> +3 of 6]]``.
+    """
     size = x.shape[dim]
     if count == 1 and len(over) > 1 and size % prod(extent for _, extent in over) == 0:
         # Axis by axis: a dimension of several intervals is cut in one of them at a time.

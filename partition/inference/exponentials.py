@@ -25,14 +25,23 @@ from shardproof.partition.inference.windows import Reads, Windows
 
 class Exponential(NamedTuple):
     """An exponential of a view, as one of the single-device program's, and what else its exponent
-    has: ``exp(x - M)`` and ``-M``, for ``exp(x)``."""
+    has: ``exp(x - M)`` and ``-M``, for ``exp(x)``.
+
+    Example: where the single device has ``exp(x - M)`` as ``n4``,
+    ``Exponential(n4[a0[4], a1[8]], (-1*n2[a0[4], _[8]],))`` for ``exp(x)``, with ``n2`` the maxima
+    of rows.
+    """
 
     power: Addend
     rest: tuple[Addend, ...]
 
 
 class References:
-    """The exponentials of a program whose nodes are the first ``size`` of a table."""
+    """The exponentials of a program whose nodes are the first ``size`` of a table.
+
+    Example: of a softmax, the one node ``exp(x - M)``; ``of`` gives it for ``x``, None for a tensor
+    that it has not in its exponent.
+    """
 
     def __init__(self, table: NodeTable, size: int) -> None:
         self.table = table

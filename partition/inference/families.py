@@ -16,7 +16,11 @@ def along_axes(
     make: Callable[[Affine], Lineage], start: Affine, mesh: Mapping[str, int]
 ) -> Lineage:
     """What is made at a position, of which every member is a view and all together are one whose
-    intervals move with the coordinates; raises `Misaligned` where they are none."""
+    intervals move with the coordinates; raises `Misaligned` where they are none.
+
+    Example: slices of 8 columns that begin at ``<4*tp>`` are read at 0 and at 4, and are
+    ``n1[a0[4], a1[<4*tp> +4 of 8]]``.
+    """
     if not start.terms:
         return make(start)
     axis = start.terms[-1][0]
@@ -28,7 +32,11 @@ def along_axes(
 
 
 def fitted(members: Sequence[Lineage], axis: str) -> Lineage:
-    """The lineage of which ``members`` are those along an axis."""
+    """The lineage of which ``members`` are those along an axis.
+
+    Example: ``n1[a0[4], a1[0 +4 of 8]]``, ``n1[a0[4], a1[4 +4 of 8]]`` along ``tp`` are
+    ``n1[a0[4], a1[<4*tp> +4 of 8]]``.
+    """
     first = members[0]
     if any(len(m.addends) != len(first.addends) for m in members):
         raise Misaligned

@@ -36,8 +36,12 @@ Sides: TypeAlias = Callable[[Addend], Addend | None]
 
 
 class Way(NamedTuple):
-    """``terms``: views with dimensions behind their own, of size 1, named by ``labels`` addend by
-    addend; ``kept``: those labels that the result keeps."""
+    """Views to be read together in one way. ``addends``: views with dimensions behind their own, of
+    size 1, named by ``labels`` addend by addend; ``kept``: those labels that the result keeps.
+
+    Example: ``Way((n4[a1[3], a0[<tp> +1 of 8]], ...), ("x", "x"), "x")``: which of eight heads it
+    is stays in the product of two tensors of one head.
+    """
 
     addends: tuple[Addend, ...]
     labels: tuple[str, ...]
@@ -48,7 +52,11 @@ def ways(
     addends: Sequence[Addend], mesh: Mapping[str, int], letters: str, *, sums: bool, sides: Sides
 ) -> Iterator[Way]:
     """Other ways to read views together; ``sums``: positions may be summed over.  ``letters``: for
-    new labels; ``sides``: what a view is, as part of a sum."""
+    new labels; ``sides``: what a view is, as part of a sum.
+
+    Example: of ``n4[a1[3]] at a0[<tp> +1 of 8]`` twice, the head is kept, is summed over, or is a
+    fixed position of both.
+    """
     yield from _ways(addends, mesh, letters, sums=sums)
     apart = [_in_blocks(t) for t in addends]
     if apart != list(addends):
@@ -328,7 +336,11 @@ def _way(
 
 
 def dropped(addend: Addend, rank: int) -> Addend:
-    """A view without its dimensions from ``rank`` on, which are of size 1."""
+    """A view without its dimensions from ``rank`` on, which are of size 1.
+
+    Example: ``n4[a1[3], a0[<tp> +1 of 8]]`` without its second dimension is
+    ``n4[a1[3]] at a0[<tp> +1 of 8]``.
+    """
     view = addend.view
     behind = tuple(a for dim in view.dims[rank:] for a in dim if a.axis != BROADCAST)
     return addend._replace(view=View(view.dims[:rank], (*view.fixed, *behind)))
@@ -336,7 +348,11 @@ def dropped(addend: Addend, rank: int) -> Addend:
 
 class Reductions:
     """Sums of one node over one of its labels that the single-device program has: a view of one
-    position of many is part of such a sum."""
+    position of many is part of such a sum.
+
+    Example: where ``n9`` is the sum of ``n4`` over its eight heads, ``n4[a1[3]] at a0[2 +1 of 8]``
+    is ``n9[a0[3]] part #0[2 +1 of 8]``.
+    """
 
     def __init__(self, table: NodeTable, size: int) -> None:
         self.table = table

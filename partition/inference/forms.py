@@ -15,7 +15,11 @@ UNREAD = frozenset({"claimed", "position", "shard", "dtype"})
 
 class View(NamedTuple):
     """A lineage without its nodes: the number of its form; the nodes and the reductions that it
-    names, in order."""
+    names, in order.
+
+    Example: ``View(0, (4, 4), (1,))`` of ``n4[a0[4], a1[6]] part #1[<4*tp> +4 of 8]``, which names
+    ``n4`` for itself and as what is summed.
+    """
 
     form: int
     nodes: tuple[int, ...]
@@ -24,7 +28,10 @@ class View(NamedTuple):
 
 class Forms:
     """Numbers what is costly to compare, once.  Lineages and attributes are looked up by identity
-    first, and are kept for that."""
+    first, and are kept for that.
+
+    Example: the queries of layer 0 and of layer 1 have one form and other nodes.
+    """
 
     def __init__(self, nodes: NodeTable) -> None:
         self.nodes = nodes
@@ -80,7 +87,10 @@ class Forms:
 def attributes(
     attrs: Mapping[str, Attr], unread: frozenset[str] = UNREAD
 ) -> tuple[tuple[str, Attr], ...]:
-    """Attributes that matter (a group's ranks are names)."""
+    """Attributes that matter (a group's ranks are names).
+
+    Example: of ``{"dim": 1, "dtype": "bfloat16", "group": Group(...)}``, ``(("dim", 1),)``.
+    """
     return tuple(
         (k, v)
         for k, v in sorted(attrs.items(), key=lambda i: i[0])

@@ -29,7 +29,7 @@ from shardproof.engine.lineage.expressions import (
     Select,
     Unary,
 )
-from shardproof.engine.lineage.floating import sunk
+from shardproof.engine.lineage.floating import picked, sunk
 from shardproof.engine.lineage.lineage import (
     ABSOLUTE,
     BROADCAST,
@@ -74,7 +74,11 @@ MOST_EXPONENTS = 3
 
 
 class LineageInterpreter(Products):
-    """A `engine.ops.primitives.Interpreter` over lineages; all nodes go to ``table``."""
+    """A `engine.ops.primitives.Interpreter` over lineages; all nodes go to ``table``.
+
+    Example: ``einsum("bi,oi->bo", ...)`` of ``n1[a0[4], a1[<4*tp> +4 of 8]]`` and
+    ``n2[a0[6], a1[<4*tp> +4 of 8]]`` is ``n4[a0[4], a1[6]] part #1[<4*tp> +4 of 8]``.
+    """
 
     def unary(self, function: str, x: Lineage) -> Lineage:
         """A function of every entry, as a node of its own."""
@@ -323,6 +327,8 @@ class LineageInterpreter(Products):
             readings = ways([addend], self.mesh, ascii_letters, sums=True, sides=self.as_partial)
             yield from (tried(another, way) for way in readings)
 
+        if self.reference_size is None:
+            addend = addend._replace(view=picked(addend.view, [dim]))
         first = tried(lambda t: self._amax(shape, t, dim).addends[0], addend)
         maximum = self._first_reading([addend], first, others)
         return Lineage(shape[:dim] + shape[dim + 1 :], (maximum,))

@@ -31,14 +31,21 @@ DEEPEST = 4
 
 
 class Factor(NamedTuple):
-    """A view of a node in a product: its intervals with the labels that they run along."""
+    """A view of a node in a product: its intervals with the labels that they run along.
+
+    Example: ``Factor(n5[...], ((a0[4], 0), (a1[8], 1)))`` in a product with the labels 0 and 1.
+    """
 
     addend: Addend
     intervals: tuple[tuple[StridedInterval, int], ...]
 
 
 def rewritten(table: NodeTable, function: str, addend: Addend) -> Addend | None:
-    """A function of an addend, where a law says what it is: ``1 / c``, ``1 / exp(x)``."""
+    """A function of an addend, where a law says what it is: ``1 / c``, ``1 / exp(x)``.
+
+    Example: ``inv`` of ``exp(x)`` is the node ``exp(-x)``, ``inv`` of the number 4 is 1/4; ``exp``
+    of ``x`` is None.
+    """
     if addend.node == table.one:
         value = of_constant(function, addend.factor)
         return None if value is None else addend._replace(factor=value)
@@ -77,13 +84,19 @@ def _raised(
 
 
 def factors_of(table: NodeTable, factor: Factor) -> list[Factor]:
-    """The factors of a product without sums, in the labels of the whole; itself if it is none."""
+    """The factors of a product without sums, in the labels of the whole; itself if it is none.
+
+    Example: of the node ``n18 = n1[a, b] n5[a, b]``, the factors ``n1`` and ``n5``.
+    """
     return _flat(table, factor, DEEPEST)
 
 
 def factor_views(table: NodeTable, addend: Addend) -> list[Addend]:
     """The factors of an addend, each as a view of the same dimensions; itself if it is no product.
-    Its own factor is left out."""
+    Its own factor is left out.
+
+    Example: ``3*n18[a0[4], a1[8]]`` gives ``n1[a0[4], a1[8]]`` and ``n5[a0[4], a1[8]]``.
+    """
     atoms = [interval for dim in addend.view.dims for interval in dim]
     labels = [n for n, a in enumerate(atoms) if a.axis != BROADCAST]
     whole = Factor(addend._replace(factor=Fraction(1)), tuple((atoms[n], n) for n in labels))
@@ -100,14 +113,22 @@ def factor_views(table: NodeTable, addend: Addend) -> list[Addend]:
 
 
 def is_exponential(table: NodeTable, number: int, known: int) -> bool:
-    """Whether a node is an exponential, and none of the first ``known``."""
+    """Whether a node is an exponential, and none of the first ``known``.
+
+    Example: of nodes 16 and above, which only the parallel side has, ``n19 = exp(n12)`` is one,
+    ``n18`` is not.
+    """
     return number >= known and _exponential(table, number) is not None
 
 
 class Left(NamedTuple):
     """What is left of a product: its factor, the addends and their intervals, the dimensions of the
     result, with broadcasts where nothing varies any more, and the labels that are left: those of
-    the result, and the extents of all."""
+    the result, and the extents of all.
+
+    Example: of ``exp(x) exp(-x) x`` the addend ``x`` with its labels; of the sum of
+    ``exp(x) exp(-x)`` over eight columns the factor 8 and no addend.
+    """
 
     factor: Fraction
     addends: list[Addend]
@@ -127,7 +148,10 @@ def left(
     intervals: Mapping[int, StridedInterval],
 ) -> Left | None:
     """What is left of a product where some of its factors cancel; None if none do.  A label that
-    is summed and that nothing varies along any more is counted."""
+    is summed and that nothing varies along any more is counted.
+
+    Example: ``exp(x) exp(-x) x`` leaves ``x``; ``exp(x) x`` is None.
+    """
     flat = [x for one in factors for x in _flat(table, one, DEEPEST)]
     if not any(_may_cancel(table, x.addend.node) for x in flat):
         return None
@@ -161,7 +185,10 @@ def outside(
     table: NodeTable, factors: Sequence[Factor], outputs: frozenset[int], known: int
 ) -> tuple[list[Factor], list[Factor]] | None:
     """The factors of a product under a sum, and exponentials that the sum does not run along; None
-    where there are none.  ``known``: nodes below are the single-device program's, which stay."""
+    where there are none.  ``known``: nodes below are the single-device program's, which stay.
+
+    Example: of ``x[b, i] exp(m)[b]`` summed over ``i``, ``x`` and, outside of the sum, ``exp(m)``.
+    """
     flat = [x for one in factors for x in _flat(table, one, DEEPEST)]
     out = [
         x

@@ -14,7 +14,10 @@ from shardproof.partition.inference.laws import Factor
 
 def unscaled(nodes: NodeTable, addends: Sequence[Addend]) -> Sequence[Addend]:
     """The addends of a sum, masks without a positive factor; raises `Unsupported` for a negative
-    one: minus infinity less minus infinity is no number."""
+    one: minus infinity less minus infinity is no number.
+
+    Example: ``s + 2*mask`` is ``s + mask``; ``-1*mask`` is refused.
+    """
     masked = [t for t in addends if nodes.is_masked(t.node)]
     if not masked:
         return addends
@@ -27,7 +30,10 @@ def unscaled(nodes: NodeTable, addends: Sequence[Addend]) -> Sequence[Addend]:
 
 
 def masked_once(nodes: NodeTable, addends: Sequence[Addend]) -> list[Addend]:
-    """The addends of a sum without the masks that another of them has already."""
+    """The addends of a sum without the masks that another of them has already.
+
+    Example: of ``(s + mask) + mask``, where the first is a node of its own, only that node is left.
+    """
     return [
         t
         for t in addends

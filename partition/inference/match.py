@@ -32,6 +32,7 @@ from shardproof.engine.lineage.lineage import (
 from shardproof.engine.lineage.nodes import NodeTable, Reduction
 from shardproof.engine.lineage.positions import normal
 from shardproof.partition.inference.canonical import Draft, canonical
+from shardproof.partition.inference.closed import Closed
 
 #: Products that an expansion may have, and factors of a product.
 MOST_PRODUCTS, MOST_FACTORS = 24, 8
@@ -84,7 +85,8 @@ class _Form(NamedTuple):
 class Alias(NamedTuple):
     """A value is ``factor`` times ``node``; its axis i is axis ``axes[i]`` of the node; ``sums``:
     where a label that it reduces is reduced there, and at which stride; ``leaves``: where a node
-    that both read is read there (of single products); ``opened``: what was multiplied out."""
+    that both read is read there (of single products); ``opened``: what was multiplied out. Example:
+    ``Alias(7, Fraction(1), (0, 1), {}, {}, frozenset())``."""
 
     node: int
     factor: Fraction
@@ -205,7 +207,9 @@ class _Expansion:
 
 
 class Matcher:
-    """Finds reference nodes (those below ``reference_size``) for values of the parallel side."""
+    """Finds reference nodes (those below ``reference_size``) for values of the parallel side, for
+    example ``a c + b c`` of the single device for ``(a + b) c``.
+    """
 
     def __init__(self, table: NodeTable, reference_size: int, opened: set[int]) -> None:
         """``opened``: gets what was multiplied out for the values that are asked for."""
@@ -216,6 +220,7 @@ class Matcher:
         self.meets = False
         self.opened = opened
         self._found: dict[int, Alias | None] = {}
+        self._closed = Closed(table, reference_size)
         self._users: dict[int, list[int]] = {}
         self._work = 0
 
@@ -295,7 +300,7 @@ class Matcher:
 
     def _match(self, number: int) -> Alias | None:
         node = self.table[number]
-        if not isinstance(node.definition, Einsum | Combine) or node.coordinates:
+        if number in self._closed or node.coordinates:
             return None
         for depth in range(DEEPEST + 1):
             if self._work > MOST_WORK:

@@ -64,7 +64,11 @@ class _Output(NamedTuple):
 class Repeat(NamedTuple):
     """A row as it was read first: its number among repeats, the number of the row, the nodes that
     it was about; what was made of them, what came out, and functions that are undefined
-    somewhere."""
+    somewhere.
+
+    Example: in a GPT of two layers row 67, the ``gelu`` of layer 0, which row 99, that of layer 1,
+    repeats.
+    """
 
     number: int
     row: int
@@ -83,7 +87,11 @@ class _Same(NamedTuple):
 
 
 class Repeats:
-    """Reads the rows of one side; ``rows[n]`` is what row n repeats, where it does."""
+    """Reads the rows of one side; ``rows[n]`` is what row n repeats, where it does.
+
+    Example: of the 265 rows of that GPT's ranks 223 are read as repeats; what row 99 gives is what
+    row 67 gave, with the nodes of layer 1.
+    """
 
     def __init__(
         self, interpreter: LineageInterpreter, forms: Forms, reference_size: int | None

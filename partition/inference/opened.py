@@ -24,7 +24,10 @@ from shardproof.engine.lineage.views import constant_interval, merge
 
 def opened(nodes: NodeTable, addend: Addend) -> list[Addend]:
     """A view of a sum as the views of its operands (none: it is no sum, or one that reads an
-    operand otherwise than along whole axes)."""
+    operand otherwise than along whole axes).
+
+    Example: a view of ``1 - x`` is ``n0[_[4], _[8]]``, the number 1, and ``-1*n1[a0[4], a1[8]]``.
+    """
     node = nodes[addend.node]
     total = node.definition
     if not isinstance(total, Combine) or node.coordinates or addend.partials:
@@ -58,7 +61,10 @@ def _operand_intervals(
 
 def cancelled(nodes: NodeTable, addends: Sequence[Addend]) -> list[Addend] | None:
     """The addends of a sum without one that another, opened, has with the opposite sign; None where
-    nothing cancels.  Minus infinity cancels nothing."""
+    nothing cancels.  Minus infinity cancels nothing.
+
+    Example: of 1 and ``-1 + x``, ``x`` is left; of ``x`` and ``y``, None.
+    """
     for place, addend in enumerate(addends):
         total = nodes[addend.node].definition
         if not isinstance(total, Combine):
@@ -87,7 +93,11 @@ def logarithms(
 ) -> tuple[tuple[int, ...], list[Addend], list[tuple[Addend, bool]]] | None:
     """The exponent of an exponential, a view of a node: the node's extents, the addends that it is
     without its logarithms, and what these are taken of, each with whether it is added; all of them
-    read along all axes of the node.  None where it is no such sum."""
+    read along all axes of the node.  None where it is no such sum.
+
+    Example: of ``x + log(x)`` of shape [4, 8], the addend ``x`` and that the logarithm of ``x`` is
+    added.
+    """
     node = nodes[addend.node]
     shape = node.extents
     if ABSOLUTE in shape:

@@ -100,7 +100,11 @@ def each(
 ) -> Lineage:
     """An operator on tensors of one shape, applied region by region; the result has their
     dimensions but for the last ``inner`` ones, which are not divided, and perhaps others behind.
-    Raises `Misaligned` where there are no regions."""
+    Raises `Misaligned` where there are no regions.
+
+    Example: ``exp`` of ``n1[...] in 1[0 +8 of 16] + n2[...] in 1[8 +8 of 16]``, two tensors side by
+    side, is ``exp(n1)`` and ``exp(n2)`` side by side.
+    """
     outer = len(xs[0].shape) - inner
     if any(p.dim >= outer for x in xs for t in x.addends for p in t.places):
         raise Misaligned
@@ -131,7 +135,11 @@ def multiplied(
 ) -> Lineage:
     """A sum of products (`engine.ops.primitives.Interpreter.einsum`), region by region of all its
     labels; the addends of the result may overlap.  Raises `Misaligned` where there are no
-    regions."""
+    regions.
+
+    Example: that tensor times a weight of 16 inputs is the product of ``n1`` with the first eight
+    inputs plus that of ``n2`` with the others.
+    """
     parts: dict[str, Shape] = {}
     for name, size in sizes.items():
         operands = [

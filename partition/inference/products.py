@@ -13,7 +13,7 @@ from string import ascii_letters
 
 from shardproof.engine.errors import ShapeMismatch
 from shardproof.engine.lineage.expressions import Einsum, Order
-from shardproof.engine.lineage.floating import sunk
+from shardproof.engine.lineage.floating import picked, sunk
 from shardproof.engine.lineage.lineage import (
     ABSOLUTE,
     BROADCAST,
@@ -54,7 +54,11 @@ Region = tuple[str, tuple[Lineage, ...], tuple[tuple[str, int], ...]]
 
 
 class Products(Sums):
-    """Products over lineages, summed over labels."""
+    """Products over lineages, summed over labels.
+
+    Example: ``x[4, 8] w[6, 8]`` over four of eight inputs is
+    ``n4[a0[4], a1[6]] part #1[0 +4 of 8]``; both parts added up are the whole node.
+    """
 
     def __init__(
         self,
@@ -166,6 +170,12 @@ class Products(Sums):
             made = self._product(spelled, output + way.kept, way.addends, {**sizes, **more})
             return dropped(made, len(output))
 
+        if self.reference_size is None:
+            # What the single-device program cuts out of a dimension and sums over is no part of a
+            # sum that somebody completes.
+            reduced = [[i for i, name in enumerate(n) if name not in output] for n in names]
+            pairs = zip(addends, reduced, strict=True)
+            addends = [t._replace(view=picked(t.view, over)) for t, over in pairs]
         first = tried(lambda t: self._product(names, output, t, sizes), addends)
         return self._first_reading(addends, first, others)
 

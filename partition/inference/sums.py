@@ -36,7 +36,10 @@ MOST_TERMS = 32
 
 def in_order(addends: Iterable[Addend]) -> tuple[Addend, ...]:
     """Addends in an order that depends on the order of nodes and reductions, not on their numbers:
-    over others that lie alike it is the same."""
+    over others that lie alike it is the same.
+
+    Example: views of ``n5`` and of ``n1`` come as those of ``n1`` and of ``n5``.
+    """
 
     def place(addend: Addend) -> tuple[object, ...]:
         partials = tuple(p._replace(reduction=0) for p in addend.partials)
@@ -47,7 +50,11 @@ def in_order(addends: Iterable[Addend]) -> tuple[Addend, ...]:
 
 
 class Values:
-    """Values over lineages, and the nodes that they become; all nodes go to ``table``."""
+    """Values over lineages, and the nodes that they become; all nodes go to ``table``.
+
+    Example: after the reading of ``(a + b) c`` the table has a node for it, and ``known`` gives it
+    as a view of the single device's ``a c + b c``.
+    """
 
     def __init__(
         self,
@@ -144,7 +151,11 @@ class Values:
 
 
 class Sums(Values):
-    """Sums over lineages."""
+    """Sums over lineages.
+
+    Example: ``n4[...] part #1[0 +4 of 8]`` and ``n4[...] part #1[4 +4 of 8]`` add up to
+    ``n4[...]``; ``n1[...]`` and ``n5[...]`` to a new node, their sum.
+    """
 
     def combine(
         self, xs: Sequence[Lineage], factors: Sequence[Fraction], constant: Fraction
@@ -314,7 +325,10 @@ W = TypeVar("W")
 
 
 def tried(make: Callable[[W], Addend], way: W) -> Addend | None:
-    """What is made, if it is a view."""
+    """What ``make`` gives for a way of reading views, or None where it raises `Misaligned`.
+
+    Example: the concatenation of two different inputs as one view is None.
+    """
     try:
         return make(way)
     except Misaligned:

@@ -239,7 +239,10 @@ def _renamed(
 
 class Rest(NamedTuple):
     """What is left of a sum without what is zero in it, over all axes of its node; ``opened``: the
-    definitions that show it."""
+    definitions that show it.
+
+    Example: of ``sum(x - mean(x))`` the lineage has no addends.
+    """
 
     lineage: Lineage
     opened: frozenset[int]
@@ -247,7 +250,10 @@ class Rest(NamedTuple):
 
 class Zeros:
     """The sums of a table that have zeros in them; ``einsum`` and ``fold`` make products and sums
-    of lineages."""
+    of lineages.
+
+    Example: of a layer norm's gradient, the sum of what comes through the variance.
+    """
 
     def __init__(
         self,
@@ -363,8 +369,11 @@ def _products(
 
 
 def is_centred(table: NodeTable, definition: Einsum) -> bool:
-    """Whether a sum runs along a sum to which what was summed along the same is added, as where a
-    mean is subtracted: only then is it looked at whether it is zero."""
+    """Whether a sum runs along a sum to which what was summed along the same is added: only then
+    is it looked at whether it is zero.
+
+    Example: ``sum(x - mean(x))`` does.
+    """
     summed = {x for o in definition.operands for *_, x in o.intervals} - {*definition.outputs}
     todo = [
         (o.node, frozenset(a for a, s, n, x in o.intervals if x in summed and s == 1), DEEPEST)

@@ -23,7 +23,10 @@ from shardproof.engine.ops.primitives import CONSTANTS
 
 
 def lineage_axes(lineage: Lineage, table: NodeTable) -> frozenset[str]:
-    """The mesh coordinates on which the values of a lineage may depend."""
+    """The mesh coordinates on which the values of a lineage may depend.
+
+    Example: ``{"tp"}`` of ``n1[a0[4], a1[<4*tp> +4 of 8]]``.
+    """
     axes: set[str] = set()
     for addend in lineage.addends:
         axes |= table[addend.node].coordinates
@@ -54,7 +57,10 @@ def local_view(node: int, shape: tuple[int, ...]) -> Lineage:
 
 
 def causal_view(table: NodeTable, queries: int, keys: int, mask: Comparison) -> Lineage:
-    """The first positions of the mask, which is as large as it has to be."""
+    """The first positions of the mask, which is as large as it has to be.
+
+    Example: of four queries and four keys ``n20[a0[0 +4 of *], a1[0 +4 of *]]``.
+    """
     node = table.define(mask, (ABSOLUTE, ABSOLUTE))
     dims = tuple(
         (StridedInterval(axis, 1, ABSOLUTE, ZERO, size),)
@@ -64,7 +70,10 @@ def causal_view(table: NodeTable, queries: int, keys: int, mask: Comparison) -> 
 
 
 def constant_view(table: NodeTable, name: str) -> Lineage:
-    """All of a table of constants."""
+    """All of a table of constants.
+
+    Example: ``complex_product``, by which rotary embeddings multiply pairs, is of shape [2, 2, 2].
+    """
     array = CONSTANTS[name]
     shape = (len(array), len(array[0]), len(array[0][0]))
     return local_view(table.define(Constant(name), shape), shape)
@@ -96,7 +105,11 @@ def join(position: Sequence[StridedInterval | None]) -> StridedInterval:
 
 def adjoin_addends(xs: Sequence[Lineage], dim: int) -> list[Addend]:
     """The terms of a concatenation whose parts are together one view: consecutive in it, or blocks
-    of it in another order."""
+    of it in another order.
+
+    Example: ``n1[a0[4], a1[0 +4 of 8]]`` and ``n1[a0[4], a1[4 +4 of 8]]`` along dimension 1 are
+    ``n1[a0[4], a1[8]]``; views of two nodes raise `Misaligned`.
+    """
     first = xs[0]
     if any(len(x.addends) != len(first.addends) for x in xs):
         raise Misaligned
@@ -159,7 +172,10 @@ def result_view(
 ) -> View:
     """The view of a node as a tensor: ``dims`` are labels of its definition or broadcasts,
     ``labels`` and ``outputs`` as in `partition.inference.canonical.Canonical`, ``intervals`` where
-    each label runs."""
+    each label runs.
+
+    Example: of ``x[b, i] w[o, i]`` with dimensions ``b`` and ``o``, the view ``[a0[4], a1[6]]``.
+    """
     result: list[Dim] = []
     for dim in dims:
         atoms: list[StridedInterval] = []
@@ -180,7 +196,10 @@ def result_view(
 
 def lies_in(view: Addend, box: Addend, mesh: Mapping[str, int]) -> bool:
     """Whether all that a view reads of a node is what another view of it reads too, at every
-    coordinate."""
+    coordinate.
+
+    Example: columns 1 and 2 of ``n1`` lie in columns 0 to 3 of it; columns ``<4*tp> +4`` do not.
+    """
     own = [*(a for dim in view.view.dims for a in dim), *view.view.fixed]
     for interval in (*(a for dim in box.view.dims for a in dim), *box.view.fixed):
         if interval.axis == BROADCAST or interval.full:

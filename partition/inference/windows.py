@@ -29,8 +29,13 @@ MOST_CHOICES = 256
 
 
 class Settled(NamedTuple):
-    """``joined``: where the label runs (of no axis: there is none); for each view its interval, a
-    position of its axis that is fixed, and a block of its axis that it is about."""
+    """Where one label runs that intervals have in common. ``joined``: where the label runs (of no
+    axis: there is none); for each view its interval, a position of its axis that is fixed, and a
+    block of its axis that it is about.
+
+    Example: of ``x[:4] * x[4:]`` on an axis of 8, ``joined`` is ``a1[4]``, and the fixed positions
+    are ``a1/4[0 +1 of 2]`` and ``a1/4[1 +1 of 2]``.
+    """
 
     joined: StridedInterval
     intervals: tuple[StridedInterval | None, ...]
@@ -39,7 +44,11 @@ class Settled(NamedTuple):
 
 
 class Windows:
-    """Chooses windows; ``defining``: of the single-device program, which says what they are."""
+    """Chooses windows; ``defining``: of the single-device program, which says what they are.
+
+    Example: for columns ``<2*tp> +2`` and ``<2*tp + 4> +2`` of 8, the gate and the up projection of
+    a rank, the two halves of the axis.
+    """
 
     def __init__(self, table: NodeTable, defining: bool, mesh: Mapping[str, int]) -> None:
         self.table = table
@@ -168,7 +177,10 @@ def _inside(
 
 def compressed(interval: StridedInterval, blocks: Sequence[Block]) -> StridedInterval:
     """An interval of an axis as one of what ``blocks`` leave of it: a block of them is what the
-    interval runs in, or lies inside or outside of."""
+    interval runs in, or lies inside or outside of.
+
+    Example: of an axis of 8 with the block [0, 4), the outer digit ``a0/8[4]`` is ``a0/4[4]``.
+    """
     stride = interval.stride
     for block in blocks:
         if block.axis == interval.axis and block.extent and interval.stride >= block.extent:
@@ -179,7 +191,11 @@ def compressed(interval: StridedInterval, blocks: Sequence[Block]) -> StridedInt
 
 
 class Reads:
-    """How a definition reads the views that it is made of, label by label."""
+    """How a definition reads the views that it is made of, label by label.
+
+    Example: for ``x[:4] * x[4:]`` ``label`` gives ``a1[4]``, and ``settled`` both views at their
+    fixed positions.
+    """
 
     def __init__(self, windows: Windows, addends: Sequence[Addend]) -> None:
         self.windows = windows

@@ -48,7 +48,10 @@ SINGLE, PARALLEL = "single", "parallel"
 class Stage(NamedTuple):
     """``side``, ``row``: which instance; ``template``: `NONE` where nothing is to solve; ``live``:
     whether a conclusion depends on it; ``problem``: why no obligation could be stated; ``opened``:
-    the nodes behind which the cut of its claim lies, where it is one of its own."""
+    the nodes behind which the cut of its claim lies, where it is one of its own.
+
+    Example: ``Stage("parallel", 38, 84, True)``, the first all-reduce of a GPT at tp 2.
+    """
 
     side: str
     row: int
@@ -60,7 +63,10 @@ class Stage(NamedTuple):
 
 class Template(NamedTuple):
     """Claims that are one claim: one of them, and its obligation if values were guessed, since it
-    had to be looked at (else `partition.stages.lowering` makes it)."""
+    had to be looked at (else `partition.stages.lowering` makes it).
+
+    Example: ``Template(claim)`` of ``gelu`` in layer 0, which those of all layers share.
+    """
 
     claim: Claim
     obligation: Obligation | None = None
@@ -70,7 +76,10 @@ class Template(NamedTuple):
 class Side:
     """One side of a plan, unrolled, with a lineage per tensor; ``repeats``: instances that are
     another instance over other nodes; ``opened``: definitions that show what was inferred of an
-    instance."""
+    instance.
+
+    Example: the ranks of the GPT of examples/gpt.py: one program, 265 instances, 310 tensors.
+    """
 
     programs: Sequence[Program]
     unrolled: Unrolled
@@ -147,13 +156,18 @@ def partition(
     more: int = 0,
     memo: Memo | None = None,
     tell: Callable[[int, int], None] = lambda done, total: None,
+    begun: Callable[[Derived, Unrolled], None] = lambda single, parallel: None,
 ) -> Partition:
     """Partition a plan; raises `engine.errors.InvalidInput` if its sides are not of one model or
     if the single-device side contradicts itself, and `Unsupported` if that has no loss to hold
     anything against.
 
+    Example: the GPT of examples/gpt.py has 539 stages, of which 77 claim nothing, and 204
+    templates.
+
     ``memo``: obligations that are known from other plans.  ``tell``: how many instances are done,
-    of how many; each is read, and then its claim is compared with others.
+    of how many; each is read, and then its claim is compared with others.  ``begun``: given both
+    sides unrolled, before they are read.
     """
     single = unroll([plan.single], 1)
     parallel = unroll(plan.programs, plan.microbatches)
@@ -164,6 +178,7 @@ def partition(
     _whole(single.faults)
     known = reference(plan.single, single)
     derived = derive(plan, single)
+    begun(derived, parallel)
     alone = replace(plan, microbatches=1, replica_axes=())
     own, others = len(derived.unrolled.instances), len(parallel.instances)
     total = 2 * (own + others)
@@ -224,7 +239,10 @@ def _whole(faults: Sequence[Finding]) -> None:
 class LoweredClaim(NamedTuple):
     """What became of a claim: its template, or `NONE` and why there is none; ``alone``: it has to
     be stated by itself, with its cut moved back, since it may not hold as it is; ``opened``: behind
-    which nodes it lies then."""
+    which nodes it lies then.
+
+    Example: ``LoweredClaim(84)``; ``LoweredClaim(-1, "a tensor without a lineage")``.
+    """
 
     template: int
     problem: str = ""
@@ -306,9 +324,9 @@ def _template(result: Partition, name: str, number: int, known: Known) -> Lowere
     if lowered.alone:
         lowered = _unfolded(result, claim, side.opened.get(number, frozenset()))
     elif (
-        repeat is not None
+        signature is not None
+        and repeat is not None
         and repeat.row == number
-        and signature is not None
         and signature.nodes <= repeat.nodes
     ):
         # A claim that speaks of no other nodes is the same claim wherever the instance is repeated.
@@ -387,27 +405,30 @@ def _fewest(
     """As few of some definitions as it takes for a claim to hold once they are opened, and its
     obligation; None where it does not."""
 
-    def stated(nodes: frozenset[int]) -> Obligation | None:
+    def attempt(nodes: frozenset[int]) -> Obligation | None:
         try:
             obligation = build(result.nodes, claim, widened=nodes, more=result.more)
         except (Unsupported, ShapeMismatch):
             return None
         return obligation if holds(obligation) else None
 
-    first = stated(opened) if opened else None
+    first = attempt(opened) if opened else None
     if first is None:
         return None
     kept, obligation = opened, first
     for number in sorted(opened)[:MOST_TRIED]:
         less = kept - {number}
-        other = stated(less) if less else None
+        other = attempt(less) if less else None
         if other is not None:
             kept, obligation = less, other
     return kept, obligation
 
 
 def is_same(nodes: NodeTable, claim: Claim, example: Claim) -> bool:
-    """Whether two claims of one form are one claim, moved."""
+    """Whether two claims of one form are one claim, moved.
+
+    Example: the claims of ``linear`` at rows [0, 32) and at rows [32, 64) of its weight are.
+    """
 
     def sides(x: Claim) -> tuple[list[Lineage], list[Lineage]]:
         return [i for i in x.inputs if i is not None], list(x.outputs)
@@ -469,7 +490,10 @@ def _is_whole(addend: Addend) -> bool:
 
 
 def rows(result: Partition) -> Iterator[tuple[Stage, Instance, Mapping[str, int]]]:
-    """All stages with their instances and the extents of their coordinates."""
+    """All stages with their instances and the extents of their coordinates.
+
+    Example: ``(Stage("parallel", 38, 84, True), the all-reduce, {"dp": 2, "tp": 2})``.
+    """
     for stage in result.stages:
         side = result.side(stage.side)
         instance = side.unrolled.instances[stage.row]

@@ -79,7 +79,11 @@ def _origins(lineages: Iterable[Lineage], axes: frozenset[str]) -> dict[int, Aff
 
 
 def key(nodes: NodeTable, claim: Claim) -> tuple[object, ...]:
-    """The operator-level form of a claim; raises `engine.errors.Unsupported` as `build` does."""
+    """The operator-level form of a claim; raises `engine.errors.Unsupported` as `build` does.
+
+    Example: ``linear`` in layer 0 and in layer 1 have one key: both read nodes 0, 1 and 2 and give
+    node 3.
+    """
     inputs = [x for x in claim.inputs if x is not None]
     here = cone(nodes, inputs, claim.outputs, adds=claim.adds)
     number = _Numbering(nodes, here)

@@ -17,14 +17,21 @@ from shardproof.partition.inference.forms import Forms
 
 
 class Signature(NamedTuple):
-    """Equal ``content``: one claim.  ``nodes``: which it speaks of."""
+    """Equal ``content``: one claim.  ``nodes``: which it speaks of.
+
+    Example: of the ``add`` after the embeddings, ``nodes`` is ``{2, 40, 41}``: position table,
+    embeddings and their sum.
+    """
 
     content: tuple[object, ...]
     nodes: frozenset[int]
 
 
 class Signatures:
-    """Makes signatures of claims over the table of nodes of ``forms``."""
+    """Makes signatures of claims over the table of nodes of ``forms``.
+
+    Example: the ``gelu`` of layer 0 and that of layer 1 have equal content, over other nodes.
+    """
 
     def __init__(self, forms: Forms) -> None:
         self.nodes = forms.nodes

@@ -38,6 +38,7 @@ from shardproof.partition.evidence.rounding import without_rounding
 from shardproof.partition.stages.partition import Partition, partition
 from shardproof.partition.templates.memo import Memo
 from shardproof.run import certificate
+from shardproof.run.early import EarlySimulation
 from shardproof.run.optional import is_all, optional, partials
 from shardproof.run.options import Options, path
 from shardproof.run.progress import Progress
@@ -171,10 +172,22 @@ class _Work(NamedTuple):
     ) -> _Attempt:
         """Partition, solve and decide; raises `Unsupported` where the single-device side has no
         meaning."""
+        bounded = self.settings.memory_budget_bytes is not None
+        with EarlySimulation(plan, alone=bounded) as early:
+            return self._with(early, plan, otherwise, exhaustive)
+
+    def _with(
+        self,
+        early: EarlySimulation,
+        plan: Plan,
+        otherwise: Callable[[], Plan | None] | None,
+        exhaustive: bool,
+    ) -> _Attempt:
         options, settings, progress = self.options, self.settings, self.progress
         progress.phase("partition")
+        tell_rows = partial(progress.update, detail="rows")
         result = without_rounding(
-            partition(plan, options.shapes, self.memo, partial(progress.update, detail="rows"))
+            partition(plan, options.shapes, self.memo, tell_rows, early.begin)
         )
         if not result.faults:
             result.findings += [*precision(result), *metadata(result)]
@@ -193,7 +206,7 @@ class _Work(NamedTuple):
                 _audit(result, solving, audited)
         solved = time.perf_counter()
         progress.phase("compose")
-        decision = _decide(result, answers, otherwise, progress)
+        decision = _decide(result, answers, otherwise, progress, early)
         return _Attempt(result, answers, decision, cache, partitioned, solved)
 
 
@@ -215,6 +228,7 @@ def _decide(
     answers: Answers,
     otherwise: Callable[[], Plan | None] | None,
     progress: Progress,
+    early: EarlySimulation,
 ) -> Decision:
     tell = partial(progress.update, detail="inputs tried")
     open_stages = unproved(result, answers)
@@ -224,7 +238,7 @@ def _decide(
         otherwise = _ahead(result, otherwise)
         if not result.faults:
             seeds = SEEDS if any(not c.holds for c in result.conclusions) else 1
-            simulation = simulated(result, seeds, tell=tell)
+            simulation = early.simulation(result) or simulated(result, seeds, tell=tell)
         summed = partials(result)
         if result.faults or (simulation is not None and simulation.differs):
             known = not result.faults and summed and is_all(result, summed)

@@ -24,7 +24,8 @@ from shardproof.engine.plan.ir import Attr, Body, Op, Plan, Source
 from shardproof.engine.plan_files import store
 from shardproof.engine.plan_files.calling import check_call
 from shardproof.engine.schedule.unroll import unroll
-from shardproof.engine.simulation.simulate import confirmed, simulate
+from shardproof.engine.simulation.simulate import simulate
+from shardproof.engine.simulation.true_size import confirmed
 from shardproof.frontends.builder.builder import BodyBuilder, ProgramBuilder, along
 from shardproof.frontends.builder.shapes import ShapeInterpreter
 from shardproof.frontends.nnscaler.bodies import BodyWriter

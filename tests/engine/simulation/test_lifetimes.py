@@ -10,7 +10,8 @@ from shardproof.engine.plan.expectations import LOSS
 from shardproof.engine.schedule.instances import Unrolled
 from shardproof.engine.schedule.unroll import unroll
 from shardproof.engine.simulation.lifetimes import Evaluated, last_uses, most_at_once
-from shardproof.engine.simulation.simulate import confirmed, simulate
+from shardproof.engine.simulation.simulate import simulate
+from shardproof.engine.simulation.true_size import confirmed, outright
 from shardproof.engine.specification.demands import demands
 from shardproof.engine.specification.gradients import Derived
 from shardproof.partition.stages.partition import partition
@@ -77,3 +78,10 @@ def test_a_difference_is_sought_in_the_plan_itself(wrong: bool) -> None:
     losses = [d for d in demands(plan, derived, parallel) if d.kind == LOSS]
     assert {c.demand.kind for c in itself.comparisons} == {LOSS}
     assert len(itself.comparisons) >= len(losses)
+    # The same without a difference that says what to look at.
+    alone = outright(plan, derived, parallel)
+    assert not alone.failure
+    assert alone.differs == wrong
+    assert [(c.demand, c.at, c.worst) for c in alone.comparisons] == [
+        (c.demand, c.at, c.worst) for c in itself.comparisons
+    ]

@@ -288,3 +288,10 @@ def test_nothing_is_refuted_where_numbers_agree_with_no_placement() -> None:
         target("mul", "aten.sub.Tensor")(graph)
     plan = joined(read(fused()), [read(graph) for graph in given], Relations())
     assert [a.kind for a in plan.assumed if a.about == "weight"] == ["stand-in"]
+
+
+def test_one_side_alone_is_a_plan_without_results(tmp_path: Path) -> None:
+    path = file(tmp_path, GOOD)
+    plan = of(path).read_side(path)
+    assert [op.name for op in plan.programs[0].bodies[0].ops]
+    assert not plan.expectations

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.frontend import of
 from shardproof.frontends.graphs.graph import PerRank
 from shardproof.frontends.hlo import evaluate, groups, inline, literals, text
 from shardproof.frontends.hlo.known import Known
@@ -290,6 +291,14 @@ def test_damaged_text_is_a_module_or_one_line(seed: int) -> None:
     except InvalidInput as error:
         said = str(error)
     assert "\n" not in said
+
+
+def test_one_file_alone_is_a_plan_without_results() -> None:
+    plan = of(SAMPLES / "mlp.parallel.hlo").read_side(SAMPLES / "mlp.parallel.hlo")
+    (program,) = plan.programs
+    assert [extent for _, extent, _ in program.axes] == [2, 4]
+    assert sum(op.name == "all_reduce" for op in program.bodies[0].ops) == 4
+    assert not plan.expectations
 
 
 def test_known_numbers_that_repeat_are_held_once() -> None:

@@ -1,0 +1,103 @@
+"""A plan at the true sizes of all indexed axes: classes, experts, positions under a mask.
+
+`engine.simulation.simulate` keeps few positions of these, which is another plan.  Here the plan
+itself is run, as far as a few of its values take it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
+from shardproof.engine.plan.expectations import LOSS
+from shardproof.engine.plan.ir import Plan
+from shardproof.engine.schedule.instances import Unrolled
+from shardproof.engine.simulation.lifetimes import last_uses, most_at_once
+from shardproof.engine.simulation.replay import count_members
+from shardproof.engine.simulation.simulate import (
+    Simulation,
+    cones,
+    expanded_axes,
+    run_both,
+    values_of,
+)
+from shardproof.engine.simulation.small_shapes import Sizes, small_shapes
+from shardproof.engine.specification.demands import Demand, demands
+from shardproof.engine.specification.gradients import Derived
+
+#: Numbers that a plan has at one time that is run at the true size of its indexed axes, above which
+#: it is not.
+MOST_CONFIRMED = 40_000_000
+#: Numbers that such a plan computes in all.
+MOST_COMPUTED = 1_000_000_000
+#: Why a difference of another plan is not sought in the plan itself.
+TOO_LARGE = (
+    "a difference was seen at fewer classes, experts or positions only, and the plan counts these; "
+    "at their true number it is too large to be run"
+)
+
+
+def confirmed(
+    simulation: Simulation, plan: Plan, single: Derived, parallel: Unrolled
+) -> Simulation:
+    """A difference of another plan, sought in the plan itself: all indexed axes at their true
+    sizes, the others first at one position of each part, then at two.  Only what differed is
+    computed (of losses and others: the losses), and nothing is kept but that.  It says so in
+    ``failure`` if that is too large.  For example, a difference that was seen with 2 of 8 classes
+    is sought with all 8."""
+    apart = [c.demand for c in simulation.comparisons if c.differs and c.demand.required]
+    apart = [demand for demand in apart if demand.kind == LOSS] or apart
+    return _at_true_sizes(plan, single, parallel, simulation.expanded, simulation.seed, apart)
+
+
+def outright(plan: Plan, single: Derived, parallel: Unrolled) -> Simulation:
+    """The losses of both sides as `confirmed` has them, without a difference of another plan that
+    says what to look at; no comparisons where the plan has no losses.
+
+    Example: where a large plan is wrong before its losses, this alone is a refutation.
+    """
+    every = demands(plan, single, parallel)
+    losses = [demand for demand in every if demand.required and demand.kind == LOSS]
+    expanded = expanded_axes(plan, parallel, every)
+    return _at_true_sizes(plan, single, parallel, expanded, 0, losses) if losses else Simulation()
+
+
+def _at_true_sizes(
+    plan: Plan,
+    single: Derived,
+    parallel: Unrolled,
+    expanded: frozenset[str],
+    seed: int,
+    apart: Sequence[Demand],
+) -> Simulation:
+    """See `confirmed`; ``apart``: the demands that are looked at."""
+    one, many = cones(apart, single, parallel)
+    result = Simulation(expanded=expanded, failure=TOO_LARGE, seed=seed)
+    try:
+        sizes = small_shapes(plan, one, many, expanded, 1, demands=apart, whole=True)
+        for again in (sizes, sizes.again(per_shard=2)):
+            if not result.differs and _affordable(plan, one, many, again, apart):
+                result = run_both(plan, one, many, again, seed, apart, forgetful=True)
+        return replace(result, sides={})
+    except (Unsupported, ShapeMismatch, InvalidInput) as error:
+        return Simulation(expanded=expanded, failure=str(error), seed=seed)
+
+
+def _affordable(
+    plan: Plan, single: Unrolled, parallel: Unrolled, sizes: Sizes, demands: Sequence[Demand]
+) -> bool:
+    """Whether both sides can be run where only what demands are about is kept."""
+    expected, combined = values_of(demands)
+    one = count_members([plan.single], single, 1, sizes.expanded)
+    many = count_members(plan.programs, parallel, plan.microbatches, sizes.expanded)
+    computed = at_once = 0
+    for side, recording, members, kept in (
+        (single, sizes.single, one, expected),
+        (parallel, sizes.parallel, many, combined),
+    ):
+        numbers = [n * m for n, m in zip(sizes.numbers(recording), members, strict=True)]
+        computed += sum(numbers)
+        ends = last_uses(side.instances, kept)
+        at_once = max(at_once, most_at_once(side.instances, ends, numbers))
+    return computed <= MOST_COMPUTED and at_once <= MOST_CONFIRMED

@@ -1,0 +1,129 @@
+"""Whether ranks mean the same where they meet: the same process group, root, reduction and tag.
+
+Comes in: recorded steps of ranks, whose collectives and messages name their group as
+``torch.distributed`` does. Goes out: findings where members of a group do not agree.
+
+A process group is known by its name, not by who is in it: ``new_group`` numbers groups in the order
+in which a rank makes them, so all ranks have to make all groups in the same order. Ranks 0 and 1
+that each hold a group of ranks 0 and 1, one named "1" and the other named "2", wait for each other
+for ever. Plans know groups by their ranks only, and match what is issued to them in order; that is
+the same as long as members use groups with the same ranks in the same order, which is checked here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from shardproof.engine.errors import InvalidInput
+from shardproof.engine.findings import Finding
+from shardproof.frontends.torch.collectives import reduction
+from shardproof.frontends.torch.trace import Event, Ranks, Trace
+
+#: Where ranks meet: a group's ranks and "collective", or a sender, its receiver and "message".
+Meeting: TypeAlias = tuple[tuple[int, ...], str]
+
+#: Collectives of which one member is the root: from it, or to it.
+_ROOTED = frozenset({"broadcast", "scatter", "reduce", "gather"})
+
+
+def mismatched(traces: Sequence[Trace]) -> list[Finding]:
+    """Where ranks that meet name unlike groups, roots or reductions; raises `InvalidInput` where
+    their messages carry unlike tags.
+
+    Example: rank 0 makes the group of ranks 0 and 1 before that of ranks 2 and 3, rank 1 after it:
+    the first all-reduce of rank 1 is found, which it issues to group "2" and rank 0 to group "1".
+    """
+    uses = {trace.rank: _uses(trace) for trace in traces}
+    issuers = {trace.rank: trace for trace in traces}
+    findings = []
+    for rank, own in uses.items():
+        for meeting, events in own.items():
+            first = next(r for r in uses if meeting in uses[r])
+            if first == rank:
+                continue
+            _tagged(meeting, uses[first][meeting], events)
+            for theirs, ours in zip(uses[first][meeting], events, strict=False):
+                if (what := _unlike(theirs, ours)) is not None:
+                    ends = (issuers[rank], ours), (issuers[first], theirs)
+                    findings.append(_finding(*ends, what))
+                    break
+    return findings
+
+
+def _uses(trace: Trace) -> dict[Meeting, list[Event]]:
+    """What a rank issues to groups of several ranks, in order."""
+    uses: dict[Meeting, list[Event]] = {}
+    for event in trace.events:
+        meeting = _meeting(trace.rank, event)
+        if meeting is not None:
+            uses.setdefault(meeting, []).append(event)
+    return uses
+
+
+def _meeting(rank: int, event: Event) -> Meeting | None:
+    group = next((a.ranks for a in event.args if isinstance(a, Ranks)), ())
+    if not event.communicator or len(group) < 2 or rank not in group:
+        return None
+    name = _name(event)
+    if name not in ("send", "recv"):
+        return group, "collective"
+    peer = _numbers(event)[:1]
+    if not peer or not 0 <= peer[0] < len(group):
+        return None
+    other = group[peer[0]]
+    return ((rank, other) if name == "send" else (other, rank)), "message"
+
+
+def _tagged(meeting: Meeting, first: Sequence[Event], second: Sequence[Event]) -> None:
+    """Raise `InvalidInput` where messages between two ranks carry unlike tags: some backends match
+    messages by their tags, others in the order in which they are sent."""
+    if meeting[1] == "message":
+        for theirs, ours in zip(first, second, strict=False):
+            tags = _numbers(theirs)[1:2], _numbers(ours)[1:2]
+            if tags[0] != tags[1]:
+                raise InvalidInput(
+                    f"messages from rank {meeting[0][0]} to rank {meeting[0][1]}: tag {tags[0]} of "
+                    f"{_name(theirs)} stands where tag {tags[1]} of {_name(ours)} does, and "
+                    "messages are followed in one order only"
+                )
+
+
+def _unlike(theirs: Event, ours: Event) -> str | None:
+    """What two operators that meet differ in, in words; None: in nothing."""
+    if theirs.communicator != ours.communicator:
+        return (
+            f"process group {ours.communicator!r} for one and {theirs.communicator!r} for the "
+            "other: these groups have the same ranks and do not know each other; all ranks have to "
+            "make groups, and to use them, in the same order"
+        )
+    if ours.name != theirs.name:
+        return None
+    roots = _numbers(ours)[:1], _numbers(theirs)[:1]
+    if _name(ours) in _ROOTED and roots[0] != roots[1]:
+        return f"root {roots[0]} for one and {roots[1]} for the other"
+    if _name(ours) not in ("send", "recv") and reduction(ours) != reduction(theirs):
+        return f"reduction {reduction(ours)!r} for one and {reduction(theirs)!r} for the other"
+    return None
+
+
+def _numbers(event: Event) -> list[int]:
+    return [a for a in event.args if isinstance(a, int) and not isinstance(a, bool)]
+
+
+def _name(event: Event) -> str:
+    return event.name.split(".")[1].strip("_")
+
+
+def _finding(own: tuple[Trace, Event], other: tuple[Trace, Event], what: str) -> Finding:
+    (trace, event), (first, theirs) = own, other
+    source = trace.sources[event.source]
+    return Finding(
+        "unlike collectives",
+        f"rank {trace.rank}'s {_name(event)} at {source} meets rank {first.rank}'s {_name(theirs)} "
+        f"at {first.sources[theirs.source]}: {what}",
+        operator=event.name,
+        layer=trace.modules[event.module],
+        source=source,
+        ranks=(trace.rank,),
+    )

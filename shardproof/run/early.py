@@ -1,0 +1,57 @@
+"""What a refutation takes, begun before it is known that there is one.
+
+A plan whose own records say that its groups have another order than by rank is likely to be wrong.
+So it is run at its true size beside the partition.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Final
+
+from shardproof.diagnosis.search import told_otherwise
+from shardproof.engine.plan.ir import Plan
+from shardproof.engine.schedule.instances import Unrolled
+from shardproof.engine.simulation.simulate import Simulation
+from shardproof.engine.simulation.true_size import outright
+from shardproof.engine.specification.gradients import Derived
+from shardproof.engine.storage.closing import Closing
+from shardproof.partition.stages.partition import Partition
+from shardproof.run.beside import Beside
+
+#: Rows of both sides from which on a plan that contradicts its records is run at its true size at
+#: once: what it takes to see at small sizes what to look at is more than to look.
+LARGE: Final = 20_000
+
+
+class EarlySimulation(Closing):
+    """A plan's own run at its true size; ``alone``: nothing may run beside this process, for its
+    memory is bounded."""
+
+    def __init__(self, plan: Plan, *, alone: bool) -> None:
+        self._plan = plan
+        self._alone = alone
+        self._held = ExitStack()
+        self._itself: Beside[Simulation] | None = None
+
+    def begin(self, single: Derived, parallel: Unrolled) -> None:
+        """The plan is unrolled: begin, if its records say otherwise."""
+        rows = len(single.unrolled.instances) + len(parallel.instances)
+        if rows <= LARGE or parallel.faults or parallel.unsupported:
+            return
+        if told_otherwise((*parallel.findings, *self._plan.recorded)):
+            self._itself = Beside(lambda: outright(self._plan, single, parallel))
+            if not self._alone:
+                self._held.enter_context(self._itself)
+
+    def simulation(self, result: Partition) -> Simulation | None:
+        """Both programs at their true sizes, if that shows a difference; None where it does not, or
+        was not begun, or ``result`` is of another plan."""
+        if self._itself is None or result.plan is not self._plan:
+            return None
+        simulation = self._itself.outcome()
+        return simulation if simulation.differs else None
+
+    def close(self) -> None:
+        """End what is still under way."""
+        self._held.close()

@@ -1,0 +1,77 @@
+"""A plan that contradicts its own records is run at its true size beside the partition."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from shardproof.diagnosis.search import GRADIENT_NAME
+from shardproof.engine.findings import Finding
+from shardproof.engine.plan.ir import Plan
+from shardproof.engine.simulation.true_size import outright
+from shardproof.partition.stages.partition import partition
+from shardproof.run import beside, early
+from shardproof.run.beside import Beside
+from tests.faults.plans import attrs, edit_op, llama, verify
+
+TOLD = (Finding(GRADIENT_NAME, "a gradient arrives for another value than its name says"),)
+
+
+@pytest.fixture(params=[True, False], ids=["forked", "alone"])
+def forks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    monkeypatch.setattr(beside, "can_fork", lambda: bool(request.param))
+    return bool(request.param)
+
+
+def test_work_is_done_beside_this_process(forks: bool) -> None:
+    with Beside(os.getpid) as work:
+        assert (work.outcome() != os.getpid()) == forks
+    with Beside(lambda: list(range(1 << 18))) as work:
+        assert work.outcome() == list(range(1 << 18))
+    with Beside(lambda: 1 // 0) as work, pytest.raises(ZeroDivisionError):
+        work.outcome()
+
+
+def test_nobody_waits_for_what_is_left(forks: bool) -> None:
+    import time
+
+    start = time.monotonic()
+    with Beside(lambda: time.sleep(20 if forks else 0)):
+        pass
+    assert time.monotonic() - start < 10
+
+
+def wrong(plan: Plan) -> Plan:
+    return edit_op(plan, "softmax", attrs(dim=-2))
+
+
+def right(plan: Plan) -> Plan:
+    return plan
+
+
+@pytest.mark.parametrize(("edit", "verdict"), [(wrong, "refuted"), (right, "proved")])
+def test_such_a_plan_is_decided_by_its_true_size(
+    edit: Callable[[Plan], Plan], verdict: str, forks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(early, "LARGE", 0)
+    plan = replace(edit(llama()), recorded=TOLD)
+    result = verify(plan)
+    assert result.verdict == verdict
+    if verdict == "refuted":
+        state = partition(plan)
+        itself = outright(plan, state.derived, state.parallel.unrolled)
+        worst = itself.worst
+        assert worst is not None
+        assert f"{worst.worst.actual:.9g}" in "".join(f.actual for f in result.findings)
+
+
+def test_a_plan_that_keeps_to_its_records_is_not_run_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(early, "LARGE", 0)
+    monkeypatch.setattr(early, "outright", run)
+    assert verify(wrong(llama())).verdict == "refuted"
