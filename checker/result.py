@@ -69,28 +69,28 @@ class Problems:
     """
 
     def __init__(self) -> None:
-        self._found: dict[str, list[str]] = {}
+        self._messages: dict[str, list[str]] = {}
         self._more: dict[str, int] = {}
 
     def add(self, kind: str, message: str) -> None:
         """One more problem, of those that are listed or counted."""
-        messages = self._found.setdefault(kind, [])
+        messages = self._messages.setdefault(kind, [])
         if len(messages) < MOST_OF_A_KIND:
             messages.append(message)
         else:
             self._more[kind] = self._more.get(kind, 0) + 1
 
     def __bool__(self) -> bool:
-        return bool(self._found)
+        return bool(self._messages)
 
     def doubtful(self) -> bool:
         """Whether there is more than a proof that is missing."""
-        return any(kind not in UNPROVED for kind in self._found)
+        return any(kind not in UNPROVED for kind in self._messages)
 
     def all(self) -> tuple[Problem, ...]:
         """All problems by kind, with how many more there are of each."""
         result = []
-        for kind, messages in self._found.items():
+        for kind, messages in self._messages.items():
             result += [Problem(kind, message) for message in messages]
             if kind in self._more:
                 result.append(Problem(kind, f"and {self._more[kind]} more"))

@@ -312,10 +312,10 @@ def _check_conclusions(work: _Check, derived: Derived, parallel: Unrolled) -> No
     run, problems = work.run, work.problems
     concluded = conclude(run.plan, run.nodes, derived, run.single, parallel, run.parallel)
     for demand in demands(run.plan, derived, parallel):
-        several = len(demand.held) > 1 or any(
-            len(term.tensors) > 1 or term.over or term.batched for term in demand.held
+        several = len(demand.sums) > 1 or any(
+            len(term.tensors) > 1 or term.over or term.batched for term in demand.sums
         )
-        values = [v for term in demand.held for v in term.tensors]
+        values = [v for term in demand.sums for v in term.tensors]
         if several and any(_is_maximum(run, v) for v in values):
             problems.add("unproved", f"{demand.kind} {demand.name}: a sum of maxima")
     for conclusion in concluded:

@@ -114,6 +114,7 @@ class Diagnosis:
         self.repaired = True
         self.stuck: list[Divergence] = []
         self.assumed: dict[Called, Lineage] = {}
+        self._ended: bool | None = None
 
     def tried(self, plan: Candidate, state: Partition) -> Partition | None:
         """The outcome of a candidate; None if it cannot even be read, or no work is left."""
@@ -189,7 +190,12 @@ class Diagnosis:
 
     def run(self) -> bool:
         """Find causes until nothing is wrong any more (``state`` is the plan then); whether that
-        point was reached with repairs alone."""
+        point was reached with repairs alone.  Whoever asks again is told the same."""
+        if self._ended is None:
+            self._ended = self._run()
+        return self._ended
+
+    def _run(self) -> bool:
         for _ in range(MOST_STEPS):
             if len(self.causes) == MOST_CAUSES or holds(self.state):
                 break
@@ -352,6 +358,7 @@ def diagnosed(
     simulation: Simulation | None,
     otherwise: Callable[[], Plan | None] | None = None,
     tell: Callable[[int, int], None] = lambda done, total: None,
+    search: Diagnosis | None = None,
 ) -> tuple[Finding, ...]:
     """What is wrong with a refuted plan: cause by cause, the first one first, then those findings
     beside the verdict that go away with a cause; nothing if no operator is found to begin it.
@@ -360,9 +367,10 @@ def diagnosed(
     a partial sum ...", with the repair "holds with an all-reduce over ranks [0, 1] (axis tp) after
     linear in `h.1.mlp`".
 
-    ``simulation``: of the plan, if it could be run; ``otherwise``, ``tell``: see `Diagnosis`.
+    ``simulation``: of the plan, if it could be run; ``otherwise``, ``tell``: see `Diagnosis`;
+    ``search``: that of the plan, if it was begun.
     """
-    search = Diagnosis(result, otherwise, tell)
+    search = search or Diagnosis(result, otherwise, tell)
     repaired = search.run()
     # A large plan is not run again: values are held against the single-device operator's there.
     again = repaired and len(result.parallel.unrolled.instances) <= MOST_AGAIN

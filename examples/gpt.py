@@ -65,15 +65,15 @@ class Gpt:
     def __init__(self, program: ProgramBuilder, side: Side) -> None:
         self.program = program
         self.side = side
-        self.held: dict[str, int] = {}
+        self.shards: dict[str, int] = {}
         self.body = program.body("forward")
 
     def parameter(self, name: str, *shape: int, split: int | None = None) -> int:
         """A parameter of full ``shape``; its dimension ``split`` is divided over ``tp``."""
-        if name not in self.held:
+        if name not in self.shards:
             where = {} if split is None else {split: "tp"}
-            self.held[name] = self.program.parameter(name, shape, where)
-        return self.body.parameter(self.held[name])
+            self.shards[name] = self.program.parameter(name, shape, where)
+        return self.body.parameter(self.shards[name])
 
     def norm(self, x: int, name: str) -> int:
         weight, bias = (self.parameter(f"{name}.{n}", HIDDEN) for n in ("weight", "bias"))
@@ -163,7 +163,7 @@ def write(program: ProgramBuilder, side: Side, microbatches: int) -> Program:
     forward = gpt.forward()
     program.schedule(forward, forward.backward(), microbatches)
     if "dp" in program.extents:
-        program.reduce([(shard, along("dp")) for shard in gpt.held.values()])
+        program.reduce([(shard, along("dp")) for shard in gpt.shards.values()])
     return program.build()
 
 

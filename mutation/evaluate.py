@@ -93,8 +93,8 @@ def _positions(dim: Sequence[Sequence[int]]) -> range:
 class FieldReplay(Replay):
     """Evaluates instances of a plan over the finite field.
 
-    Example: a quotient is the product with the inverse modulo the prime, so that there is no
-    rounding.
+    Example: a ``mul`` by 1/3 multiplies by the inverse of 3 modulo the prime, so that nothing is
+    rounded, and an exponential is a random function.
     """
 
     def interpreter(self, at: Mapping[str, int]) -> Any:

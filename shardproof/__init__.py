@@ -58,6 +58,9 @@ def verify(
 ) -> Result:
     """Whether the parallel plan computes what the single-device plan computes, for every input.
 
+    Example: ``verify("single.pkl", "parallel.pkl", timeout=60.0).verdict`` is "proved", "refuted",
+    "inconclusive" or "invalid input".
+
     ``single`` and ``parallel`` are two plans of one format that a frontend reads; alone, ``single``
     is a folder or a text with both sides, or a `Plan` in memory, as
     ``shardproof.frontends.builder`` makes it, which is held to what a stored one is.
@@ -91,6 +94,8 @@ def verify(
 def save(plan: Plan, folder: AnyPath) -> None:
     """Store a plan in a folder that ``shardproof verify`` takes; one that holds a plan is replaced.
 
+    Example: ``save(gpt_plan(), "plans/gpt")``, and then ``shardproof verify plans/gpt``.
+
     Raises `engine.errors.InvalidInput` if the plan is not well formed, or if the folder holds
     something else.
     """
@@ -101,7 +106,10 @@ def save(plan: Plan, folder: AnyPath) -> None:
 
 def load(folder: AnyPath) -> Plan:
     """The plan that `save` (or ``shardproof plan``) stored; raises
-    `engine.errors.InvalidInput`."""
+    `engine.errors.InvalidInput`.
+
+    Example: ``load("plans/gpt").name`` is "gpt dp2 tp2" for the plan of examples/gpt.py.
+    """
     from shardproof.engine.plan_files import store
 
     return store.load(Path(folder))
@@ -116,6 +124,9 @@ def check(
     cpc: AnyPath | None = None,
 ) -> CheckResult:
     """The second eye over a finished run: builds and solves it again.
+
+    Example: ``check("shardproof-runs/20260314-150926-gpt").ok``, with ``problems`` that name what a
+    changed file says.
 
     ``inputs`` are what the run was made from, as given to `verify`; without them they are looked
     for where they were.  ``proofs``: check the stored proofs too, also with the checker ``ethos``

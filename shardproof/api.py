@@ -42,6 +42,9 @@ def run(
     """Verify; what is wrong with the input is a result too.  ``settings``: those of the options,
     with more that only this process knows (a shared pool).
 
+    Example: ``run(Path("plans/gpt"), None, Options(out="run"))``; a missing file is "invalid
+    input", with the reason.
+
     Raises ``ValueError`` for options that cannot be; any other error is a fault of ours, or of
     the machine.
     """
@@ -61,6 +64,9 @@ def measured(
     settings: Settings, progress: Progress, work: Callable[[], Result], place: Callable[[], Path]
 ) -> Result:
     """The result of a run with its time and memory, kept in its directory.
+
+    Example: a run whose plan takes 900 MiB of a budget of 1 GiB is "inconclusive", "memory: in
+    phase load, the process tree held ...".
 
     What is wrong with the input, and a budget that was not enough, are results; ``place`` gives the
     directory for that of a budget which was not enough for the run to come to one.
@@ -120,6 +126,9 @@ def check(
 ) -> CheckResult:
     """The second eye over a finished run; raises `InvalidInput` if it is none, or for input files
     (as given to ``verify``) that cannot be read.
+
+    Example: of a run whose input file is another one by now, ``ok`` is false, with a problem
+    "input".
 
     ``cluster``: where a proof is checked in parts; stored proofs are checked here all the same.
     """
@@ -219,7 +228,11 @@ def prove(
     progress: Progress,
     load_seconds: float,
 ) -> Result:
-    """Answer what was asked of a plan, in the run directory ``out``; others can see how it goes."""
+    """Answer what was asked of a plan, in the run directory ``out``; others can see how it goes.
+
+    Example: for a GPT, ``status.json`` goes through the phases "partition", "solve", "compose" and
+    "done".
+    """
     from shardproof.run import status
     from shardproof.run.pipeline import run as pipeline
 
@@ -234,21 +247,24 @@ def prove(
             load_seconds=load_seconds,
             progress=progress,
             inputs=question.inputs,
-            otherwise=partial(_as_recorded, question),
+            otherwise=partial(_as_recorded, question, plan),
             saved=question.plan,
         )
         progress.phase(Progress.DONE)
     return _held_to(replace(result, run_dir=str(out)), question.assumptions)
 
 
-def _as_recorded(question: Request) -> Plan | None:
+def _as_recorded(question: Request, plan: Plan) -> Plan | None:
     """The same files with groups in the order that the parallel plan records; None if that is how
-    they were read, or they are not there as they were."""
-    from shardproof.inputs.load import digests, load_plan
+    they were read, or they are not there as they were.  They are read again only if the reader of
+    ``plan`` does not know what is different."""
+    from shardproof.inputs.load import digests, load_plan, otherwise
 
     if len(question.files) != 2 or question.assumptions.as_recorded:
         return None
     single, parallel = map(Path, question.files)
+    if plan.otherwise is not None:
+        return otherwise(plan, question.assumptions)
     try:
         if dict(digests(single, parallel, question.assumptions.relations)) != dict(question.inputs):
             return None

@@ -44,7 +44,12 @@ OWN = f"{WHAT} is autograd's own: no code of the program's takes part in it"
 
 
 class Answer(NamedTuple):
-    """``plan``: the plan with what was found, as a note where nothing is left to be assumed."""
+    """What is known of a recorded backward. ``plan``: the plan with what was found, as a note where
+    nothing is left to be assumed.
+
+    Example: ``Answer(plan)`` with the note "the single side's recorded backward is autograd's own:
+    ...".
+    """
 
     plan: Plan
     findings: tuple[Finding, ...] = ()
@@ -52,6 +57,9 @@ class Answer(NamedTuple):
 
 def answered(made: Plan, sides: Sides, out: Path, options: Options) -> Answer:
     """The plan with what is known of the single side's backward.
+
+    Example: a custom function whose backward forgets a factor gives the finding "... is not the
+    derivative of its forward: the gradient of w differs ...".
 
     Where autograd alone makes the gradients, nothing is run, unless ``--strict`` is given.
     """

@@ -64,7 +64,11 @@ def run(
     combine: Combine = None,
     validated: bool = False,
 ) -> Result:
-    """Decide about two folders of traces, or an exported program and the traces of a step."""
+    """Decide about two folders of traces, or an exported program and the traces of a step.
+
+    Example: ``run(Path("one"), Path("many"), Options(), Progress())`` for two folders of
+    ``shardproof capture``.
+    """
 
     def work() -> Result:
         start = time.perf_counter()
@@ -95,7 +99,11 @@ def run(
 
 
 def measured(work: Callable[[], Result], options: Options, progress: Progress) -> Result:
-    """The result with its time and memory; what is wrong with the input is a result too."""
+    """The result with its time and memory; what is wrong with the input is a result too.
+
+    Example: without ``out`` a run that did not fit its budget is kept in
+    ``shardproof-runs/TIME-torch``.
+    """
     return api.measured(
         options.settings(),
         progress,
@@ -116,7 +124,11 @@ def answered(
     assumed: tuple[Assumption, ...] = (),
 ) -> Result:
     """The verdict on traces of both sides; ``start``: when the work on them began; ``known``: what
-    of them was lowered already; ``assumed``: what was inferred of them."""
+    of them was lowered already; ``assumed``: what was inferred of them.
+
+    Example: an ``add`` that reads the result of an all-reduce before its ``wait`` is "refuted"
+    before anything is proved.
+    """
     traces = sides(single, parallel, known)
     check_names(traces)
     unmet = [f for step in traces.steps for f in step.findings]
@@ -141,12 +153,19 @@ def answered(
 
 
 def known_of(sides: Sides) -> tuple[str, ...]:
-    """What is assumed and noted of recorded steps, without a plan."""
+    """What is assumed and noted of recorded steps, without a plan.
+
+    Example: "no gradients compared: the single side has none".
+    """
     return (*texts(parts(sides)), *notes(sides))
 
 
 def reasoned(result: Result, sides: Sides) -> Result:
-    """The result with the reason why an operator was not lowered, in place of "is not declared"."""
+    """The result with the reason why an operator was not lowered, in place of "is not declared".
+
+    Example: "operator aten.foo is not declared" is said as "aten.foo is not lowered: ...", with
+    what lowering found.
+    """
     reasons = {
         f"operator {name} is not declared": f"{name} is not lowered: {reason}"
         for side in (sides.single, *sides.ranks)
@@ -163,7 +182,11 @@ def reasoned(result: Result, sides: Sides) -> Result:
 
 
 def uncaptured(sides: Sides) -> str:
-    """That some ranks have to be captured before anything can be said, and which."""
+    """That some ranks have to be captured before anything can be said, and which.
+
+    Example: "what was captured (ranks 0) does not tell what all ranks run: ranks 1 have to be
+    captured too".
+    """
     captured = shown(tuple(step.trace.rank for step in sides.steps))
     return (
         f"what was captured (ranks {captured}) does not tell what all ranks run: ranks "
@@ -172,7 +195,11 @@ def uncaptured(sides: Sides) -> str:
 
 
 def distinct(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """One finding for all ranks at which the same operators meet, in order."""
+    """One finding for all ranks at which the same operators meet, in order.
+
+    Example: an ``add`` at ``train.py:12`` that reads too early on ranks 0 and 1 is one finding, of
+    ranks ``(0, 1)``.
+    """
     ranks: dict[tuple[str, str], list[int]] = {}
     for finding in findings:
         ranks.setdefault((finding.operator, finding.source), []).extend(finding.ranks)
@@ -185,7 +212,11 @@ def distinct(findings: Sequence[Finding]) -> tuple[Finding, ...]:
 
 
 def combination(sides: Sides, combine: Combine) -> Combination:
-    """How losses combine: the first way that holds; the first one there is, if none does."""
+    """How losses combine: the first way that holds; the first one there is, if none does.
+
+    Example: "mean" where the losses of two replicas averaged are the single side's, "sum" where
+    they add up to it.
+    """
     ways = combinations(sides)
     if not ways:
         return Combination("sum", ())
@@ -214,7 +245,11 @@ def combination(sides: Sides, combine: Combine) -> Combination:
 
 
 def prove(made: Plan, sides: Sides, options: Options, progress: Progress, start: float) -> Result:
-    """Decide a plan, in a run directory of its own; ``start``: when the work on it began."""
+    """Decide a plan, in a run directory of its own; ``start``: when the work on it began.
+
+    Example: in a directory with ``plan/``, ``run.json`` and, with a custom backward,
+    ``derivative/``.
+    """
     chosen, assume_file = path(options.out), path(options.assume)
     if chosen is not None:
         rundir.refuse_used(chosen)

@@ -30,6 +30,9 @@ def run(
 ) -> Result:
     """Verify, as `shardproof.api.run` or `shardproof.recorded.run` does.
 
+    Example: a folder of traces beside another one is decided by `shardproof.recorded.run`, with the
+    option ``combine``.
+
     ``combine`` is about traces, ``validated`` about these and graphs; raises `InvalidInput` where
     they are given for others.
     """
@@ -49,7 +52,10 @@ def run(
 
 def replay(single: Path, parallel: Path | None, options: Options) -> Validation:
     """What the files say, evaluated by other means than the plan that they are read as; raises
-    `InvalidInput` for files of which nobody can."""
+    `InvalidInput` for files of which nobody can.
+
+    Example: two HLO modules, interpreted operator by operator in NumPy.
+    """
     reader, other = _replayer(single, parallel)
     options_of_reader = {} if options.relations is None else {"relations": str(options.relations)}
     return reader.replay(single, other, options_of_reader)
@@ -64,7 +70,10 @@ def _replayer(single: Path, parallel: Path | None) -> tuple[Replays, Path]:
 
 
 def replayed(result: Result, checked: Validation) -> Result:
-    """The result with what a replay says; none where the translation is a wrong one."""
+    """The result with what a replay says; none where the translation is a wrong one.
+
+    Example: "the translation is not what PyTorch computes: ..." makes a proof inconclusive.
+    """
     if not checked.agrees:
         reason = f"the translation is not what {checked.judge} computes: {checked.message}"
         return Result("inconclusive", reason=reason, assumptions=result.assumptions)

@@ -54,6 +54,9 @@ def conforms(
     """Compare a declared operator with a PyTorch function; raises `Nonconforming` where they
     differ.
 
+    Example: ``conforms("silu", torch.nn.functional.silu, "b s h")`` passes; with ``torch.sigmoid``
+    it raises `Nonconforming` with the shapes and the two values.
+
     ``shapes`` names the axes of each input, ``"b s h, h"``; each round draws the size of every
     name from 1 to ``largest`` (a number is itself).  Inputs are normal random numbers unless
     ``draw`` makes others (positive ones, ids).  ``attrs``: the operator's attributes, or what gives

@@ -67,7 +67,7 @@ class Child:
         self.busy = False
         self._memory_limit_bytes = memory_limit_bytes
         self._timeout = 0.0
-        self._asked = self._started = time.perf_counter()
+        self._asked_at = self._started = time.perf_counter()
         self._outgoing = memoryview(b"")
         self._incoming = bytearray()
         self._ended_reading = False
@@ -112,7 +112,7 @@ class Child:
         """When to kill it, on the clock of ``time.perf_counter``."""
         if not self.version:
             return self._started + START_SECONDS
-        return self._asked + max(self._timeout, LEAST_SECONDS)
+        return self._asked_at + max(self._timeout, LEAST_SECONDS)
 
     def ask(
         self,
@@ -126,7 +126,7 @@ class Child:
         """Begin a question; its wall clock of ``timeout`` seconds runs from the warm child."""
         body = msgspec.msgpack.encode(Question(text, resource_limit, want_model, want_proof))
         self._outgoing = memoryview(LENGTH.pack(len(body)) + body)
-        self._asked, self._timeout, self.busy = time.perf_counter(), timeout, True
+        self._asked_at, self._timeout, self.busy = time.perf_counter(), timeout, True
         self.transmit()
 
     def transmit(self) -> None:
@@ -167,7 +167,7 @@ class Child:
         if not self.version:
             raise SolverUnavailable(f"{self.solver} did not start in {START_SECONDS:g} s")
         reason = f"wall clock of {self._timeout:g} s reached"
-        return self._answer("timeout", time.perf_counter() - self._asked, reason)
+        return self._answer("timeout", time.perf_counter() - self._asked_at, reason)
 
     def sample(self) -> None:
         """Measure its memory from outside, while it is there."""
@@ -196,7 +196,7 @@ class Child:
             self.rss_bytes, self.peak_bytes = reply.rss_bytes, reply.peak_bytes
             if not self.version:
                 self.version = reply.version
-                self._asked = time.perf_counter()
+                self._asked_at = time.perf_counter()
                 self.transmit()
                 continue
             self.busy = False
@@ -206,7 +206,7 @@ class Child:
 
     def _ended(self) -> Answer:
         """What the death of the child says about its question."""
-        seconds = time.perf_counter() - self._asked
+        seconds = time.perf_counter() - self._asked_at
         self._reap()
         size = os.fstat(self._stderr).st_size
         errors = os.pread(self._stderr, 2000, max(0, size - 2000)).decode(errors="replace").strip()

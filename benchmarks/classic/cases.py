@@ -37,7 +37,7 @@ class Side:
     wrong: bool
     calls: int
     reduced: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    held: dict[str, int] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=dict)
 
     def ranks(self, axis: str) -> int:
         return self.made.extents.get(axis, 1)
@@ -63,15 +63,15 @@ class Side:
     ) -> int:
         """A parameter of full ``shape``; ``split``: dimensions divided over axes; ``offset``: where
         the part of the one divided dimension begins, if not where it should."""
-        if name not in self.held:
+        if name not in self.numbers:
             number = self.made.parameter(name, shape, split or {}, trainable=trainable)
             if offset is not None and split:
                 shard = self.made.shards[number]
                 (dim,) = split
                 offsets = tuple(offset if d == dim else o for d, o in enumerate(shard.offset))
                 self.made.shards[number] = replace(shard, offset=offsets)
-            self.held[name] = number
-        return self.body.parameter(self.held[name])
+            self.numbers[name] = number
+        return self.body.parameter(self.numbers[name])
 
     def start(self, axis: str, whole: int) -> Affine:
         """Where this rank's part of ``whole`` positions begins."""
@@ -203,7 +203,7 @@ def _program(
 def reduce(side: Side) -> None:
     """Add the gradients up: over replicas, or over the axes that ``side.reduced`` says."""
     wanted: list[tuple[int, Group]] = []
-    for name, number in side.held.items():
+    for name, number in side.numbers.items():
         if not side.made.shards[number].trainable:
             continue
         axes = side.reduced.get(name, ("dp",))

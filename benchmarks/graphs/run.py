@@ -77,6 +77,10 @@ inputs.arg9_1 = {pieces = [[0, 8960], [8960, 8960]]}
 """
 #: Nothing arrives for the parameters, which these graphs hand out as outputs.
 ARRIVING = f"zeros = {json.dumps([f'tangents_{i}' for i in range(1, 21)])}\n"
+#: Nothing arrives for the parameters of the graph with experts.
+UNTIED = f"zeros = {json.dumps([f'tangents_{i}' for i in range(1, 18)])}\n"
+#: Gradients of all norms of that graph, which Megatron sums over the ranks behind it.
+NORMS = f"partial = {json.dumps([f'add_{i}' for i in (47, 48, 50, 51, 52, 53, 56, 57)])}\n"
 #: Gradients of norms of heads, which Megatron sums over the ranks behind the graph.
 HEADS = 'partial = ["add_17", "add_18", "add_19", "add_20"]\n'
 #: The nine gradients that Megatron sums over the ranks behind the graph.
@@ -134,6 +138,31 @@ def _reduced(source: str, group: str) -> Callable[[Graph], None]:
         graph["nodes"][at + 1 : at + 1] = [total, waited]
 
     return change
+
+
+def _routed(graph: Graph) -> None:
+    """The fixed twin of the experts: the router's gradient is summed over the ranks, and what
+    arrives for the rows of an expert is gathered from the ranks that the rows were sent to (the
+    graph has zeros there: a collective that autograd does not see)."""
+    at = next(i for i, n in enumerate(graph["nodes"]) if n["name"] == "zeros_1")
+    like = {"op": "call_function", "kwargs": {}, "src": "put right", "dtype": "float16"}
+    gather = "_c10d_functional.all_gather_into_tensor.default"
+    rows = graph["nodes"][at]["shape"]
+    graph["nodes"][at : at + 1] = [
+        {**like, "name": name, "target": target, "args": args, "shape": shape}
+        for name, target, args, shape in (
+            ("sent", "aten.mul.Tensor", [{"n": "view_46"}, {"n": "unsqueeze"}], [16384, 1536]),
+            ("gathered", gather, [{"n": "sent"}, 2, "25"], [32768, 1536]),
+            ("back", "_c10d_functional.wait_tensor.default", [{"n": "gathered"}], [32768, 1536]),
+            (
+                "zeros_1",
+                "aten.index.Tensor",
+                [{"n": "back"}, [{"n": "nonzero"}]],
+                rows,
+            ),
+        )
+    ]
+    _reduced("mm_12", "12")(graph)
 
 
 def _renamed(x: Any, old: str, new: str) -> Any:
@@ -198,7 +227,9 @@ def cases() -> Iterator[Case]:
     fixed = _reduced("_unsafe_view_11", "12")
     yield Case("bug7_fixed", *seven, "proved", ARRIVING + HEADS, fixed)
     switch = "bug_missing_switchmlp_allreduce"
-    yield Case("bug8", f"{switch}/tp1", f"{switch}/tp2.bug", "refuted")
+    yield Case("bug8", f"{switch}/tp1", f"{switch}/tp2.bug", "refuted", UNTIED + NORMS)
+    routed = f"{switch}/tp1", f"{switch}/tp2.bug"
+    yield Case("bug8_fixed", *routed, "proved", UNTIED + NORMS, _routed)
     norm = "bug_missing_layernorm_allreduce"
     nine = f"{norm}/tp1", f"{norm}/tp2.bug"
     yield Case("bug9", *nine, "refuted", ARRIVING)

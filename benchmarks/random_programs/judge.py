@@ -159,16 +159,16 @@ class Inputs:
     def __init__(self, seed: int) -> None:
         self._random = np.random.default_rng(seed)
         self._reach = 1 if seed % 2 else 0.25
-        self.held: dict[str, Array] = {}
+        self.arrays: dict[str, Array] = {}
 
     def get(self, name: str, shape: Sequence[int], classes: int = 0) -> Array:
-        if name not in self.held:
-            self.held[name] = (
+        if name not in self.arrays:
+            self.arrays[name] = (
                 self._random.integers(0, classes, shape).astype(float)
                 if classes
                 else self._random.uniform(-self._reach, self._reach, shape)
             )
-        return self.held[name]
+        return self.arrays[name]
 
 
 class Machine:
@@ -348,10 +348,10 @@ def _reference(plan: Plan, inputs: Inputs, classes: int) -> tuple[float, dict[st
         for index in np.ndindex(*full.shape):
             stepped = full.astype(complex)
             stepped[index] += 1j * STEP
-            inputs.held[shard.name] = stepped
+            inputs.arrays[shard.name] = stepped
             gradient[index] = loss().imag / STEP
         gradient *= inputs.get(SEED, (1,))[0]
-        inputs.held[shard.name] = full
+        inputs.arrays[shard.name] = full
         gradients[shard.name] = gradient
     return float(value.real), gradients
 

@@ -3,23 +3,19 @@
 python -m benchmarks.torch.run                      # every program that can run here
 python -m benchmarks.torch.run --only FSDP          # names that contain this
 python -m benchmarks.torch.run --csv results.csv
-
-A program whose package is not installed is skipped by name.
 """
 
 from __future__ import annotations
 
-import argparse
-import csv
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import shardproof.torch as sp
 from benchmarks.torch import styles, styles_divided
 from benchmarks.torch.style_models import PROGRAMS, Program
+from benchmarks.torch.table import Table, main, one_line
 from shardproof.engine.errors import InvalidInput
 
 #: Importing them adds their programs.
@@ -42,59 +38,59 @@ class Row:
     says: str
 
 
-def judged(program: Program) -> Row:
+def judged(program: Program, validate: bool) -> Row:
     """The verdict on a program."""
     start = time.perf_counter()
-    found = sp.verify(
+    result = sp.verify(
         program.single,
         program.parallel,
         world_size=program.world_size,
         batch=program.batch,
         executor="local",
         cache=False,
+        validate=validate,
     )
-    first = found.findings[0].message if found.findings else ""
+    first = result.findings[0].message if result.findings else ""
     return Row(
         program.name,
         program.world_size,
-        found.verdict,
-        found.counts.single_operators,
-        found.counts.parallel_operators,
+        result.verdict,
+        result.counts.single_operators,
+        result.counts.parallel_operators,
         round(time.perf_counter() - start, 1),
-        round(found.peak_rss_mib),
-        len(found.assumptions),
-        " ".join((found.reason or first).split())[:300],
+        round(result.peak_rss_mib),
+        len(result.assumptions),
+        one_line(result.reason or first, 300),
     )
 
 
-def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", help="programs whose names contain this")
-    parser.add_argument("--csv", type=Path, help="write the table to this file too")
-    given = parser.parse_args(arguments)
-    rows = []
-    for program in PROGRAMS:
-        if given.only.lower() not in program.name.lower():
-            continue
-        row = judged(program)
-        rows.append(row)
-        print(
-            f"{row.verdict:13} {row.seconds:6.1f} s {row.mib:5.0f} MiB "
-            f"{row.single_operators:5} {row.parallel_operators:6}  {row.program}"
-            + (f": {row.says}" if row.verdict != "proved" else ""),
-            flush=True,
-        )
-    print(f"{sum(r.verdict == 'proved' for r in rows)} of {len(rows)} proved")
-    if given.csv:
-        with given.csv.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, [f.name for f in fields(Row)], lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(asdict(r) for r in rows)
-    return 0
+def rows(only: str, validate: bool) -> Iterator[Row]:
+    return (judged(program, validate) for program in PROGRAMS if only in program.name.lower())
 
+
+def line(row: Row) -> str:
+    text = (
+        f"{row.verdict:13} {row.seconds:6.1f} s {row.mib:5.0f} MiB "
+        f"{row.single_operators:5} {row.parallel_operators:6}  {row.program}"
+    )
+    return text + (f": {row.says}" if row.verdict != "proved" else "")
+
+
+def proved(row: Row) -> bool:
+    return row.verdict == "proved"
+
+
+TABLE = Table(
+    __doc__ or "",
+    Row,
+    rows,
+    line,
+    proved,
+    lambda all_: f"{sum(map(proved, all_))} of {len(all_)} proved",
+)
 
 if __name__ == "__main__":
     try:
-        sys.exit(main(sys.argv[1:]))
+        sys.exit(main(TABLE, sys.argv[1:]))
     except InvalidInput as error:
         sys.exit(f"{error}")

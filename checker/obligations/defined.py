@@ -38,7 +38,7 @@ _OPERAND: Final = {"div": 1, "reciprocal": 0, "log": 0, "sqrt": 0, "rsqrt": 0, "
 Symbols = Mapping[str, tuple[object, ...]]
 
 
-class Taken(NamedTuple):
+class PartialFunction(NamedTuple):
     """A partial function that the single-device side takes: of which domain, and of which view of a
     node, times a factor.
 
@@ -46,7 +46,7 @@ class Taken(NamedTuple):
     ``x`` is.
     """
 
-    held: Domain
+    domain: Domain
     addend: Addend
 
 
@@ -61,7 +61,7 @@ class Defined:
         self.nodes = nodes
         self.signs = Signs(table)
         self.table = table
-        self._known: dict[tuple[int, int], list[Taken]] = {}
+        self._known: dict[tuple[int, int], list[PartialFunction]] = {}
         for read in _partial_functions(side):
             key = read.addend.node, _sign(read.addend.factor)
             self._known.setdefault(key, []).append(read)
@@ -90,7 +90,7 @@ class Defined:
         domain, addend = read
         known = self._known.get((addend.node, _sign(addend.factor)), ())
         return self.signs.within(addend.factor, addend.node, domain) or any(
-            own.held.lies_in(domain) and (_whole(own.addend) or own.addend.view == addend.view)
+            own.domain.lies_in(domain) and (_whole(own.addend) or own.addend.view == addend.view)
             for own in known
         )
 
@@ -125,7 +125,7 @@ def _finite(term: Term, symbols: Symbols, signs: Signs) -> bool:
     return all(_finite(part, symbols, signs) for part in term.args)
 
 
-def _partial_functions(side: Side) -> Iterable[Taken]:
+def _partial_functions(side: Side) -> Iterable[PartialFunction]:
     """What the operators of the single-device side take partial functions of, dead ones too: where
     they are undefined, so is the program."""
     for instance in side.unrolled.instances:
@@ -141,7 +141,7 @@ def _of(
     inputs: Iterable[Lineage | None],
     attrs: object,
     backward: bool,
-) -> Taken | None:
+) -> PartialFunction | None:
     """What an operator takes partial functions of, if that is one whole view."""
     given = list(inputs)
     place = _OPERAND.get(name)
@@ -157,7 +157,7 @@ def _of(
         or x.addends[0].places
     ):
         return None
-    return Taken(domain, x.addends[0])
+    return PartialFunction(domain, x.addends[0])
 
 
 def _domain(name: str, attrs: object, backward: bool) -> Domain | None:

@@ -313,16 +313,16 @@ class Sized(Values):
         whole = [self.dim(dim) for dim in tensor.full]
         local = [self.dim(dim) for dim in tensor.local]
         name = f"batch {number}"
-        if name not in self.held:
+        if name not in self.batches:
             drawn = [count(dim) for dim in whole]
             domain = self.shapes.axes[tensor.domain]
             most = domain.most // self.divisor(tensor.domain) if domain.most else 0
-            self.held[name] = (
+            self.batches[name] = (
                 self.random.integers(0, most, drawn).astype(float)
                 if most
                 else self.random.standard_normal(drawn)
             )
-        data = self.held[name]
+        data = self.batches[name]
         if slices is None:
             return Lot(data[None], tuple(whole))
         tensors = []

@@ -30,12 +30,12 @@ class Round(NamedTuple):
 
 
 class _Run:
-    """What one run has asked for: ``queue`` is not at the solvers yet, ``found`` not fetched."""
+    """What one run has asked for: ``queue`` is not at the solvers yet, ``verdicts`` not fetched."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
         self.queue: deque[Query] = deque()
-        self.found: list[tuple[str, Solved]] = []
+        self.verdicts: list[tuple[str, Solved]] = []
         self.failure: Exception | None = None
         self.heard = time.monotonic()
 
@@ -98,7 +98,7 @@ class FairShare:
         """Verdicts for one run that were there before it asked."""
         with self._changed:
             if run in self._runs:
-                self._runs[run].found += known
+                self._runs[run].verdicts += known
             self._changed.notify_all()
 
     def solved(self, options: Options, key: str, solved: Solved) -> None:
@@ -106,7 +106,7 @@ class FairShare:
         with self._changed:
             for run in self._waiting.pop((options, key), ()):
                 if run in self._runs:
-                    self._runs[run].found.append((key, solved))
+                    self._runs[run].verdicts.append((key, solved))
             self._changed.notify_all()
 
     def give_back(self, options: Options, queries: Iterable[Query]) -> None:
@@ -136,11 +136,11 @@ class FairShare:
         with self._changed:
             here = self._runs[run]
             here.heard = time.monotonic()
-            self._changed.wait_for(lambda: here.found or here.failure is not None, seconds)
+            self._changed.wait_for(lambda: here.verdicts or here.failure is not None, seconds)
             here.heard = time.monotonic()
             if here.failure is not None:
                 raise here.failure
-            verdicts, here.found = here.found, []
+            verdicts, here.verdicts = here.verdicts, []
             return verdicts
 
     def leave(self, run: str) -> None:

@@ -100,7 +100,7 @@ def _expected(plan: Plan) -> list[Assumption]:
         (f"{row.kind} {row.name}", axis)
         for row in plan.expectations
         if row.kind != PARTIAL
-        for addend in row.held
+        for addend in row.parallel
         for axis, how in addend.over
         if how == "partial"
     ]

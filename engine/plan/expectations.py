@@ -119,7 +119,7 @@ def check(plan: Plan) -> None:
 def _all_told(plan: Plan, rows: Sequence[Expectation]) -> None:
     """Every result of every program is some row's: none is held against nothing."""
     single = {(a.body, a.value) for row in rows for a in row.single}
-    expected = {(a.program, a.body, a.value) for row in rows for a in row.held}
+    expected = {(a.program, a.body, a.value) for row in rows for a in row.parallel}
     programs = [(plan.single, single)]
     for p, program in enumerate(plan.programs):
         programs.append((program, {(body, value) for q, body, value in expected if q == p}))
@@ -141,16 +141,16 @@ def _expectation(plan: Plan, row: Expectation, full: Mapping[str, Shape]) -> Non
         if addend.program or addend.over:
             raise InvalidInput("a single-device value of another program, or over axes")
         _addend(plan.single, addend)
-    for addend in row.held:
+    for addend in row.parallel:
         if not 0 <= addend.program < len(plan.programs):
             raise InvalidInput(f"program {addend.program} of {len(plan.programs)}")
         _addend(plan.programs[addend.program], addend)
-    shapes = {shape_of(plan.programs[a.program], a) for a in row.held}
+    shapes = {shape_of(plan.programs[a.program], a) for a in row.parallel}
     if row.kind != LOSS and len(shapes) > 1:
         raise InvalidInput(f"addends of shapes {sorted(map(list, shapes))}")
     if row.kind == LOSS and row.offset:
         raise InvalidInput("a loss that is a box")
-    if row.held and row.kind != LOSS:
+    if row.parallel and row.kind != LOSS:
         whole = shape_of(plan.single, row.single[0]) if row.single else full.get(row.name)
         if whole is not None:
             _box(plan, row, next(iter(shapes)), whole)
@@ -193,7 +193,7 @@ def _box(plan: Plan, row: Expectation, shape: Shape, full: Shape) -> None:
         return
     if not len(full) == len(shape) == len(row.offset):
         raise InvalidInput(f"a box of {len(shape)} dimensions in {list(full)}")
-    first = row.held[0]
+    first = row.parallel[0]
     extents = {**plan.programs[first.program].extents, MICROBATCH: plan.microbatches}
     for axis, _ in first.over:
         extents.pop(axis, None)

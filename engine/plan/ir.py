@@ -15,7 +15,7 @@ calls).  No object exists per rank or per microbatch and operator.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import NamedTuple, TypeAlias
@@ -284,7 +284,7 @@ class Expectation:
     own word; rows of one kind and name are about the same single-device value and must cover it.
     ``single``: the addends of that value, of program 0, the single-device one; none, for a
     gradient: the derivative of the loss with respect to parameter ``name``.
-    ``held``: the addends of the parallel value; none: it has no counterpart, and the row fails.
+    ``parallel``: the addends of the parallel value; none: it has no counterpart, and the row fails.
     ``offset``: where the box begins in the single-device value, affine in the coordinates of the
     parallel program and ``mb``; none: the value is all of it.  Its extent is the value's.
     ``required``: whether a proof needs it; of others it is printed whether they hold.
@@ -301,7 +301,7 @@ class Expectation:
     kind: str
     name: str
     single: tuple[Addend, ...]
-    held: tuple[Addend, ...]
+    parallel: tuple[Addend, ...]
     offset: tuple[Affine, ...] = ()
     required: bool = True
 
@@ -323,6 +323,8 @@ class Plan:
     what its reader assumed beside the defaults.
     ``expectations``: all that must hold; none: what the bodies' losses and gradients say
     (`engine.plan.expectations`).
+    ``otherwise``: gives the parallel programs as the records have them, where the reader went by
+    another account; it is no part of the plan, and not stored with it.
     """
 
     name: str
@@ -336,6 +338,9 @@ class Plan:
     rounded: tuple[Rounded, ...] = ()
     assumed: tuple[Assumption, ...] = ()
     expectations: tuple[Expectation, ...] = ()
+    otherwise: Callable[[], tuple[Program, ...]] | None = field(
+        default=None, compare=False, repr=False
+    )
 
     @property
     def ranks(self) -> int:

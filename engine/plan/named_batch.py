@@ -256,14 +256,14 @@ def _rows(
 ) -> Iterator[Expectation]:
     """What a row becomes: one that moves with the microbatch is a row for each."""
     apart = any(MICROBATCH in start.axes for start in row.offset)
-    together = {a.body == ACCUMULATED or MICROBATCH in dict(a.over) for a in row.held}
+    together = {a.body == ACCUMULATED or MICROBATCH in dict(a.over) for a in row.parallel}
     if microbatches == 1 and not apart:
         together = {True}
     if len(together) > 1 or (apart and together != {False}):
         raise _NoSlice
     for microbatch in [None] if together != {False} else range(microbatches):
         addends: list[Addend] = []
-        for addend in row.held:
+        for addend in row.parallel:
             own = programs[addend.program]
             how = dict(addend.over).get(MICROBATCH)
             unknown = any(own.variants[n][1] is None for n in own.of.get(addend.body, ()))
@@ -277,4 +277,4 @@ def _rows(
         offset = row.offset
         if microbatch is not None:
             offset = tuple(start.fix(MICROBATCH, microbatch) for start in offset)
-        yield replace(row, held=tuple(addends), offset=offset)
+        yield replace(row, parallel=tuple(addends), offset=offset)

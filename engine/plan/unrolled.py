@@ -115,7 +115,7 @@ def written_out(
     partial = any(
         how == "partial" and axis in axes
         for row in plan.expectations
-        for addend in row.held
+        for addend in row.parallel
         for axis, how in addend.over
     )
     if not axes or large or partial or plan.rounded or not all(map(_joins, plan.programs)):
@@ -163,12 +163,12 @@ def _expectations(
 ) -> Iterator[Expectation]:
     """A row of the table, for every rank along an axis: what is added up along it is an addend of
     each of them.  ``first``: by program the first one that it becomes."""
-    combined = [dict(addend.over).get(axis) for addend in row.held]
-    extents = [plan.programs[addend.program].extents[axis] for addend in row.held]
+    combined = [dict(addend.over).get(axis) for addend in row.parallel]
+    extents = [plan.programs[addend.program].extents[axis] for addend in row.parallel]
     apart = [n for n, how in zip(extents, combined, strict=True) if how is None]
     for position in range(min(apart, default=1)):
         addends = []
-        for addend, how, extent in zip(row.held, combined, extents, strict=True):
+        for addend, how, extent in zip(row.parallel, combined, extents, strict=True):
             places = [position] if how is None else range(extent)
             weight = addend.weight / (extent if how == "mean" else 1)
             over = tuple(pair for pair in addend.over if pair[0] != axis)
@@ -177,7 +177,7 @@ def _expectations(
                 for i in places
             ]
         offset = tuple(start.fix(axis, position) for start in row.offset)
-        yield replace(row, held=tuple(addends), offset=offset)
+        yield replace(row, parallel=tuple(addends), offset=offset)
 
 
 def _member(program: Program, axis: str, position: int, extent: int, stride: int) -> Program:

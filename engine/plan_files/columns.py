@@ -129,9 +129,9 @@ class _Writer:
 
     def expectation(self, row: Expectation) -> None:
         offset = tuple(self.encoder.encode(x) for x in row.offset)
-        counts = len(row.single), len(row.held)
+        counts = len(row.single), len(row.parallel)
         self.row("expectations", row.kind, row.name, *counts, offset, row.required)
-        for x in (*row.single, *row.held):
+        for x in (*row.single, *row.parallel):
             weight = self.encoder.encode(x.weight)
             self.row("addends", x.program, x.body, x.value, weight, *_unzip(x.over, 2))
 

@@ -228,7 +228,7 @@ def expectation_text(row: Expectation) -> str:
     at = f" at {attribute_text(row.offset)}" if row.offset else ""
     return (
         f"expect {quoted(row.kind)} {quoted(row.name)}{optional}: "
-        f"[{', '.join(map(_addend, row.single))}] is [{', '.join(map(_addend, row.held))}]{at}"
+        f"[{', '.join(map(_addend, row.single))}] is [{', '.join(map(_addend, row.parallel))}]{at}"
     )
 
 

@@ -60,7 +60,7 @@ def differences(
     least = smallest * max(scales, default=0.0)
     errors = []
     for row, full, scale in zip(rows, wanted, scales, strict=True):
-        if not row.held:
+        if not row.parallel:
             errors.append((np.inf, f"{row.kind} {row.name} has no counterpart"))
         for at in _places(plan, row):
             have = _have(plan, row, many, at)
@@ -94,11 +94,11 @@ def _wanted(plan: Plan, row: Expectation, single: Ended) -> Array:
 def _places(plan: Plan, row: Expectation) -> list[dict[str, int]]:
     """All coordinates along which nothing of a row is added up."""
     extents: dict[str, int] = {}
-    for addend in row.held:
+    for addend in row.parallel:
         over = dict(addend.over)
         own = plan.programs[addend.program].extents
         extents.update({axis: n for axis, n in own.items() if axis not in over})
-    if not row.held:
+    if not row.parallel:
         return []
     ranges = [range(n) for n in extents.values()]
     return [dict(zip(extents, place, strict=True)) for place in product(*ranges)]
@@ -107,7 +107,7 @@ def _places(plan: Plan, row: Expectation) -> list[dict[str, int]]:
 def _have(plan: Plan, row: Expectation, many: Sequence[Ended], at: Mapping[str, int]) -> Array:
     """What ranks have of a row, added up as it says."""
     total: Array | None = None
-    for addend in row.held:
+    for addend in row.parallel:
         extents = {**plan.programs[addend.program].extents, MICROBATCH: plan.microbatches}
         share = prod(extents[axis] for axis, how in addend.over if how == "mean")
         axes = dict(addend.over)
@@ -128,7 +128,7 @@ def _box(plan: Plan, row: Expectation, full: Array, at: Mapping[str, int]) -> Ar
     """The box of a row at coordinates."""
     if not row.offset:
         return full
-    first = row.held[0]
+    first = row.parallel[0]
     program = plan.programs[first.program]
     shape = (
         program.shards[first.value].shape

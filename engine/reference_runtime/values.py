@@ -31,7 +31,7 @@ class Values:
     random: np.random.Generator
     gradient: float = 1.5
     declared: bool = True
-    held: dict[str, Array] = field(default_factory=dict)
+    batches: dict[str, Array] = field(default_factory=dict)
     lots: dict[str, Lot] = field(default_factory=dict)
 
     def interpreter(self, places: Sequence[Mapping[str, int]]) -> Interpreter[Lot]:
@@ -79,13 +79,13 @@ class Values:
     ) -> Lot:
         """Random ids or floats of a batch tensor, whole or one slice for each rank; drawn once."""
         declared = loaded(self.plan.single, number)
-        if f"batch {number}" not in self.held:
-            self.held[f"batch {number}"] = (
+        if f"batch {number}" not in self.batches:
+            self.batches[f"batch {number}"] = (
                 self.random.integers(0, classes(self.plan.single), declared[0]).astype(float)
                 if "int" in declared[1]
                 else self.random.standard_normal(declared[0])
             )
-        data = self.held[f"batch {number}"]
+        data = self.batches[f"batch {number}"]
         if slices is None:
             return exact(data)
         tensors = []

@@ -137,7 +137,7 @@ class _Ranks:
                 self.wires[p] += [wire for _, wire in issued[call.body]]
         self.receive = {send: receive for receive, send in matching.partner.items()}
         self.place = [0] * len(programs)
-        self.told: set[Event] = set()
+        self.happened: set[Event] = set()
         self.asleep: dict[Event, int] = {}
         self.arrived: dict[int, set[int]] = {}
         self.ready = deque(range(len(programs)))
@@ -165,12 +165,12 @@ class _Ranks:
         return self.knows(p, self.matching.partner[event])
 
     def tell(self, event: Event) -> None:
-        self.told.add(event)
+        self.happened.add(event)
         if event in self.asleep:
             self.ready.append(self.asleep.pop(event))
 
     def knows(self, p: int, event: Event) -> bool:
-        if event in self.told:
+        if event in self.happened:
             return True
         self.asleep[event] = p
         return False

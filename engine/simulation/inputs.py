@@ -60,6 +60,8 @@ class Inputs:
     comes once, a sum over a row hides which row of a table is which.
     ``positive``: no number is negative, and those of the batch and of named inputs are below 1:
     where a program takes logarithms or roots of them, it is defined.
+    ``signed``: named inputs of one dimension have both signs; else they are near 1, as the weights
+    of norms are.
     ``nudges``: every number is another one by so little that only rounding explains what becomes
     very different.
     """
@@ -71,6 +73,7 @@ class Inputs:
     scale: float = 1.0
     positive: bool = False
     repeated: bool = False
+    signed: bool = False
     nudges: np.random.Generator | None = None
     _parameters: dict[str, Weighted] = field(default_factory=dict)
     _batch: dict[int, NDArray[np.float64]] = field(default_factory=dict)
@@ -132,7 +135,9 @@ class Inputs:
         if self.scale > 1 and name in self.sizes.recorder.constants:
             return values
         if len(dims) < 2:
-            return values * 0.2 + 1
+            return (
+                values if self.signed and name in self.sizes.recorder.others else values * 0.2 + 1
+            )
         if name in self.tables:
             return values * self.scale
         fan_in = sum(weight * weight for weight in weights(dims[-1]))

@@ -46,11 +46,11 @@ def outcomes(demands: Sequence[Demand], one: Replay, many: Replay) -> Iterator[O
     each with its box of the single-device gradient.
     """
     for demand in demands:
-        if demand.problem or (demand.expected < 0 and not demand.held):
+        if demand.problem or (demand.expected < 0 and not demand.sums):
             continue
         for at in many.members(_axes(demand, many)):
             expected = None if demand.expected < 0 else _box(demand, one, many, at)
-            addends = tuple((term.weight, _sum(term, many, at)) for term in demand.held)
+            addends = tuple((term.weight, _sum(term, many, at)) for term in demand.sums)
             if demand.kind == LOSS:
                 expected = None if expected is None else _number(expected)
                 addends = tuple((weight, _number(data)) for weight, data in addends)
@@ -71,10 +71,10 @@ def _number(data: Array) -> Array:
 
 def _axes(demand: Demand, many: Replay) -> list[tuple[str, int]]:
     """The coordinates along which the value of a demand is not added up."""
-    if not demand.held:
+    if not demand.sums:
         return many.family(demand.program, False)
     axes: dict[str, int] = {}
-    for term in demand.held:
+    for term in demand.sums:
         summed = _summed(term)
         for tensor in term.tensors:
             axes.update({a: n for a, n in many.axes_of(tensor) if a not in summed})

@@ -271,7 +271,7 @@ class Replay:
 
     def held_dims(self, demand: Demand) -> tuple[Factors, ...]:
         """The dimensions of what a rank has of a demand: of its value, or of its shard."""
-        if demand.held:
+        if demand.sums:
             recorded = self.recording.tensors[demand.value]
             assert recorded is not None
             return recorded.dims

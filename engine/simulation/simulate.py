@@ -266,7 +266,7 @@ def values_of(demands: Iterable[Demand]) -> tuple[set[int], set[int]]:
     """The tensors of both sides that demands are about; for example the single device's loss, and
     that of each program."""
     demanded = list(demands)
-    combined = {v for demand in demanded for term in demand.held for v in term.tensors}
+    combined = {v for demand in demanded for term in demand.sums for v in term.tensors}
     return {demand.expected for demand in demanded} - {-1}, combined
 
 
@@ -373,6 +373,7 @@ def _evaluated(
         scale=SHARP_SCALE if seed >= SHARP else SMALL if seed % 2 else 1.0,
         positive=seed % 4 >= 2,
         repeated=seed % 4 == 3,
+        signed=seed % 4 == 1,
         nudges=np.random.default_rng(seed + 1) if nudged else None,
     )
     one = Replay([plan.single], single, sizes, sizes.single, inputs)

@@ -200,7 +200,7 @@ class Recorder:
 
     def expect(self, demand: Demand, single: Recording, parallel: Recording) -> None:
         """What a demand is about is a box of the single-device value; raises `ShapeMismatch`."""
-        recordeds = [parallel.tensors[v] for part in demand.held for v in part.tensors]
+        recordeds = [parallel.tensors[v] for part in demand.sums for v in part.tensors]
         if demand.problem or demand.expected < 0:
             return
         if demand.shard >= 0 and not recordeds:

@@ -194,7 +194,7 @@ class Definitions:
     def __init__(self, nodes: NodeTable, classes: Classes, cone: Cone, levels: Levels) -> None:
         self.nodes = nodes
         self.classes = classes
-        self.held = cone.defined
+        self.defined = cone.defined
         self.levels = levels
         self.known: dict[int, Count] = {}
         for number in sorted(cone.defined):
@@ -202,7 +202,7 @@ class Definitions:
 
     def summed(self, number: int) -> Count:
         """The labels that an entry of a node sums over, as far as they are multiplied."""
-        if number not in self.held:
+        if number not in self.defined:
             return Counter()
         if number not in self.known:
             self.known[number] = self._summed(number)

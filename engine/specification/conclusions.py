@@ -247,9 +247,9 @@ class Wants:
         what = f"{article}{row_name(demand.kind, demand.name)}"
         if demand.problem:
             return f"{what} {demand.problem}"
-        if not demand.held and demand.expected >= 0:
+        if not demand.sums and demand.expected >= 0:
             return f"{what} is never computed"
-        have = self.total(demand) if demand.held else Lineage(demand.shape, ())
+        have = self.total(demand) if demand.sums else Lineage(demand.shape, ())
         if demand.expected < 0:
             if have is not None and not have.addends:
                 return ""
@@ -271,7 +271,7 @@ class Wants:
         """The ranks on which a demand that does not hold fails: of a family of which each member
         can be compared by itself, those that differ, else all that run the program."""
         program = self.plan.programs[demand.program]
-        have = self.total(demand) if demand.held and not demand.problem else None
+        have = self.total(demand) if demand.sums and not demand.problem else None
         want = self.single[demand.expected] if demand.expected >= 0 else None
         wrong: list[dict[str, int]] = []
         if demand.kind != LOSS and have is not None and want is not None:
@@ -318,19 +318,19 @@ class Wants:
 
     def unknown(self, demand: Demand) -> str:
         """Why there is no lineage to compare."""
-        values = [v for term in demand.held for v in term.tensors]
+        values = [v for term in demand.sums for v in term.tensors]
         if self.single[demand.expected] is None or any(self.lineages[v] is None for v in values):
             return "depends on an operator that is not supported"
         return f"does not add up to the single-device {demand.kind}"
 
     def total(self, demand: Demand) -> Lineage | None:
         """What the addends of a demand add up to (None: no sum of views)."""
-        if len(demand.held) == 1:
-            return self.sum(demand.held[0])
+        if len(demand.sums) == 1:
+            return self.sum(demand.sums[0])
         mesh = {MICROBATCH: self.plan.microbatches}
-        for term in demand.held:
+        for term in demand.sums:
             mesh.update(self.plan.programs[term.program].extents)
-        return _total([self.sum(term) for term in demand.held], self.nodes, (), mesh)
+        return _total([self.sum(term) for term in demand.sums], self.nodes, (), mesh)
 
     def sum(self, addend: Sum) -> Lineage | None:
         """What tensors of several members add up to, as one lineage; None where one of them has

@@ -46,7 +46,7 @@ class Demand:
 
     ``program``: the first one that holds it (-1: none); ``shard``: its shard whose accumulated
     gradient this is (-1: none); ``expected``: the single-device value (-1: zero), which begins at
-    ``origin`` of the tensor of shape ``full`` that boxes are of; ``held``: what adds up to the box
+    ``origin`` of the tensor of shape ``full`` that boxes are of; ``sums``: what adds up to the box
     of ``shape`` at ``offset`` (none: it is all of it); ``problem``: why it cannot hold.
     """
 
@@ -54,7 +54,7 @@ class Demand:
     name: str
     program: int
     expected: int
-    held: tuple[Sum, ...]
+    sums: tuple[Sum, ...]
     full: Shape
     shape: Shape
     offset: tuple[Affine, ...] = ()
@@ -66,7 +66,7 @@ class Demand:
     @property
     def value(self) -> int:
         """The first tensor of the parallel side (-1: none)."""
-        return self.held[0].tensors[0] if self.held else -1
+        return self.sums[0].tensors[0] if self.sums else -1
 
     @property
     def relative(self) -> tuple[Affine, ...]:
@@ -93,7 +93,7 @@ def roots(plan: Plan, derived: Derived, parallel: Unrolled) -> tuple[set[int], s
     """
     required = [demand for demand in demands(plan, derived, parallel) if demand.required]
     single = {*derived.gradients.values(), *(demand.expected for demand in required)}
-    many = {v for demand in required for term in demand.held for v in term.tensors}
+    many = {v for demand in required for term in demand.sums for v in term.tensors}
     if derived.gradients:
         single |= {v for _, _, v in derived.unrolled.gradients}
     if not plan.expectations:
@@ -117,10 +117,10 @@ class _Resolver:
 
     def of(self, row: Expectation) -> Iterator[Demand]:
         """The demands of one row."""
-        if not row.held:
+        if not row.parallel:
             yield self.missing(row)
             return
-        first = row.held[0]
+        first = row.parallel[0]
         program = self.plan.programs[first.program]
         number = first.value if first.body == ACCUMULATED else -1
         shape = shape_of(program, first)
@@ -146,7 +146,7 @@ class _Resolver:
             offset = demand.offset
             if microbatch >= 0:
                 offset = tuple(start.fix(MICROBATCH, microbatch) for start in offset)
-            yield replace(demand, held=sums, offset=offset, problem=demand.problem or problem)
+            yield replace(demand, sums=sums, offset=offset, problem=demand.problem or problem)
 
     def missing(self, row: Expectation) -> Demand:
         """A row without a counterpart."""
@@ -202,12 +202,14 @@ def _sums(
 ) -> Iterator[tuple[int, tuple[Sum, ...], str]]:
     """What adds up to the value of a row, by microbatch (-1: of all, or of none); with a problem
     where it is not computed once."""
-    tensors = [read.of(addend) for addend in row.held]
-    apart = [t for a, t in zip(row.held, tensors, strict=True) if MICROBATCH not in dict(a.over)]
+    tensors = [read.of(addend) for addend in row.parallel]
+    apart = [
+        t for a, t in zip(row.parallel, tensors, strict=True) if MICROBATCH not in dict(a.over)
+    ]
     numbers = sorted({m for t in apart for _, m in t} - {-1}) or [-1]
     for number in numbers:
         sums, problem = [], ""
-        for addend, known in zip(row.held, tensors, strict=True):
+        for addend, known in zip(row.parallel, tensors, strict=True):
             extents = _extents(plan, plan.programs[addend.program])
             batched = MICROBATCH in dict(addend.over)
             here = tuple(t for t, m in known if batched or m in (number, -1))
@@ -231,7 +233,7 @@ def _left_out(plan: Plan, rows: Sequence[Expectation]) -> Iterator[Demand]:
     if not plan.expectations:
         return
     expected = {row.name: row for row in rows if row.kind == GRADIENT}
-    named = {(row.name, a.program) for row in rows if row.kind == GRADIENT for a in row.held}
+    named = {(row.name, a.program) for row in rows if row.kind == GRADIENT for a in row.parallel}
     for number, program in enumerate(plan.programs):
         for shard in program.shards:
             expectation = expected.get(shard.name)

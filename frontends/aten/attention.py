@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from fractions import Fraction
 from math import inf, isfinite, prod, sqrt
-from typing import Any
+from typing import Any, TypeAlias
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten import ids, lookups
+from shardproof.frontends.aten.bits import Additive, Bits, Run, entries, plane, runs
 from shardproof.frontends.aten.constants import as_flags
 from shardproof.frontends.aten.lowering import (
     Const,
@@ -20,20 +21,22 @@ from shardproof.frontends.aten.lowering import (
     floating,
     fraction,
 )
-from shardproof.frontends.aten.masks import chosen, flags, inverse
-from shardproof.frontends.aten.positions import Additive, Compared
+from shardproof.frontends.aten.masks import chosen, flags, inverse, numbers
+from shardproof.frontends.aten.positions import Compared, Positions
 from shardproof.frontends.aten.predicates import selected
 from shardproof.frontends.aten.rules import lowers
 
+Mask: TypeAlias = Compared | Bits
 
-def hidden_after(mask: Compared, shape: tuple[int, ...]) -> int | None:
+
+def hidden_after(mask: Mask, shape: tuple[int, ...]) -> int | None:
     """The position of the first query, where a mask of scores [..., queries, keys] is true exactly
     where the key comes after the query; None: it is another mask, or hides all keys of a query.
 
     Example: of the mask ``torch.ones(4, 4).triu(1)`` of 4 queries and 4 keys it is 0; of a mask [4,
     6] that is true where ``key - query >= 3``, as a cache of two keys has it, it is 2.
     """
-    if len(shape) < 2:
+    if len(shape) < 2 or isinstance(mask, Bits):
         return None
     of = mask.expand(shape).of
     lead = (0,) * (len(shape) - 2)
@@ -57,10 +60,52 @@ def causal(lo: Lowering, scores: Real, first: int = 0) -> Real:
     return lo.reshape(lo.emit("apply_mask", four, mask), scores.shape)  # type: ignore[no-any-return]
 
 
-def _flags(lo: Lowering, mask: Compared) -> Real:
-    """A mask of positions as 0 and 1: a part of a triangle, or a table."""
-    for hidden, inverted in ((mask, True), (mask.inverse(), False)):
-        first = hidden_after(hidden, mask.shape)
+def _recent(lo: Lowering, scores: Real, least: int) -> Real:
+    """Scores [..., queries, keys] with minus infinity where key j comes before i + ``least``: by
+    the transpose of a causal mask."""
+    *lead, queries, keys = scores.shape
+    row, column = max(least, 0), max(-least, 0)
+    length = max(row + queries, column + keys)
+    like = lo.real(Const(Fraction(0), (1, length), "float32"))
+    mask: Any = lo.permute(lo.emit("create_mask", like, like), (0, 1, 3, 2))
+    mask = lo.real(lo.slice(lo.slice(mask, 2, row, queries), 3, column, keys))
+    four = lo.reshape(scores, (1, prod(lead), queries, keys) if len(lead) != 2 else scores.shape)
+    return lo.reshape(lo.emit("apply_mask", four, mask), scores.shape)  # type: ignore[no-any-return]
+
+
+def hide(lo: Lowering, scores: Real, mask: Mask) -> Real:
+    """Scores [..., queries, keys] with minus infinity where a mask of positions is true; raises
+    `Unsupported` for one of which a query sees other than an interval of keys.
+
+    Example: a window of two keys is a causal mask and the transpose of another one.
+    """
+    first = hidden_after(mask, scores.shape)
+    if first is not None:
+        return causal(lo, scores, first)
+    at = len(scores.shape) - 2
+    parts = []
+    for run in runs(entries(plane(mask, scores.shape))):
+        part = lo.real(lo.slice(scores, at, run.start, run.rows))
+        part = part if run.last is None else causal(lo, part, run.last)
+        parts.append(part if run.least is None else _recent(lo, part, run.least))
+    return lo.real(lo.concat(parts, at))
+
+
+def _flags(lo: Lowering, mask: Mask) -> Real:
+    """A mask of positions as 0 and 1: parts of triangles, or a table."""
+    if isinstance(mask, Bits):
+        for hidden, inverted in ((mask, False), (mask.inverse(), True)):
+            try:
+                flat = plane(hidden, mask.shape)
+                alike = runs(entries(flat))
+            except Unsupported:
+                continue
+            holds = lo.concat([_hidden(lo, run, flat.shape[1]) for run in alike], 0)
+            holds = inverse(lo, holds) if inverted else holds
+            return flags(lo.real(lo.expand(holds, mask.shape)))
+        return as_flags(lo, mask)
+    for later, inverted in ((mask, True), (mask.inverse(), False)):
+        first = hidden_after(later, mask.shape)
         if first is not None:
             *_, queries, keys = mask.shape
             length = max(first + queries, keys)
@@ -70,6 +115,19 @@ def _flags(lo: Lowering, mask: Compared) -> Real:
             kept = lo.expand(lo.reshape(kept, (queries, keys)), mask.shape)
             return flags(lo.real(inverse(lo, kept) if inverted else kept))
     return as_flags(lo, mask)
+
+
+def _hidden(lo: Lowering, run: Run, keys: int) -> Lowered:
+    """1 where a run of rows hides a key, else 0."""
+    shape = (run.rows, keys)
+    total: Any = Const(Fraction(0), shape, "float32")
+    if run.last is not None:
+        later = Compared(Positions(-1 - run.last, (-1, 1), shape, "int64"))
+        total = lo.add(total, numbers(lo, _flags(lo, later), "float32"))
+    if run.least is not None:
+        earlier = Compared(Positions(run.least - 1, (1, -1), shape, "int64"))
+        total = lo.add(total, numbers(lo, _flags(lo, earlier), "float32"))
+    return total  # type: ignore[no-any-return]
 
 
 def _filled(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any:
@@ -90,18 +148,15 @@ def _masked_fill(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any
         raise Unsupported("a mask that is true everywhere")
     if isinstance(mask, Real):
         return chosen(lo, mask, value, x)
-    if not isinstance(mask, Compared):
+    if not isinstance(mask, (Compared, Bits)):
         return _filled(lo, x, mask, value)
     if not isinstance(value, (int, float)) or not (isfinite(value) or value == -inf):
         raise Unsupported(f"masked_fill with {value}")
-    first = hidden_after(mask, x.shape)
-    if first is not None and value == -inf:
-        return causal(lo, lo.real(x), first)
-    if first == 0 and x.shape[-1] == x.shape[-2]:
+    if value == -inf:
+        return hide(lo, lo.real(x), mask)
+    if hidden_after(mask, x.shape) == 0 and x.shape[-1] == x.shape[-2]:
         real = lo.real(x)
         return lo.emits("fill_after", [real], {"value": fraction(value)}, real.dtype)[0]
-    if value == -inf:
-        raise Unsupported("masked_fill with minus infinity by a mask that is not causal")
     return chosen(lo, _flags(lo, mask), value, x)
 
 
@@ -114,17 +169,16 @@ def _where(lo: Lowering, mask: Lowered, x: Operand, y: Operand) -> Any:
         return lookups.restricted(x, mask, True)
     if isinstance(mask, ids.Ids):
         return chosen(lo, lo.real(mask), x, y)
-    if not isinstance(mask, Compared):
+    if not isinstance(mask, (Compared, Bits)):
         return chosen(lo, mask, x, y)
     if _is_nothing(y):
         x, y, mask = y, x, mask.inverse()
     if not _is_nothing(x):
         return chosen(lo, _flags(lo, mask), x, y)
     shape, _ = lo.expected[0]
-    first = hidden_after(mask, shape)
-    if first is None or isinstance(y, (int, float)):
-        raise Unsupported("minus infinity where a mask that is not causal is true")
-    return causal(lo, lo.real(lo.expand(y, shape)), first)
+    if isinstance(y, (int, float)):
+        raise Unsupported("minus infinity where a mask is true, else a number")
+    return hide(lo, lo.real(lo.expand(y, shape)), mask)
 
 
 def _is_zero(x: Operand) -> bool:
@@ -134,6 +188,8 @@ def _is_zero(x: Operand) -> bool:
 def _is_nothing(x: Operand) -> bool:
     """Whether an operand is minus infinity everywhere."""
     if isinstance(x, Additive):
+        if isinstance(x.where, Bits):
+            return bool(x.where.array.all())
         of = x.where.of
         ends = zip(of.steps, of.shape, strict=True)
         return of.const + sum(min(0, step * (n - 1)) for step, n in ends) >= 0
@@ -152,32 +208,28 @@ def added(lo: Lowering, x: Operand, y: Operand) -> Any:
         if isinstance(scores, (int, float)):
             break
         shape = broadcast(scores.shape, mask.shape)
-        first = hidden_after(mask.where, shape) if shape == scores.shape else None
-        if first is None:
-            raise Unsupported("a mask of minus infinity that is not causal")
-        return causal(lo, lo.real(scores), first)
+        if shape != scores.shape:
+            raise Unsupported("a mask of minus infinity that scores are broadcast to")
+        return hide(lo, lo.real(scores), mask.where)
     return None
 
 
 def _masked(
     q: Lowered, k: Lowered, dropout: float, causally: bool, mask: Lowered | None
-) -> int | None:
-    """The position of the first query, where attention is causal; None where it is not (a mask that
-    is none of minus infinity is added to scores).  Raises `Unsupported` for masks of minus infinity
-    that are not causal, and for dropout."""
+) -> Mask | None:
+    """Which keys attention hides from which queries; None where it hides none (a mask that is none
+    of minus infinity is added to scores).  Raises `Unsupported` for dropout."""
     if dropout:
         raise Unsupported("attention with dropout")
-    if mask is None and causally and q.shape[-2] != k.shape[-2]:
-        raise Unsupported(f"a causal mask of {q.shape[-2]} queries and {k.shape[-2]} keys")
-    if mask is None:
-        return 0 if causally else None
-    scores = (*q.shape[:-1], k.shape[-2])
+    queries, keys = q.shape[-2], k.shape[-2]
+    if mask is None and causally and queries != keys:
+        raise Unsupported(f"a causal mask of {queries} queries and {keys} keys")
+    if mask is None and causally:
+        return Compared(Positions(-1, (-1, 1), (queries, keys), "int64"))
     if isinstance(mask, Additive) and not causally:
-        first = hidden_after(mask.where, scores)
-        if first is not None:
-            return first
-    if causally or isinstance(mask, Additive):
-        raise Unsupported("attention with a mask of minus infinity that is not causal")
+        return plane(mask.where, (*q.shape[:-1], keys))
+    if causally and mask is not None:
+        raise Unsupported("attention with a mask that is causal besides")
     return None
 
 
@@ -213,13 +265,13 @@ def _ungrouped(lo: Lowering, gradient: Real, like: Lowered) -> Any:
 
 
 def _scores(
-    lo: Lowering, q: Real, k: Real, masked: int | None, mask: Lowered | None, factor: Fraction
+    lo: Lowering, q: Real, k: Real, masked: Mask | None, mask: Lowered | None, factor: Fraction
 ) -> Real:
     """The probabilities [..., s, t]."""
     turned = lo.real(lo.transpose(k, len(k.shape) - 2, len(k.shape) - 1))
     scores = lo.real(lo.scale(lo.emit("matmul", q, turned), factor))
     if masked is not None:
-        scores = causal(lo, scores, masked)
+        scores = hide(lo, scores, masked)
     elif mask is not None:
         given: Any = lo.real(mask)
         if len(scores.shape) > 4 and len(mask.shape) == 4 and mask.shape[1] != 1:

@@ -19,6 +19,7 @@ from shardproof.frontends.aten.lowering import (
     Shape,
     dimensions,
     fraction,
+    reduced,
 )
 from shardproof.frontends.aten.masks import flags, inverse
 from shardproof.frontends.aten.positions import Positions, consecutive
@@ -116,7 +117,10 @@ def _along(lo: Lowering, x: Lowered, dim: int, *others: Lowered) -> Any:
 @lowers("aten.scatter_add.default")
 def _scatter_add(lo: Lowering, x: Lowered, dim: int, index: Lowered, source: Lowered) -> Any:
     (target, chosen, values), back = _along(lo, x, dim, index, source)
-    added = _spread(lo, values, lo.real(chosen), target.shape)
+    if isinstance(chosen, ids.Ids) and isinstance(values, lookups.Zeroed) and chosen.shape[-1] == 1:
+        added: Any = lookups.added_entries(lo, values, chosen, target.shape[-1])
+    else:
+        added = _spread(lo, values, lo.real(chosen), target.shape)
     return _turned(lo, lo.add(target, added), back)
 
 
@@ -290,6 +294,9 @@ _placed("argmin", True)
 def _extreme(lo: Lowering, x: Lowered, dim: int, keepdim: bool, least: bool) -> Any:
     """The maximum or minimum over a dimension, and where it is."""
     (at,) = dimensions(x.shape, dim)
+    if x.shape[at] == 1:
+        shape = reduced(x.shape, (at,), keepdim)
+        return lo.reshape(x, shape), Const(Fraction(0), shape, "int64")
     real = lo.real(x)
     ranked = lo.real(lo.scale(real, -ONE)) if least else real
     value: Any = lo.emit("amax", ranked, dim=(at,), keepdim=keepdim)

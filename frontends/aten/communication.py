@@ -8,7 +8,7 @@ from typing import Any
 
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.ir import Attr, Group
-from shardproof.frontends.aten.lowering import Lowered, Lowering, Real
+from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real, fraction
 from shardproof.frontends.aten.rules import lowers
 
 
@@ -26,6 +26,9 @@ def _reduction(op: str, count: int) -> tuple[str, Fraction]:
     """The engine's reduction, and the factor afterwards."""
     if op == "avg":
         return "sum", Fraction(1, count)
+    name, _, before = op.partition(" ")
+    if name == "premul_sum" and before:
+        return "sum", fraction(float(before))
     if op not in ("sum", "max"):
         raise Unsupported(f"a reduction by {op}")
     return op, Fraction(1)
@@ -44,8 +47,15 @@ def _all_reduce(lo: Lowering, x: Lowered, ranks: Sequence[int], op: str) -> Any:
 
 @lowers("comm.all_gather")
 def _all_gather(lo: Lowering, x: Lowered, ranks: Sequence[int], dim: int) -> Any:
+    """The parts of all ranks.  Where this one has a constant, and its reader will ask whether the
+    others gather the same one at the same place of the group's collectives, it is that constant."""
     if len(ranks) == 1:
         return x
+    if isinstance(x, Const) and lo.agreed is not None:
+        shape, _ = lo.expected[0]
+        issued = sum(op.attrs.get("group") == Group(tuple(ranks)) for op in lo.ops)
+        lo.agreed.append((tuple(ranks), issued, x))
+        return Const(x.value, shape, x.dtype)
     return _issued(lo, "all_gather", lo.real(x), ranks, dim=dim)
 
 

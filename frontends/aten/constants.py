@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from shardproof.engine.algebra.affine import ZERO
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.ir import Shard
+from shardproof.frontends.aten.bits import Additive, Bits
 from shardproof.frontends.aten.lowering import Const, Lowering, Real, Shape, fraction
 from shardproof.frontends.aten.masks import flags
-from shardproof.frontends.aten.positions import Additive, Compared, Positions
+from shardproof.frontends.aten.positions import Compared, Positions
 
 Array = NDArray[Any]
 
@@ -87,8 +88,8 @@ def _positions(array: Array, dtype: str) -> Positions | None:
     return Positions(first, tuple(steps), array.shape, dtype) if (fit == array).all() else None
 
 
-def _mask(array: Array) -> Compared:
-    """A mask that compares the last two indices; raises `Unsupported` for any other."""
+def _mask(array: Array) -> Compared | Bits:
+    """A mask that compares the last two indices, or any other by its entries."""
     if array.ndim >= 2 and array.any():
         rows, columns = array.shape[-2:]
         i, j = np.indices((rows, columns))
@@ -99,7 +100,7 @@ def _mask(array: Array) -> Compared:
             return Compared(Positions(below, (*lead, 1, -1), array.shape, "int64"))
         if (array == (j - i - above >= 0)).all():
             return Compared(Positions(-above, (*lead, -1, 1), array.shape, "int64"))
-    raise Unsupported("a mask of constants that compares no two positions")
+    return Bits(array)
 
 
 def table(lo: Lowering, array: Array, dtype: str) -> Any:
@@ -163,12 +164,16 @@ def numbered(lo: Lowering, of: Positions) -> Real:
     return lo.real(lo.expand(table(lo, indices.astype(np.int64), "int64"), of.shape))
 
 
-def as_flags(lo: Lowering, mask: Compared) -> Real:
+def as_flags(lo: Lowering, mask: Compared | Bits) -> Real:
     """A mask of positions as a table of 0 and 1; raises `Unsupported` for a large one.
 
     Example: a causal mask of 4 by 4 positions is a table of 16 numbers, 6 of them 1; one of 256 by
     256 has more than `MOST_SEARCHED` entries.
     """
+    if isinstance(mask, Bits):
+        if mask.array.size > MOST_SEARCHED:
+            raise Unsupported("a large mask of constants as numbers")
+        return flags(lo.real(table(lo, mask.array.astype(np.float32), "float32")))
     of = mask.of
     moving = [n if step else 1 for n, step in zip(of.shape, of.steps, strict=True)]
     if prod(moving) > MOST_SEARCHED:
@@ -176,8 +181,8 @@ def as_flags(lo: Lowering, mask: Compared) -> Real:
     index = np.indices(moving)
     total = of.const + sum((s * index[d] for d, s in enumerate(of.steps)), np.zeros(moving, int))
     bits = (total >= 0).astype(np.float32)
-    table = lo.real(constant(lo, bits.tobytes(), tuple(moving), "float32"))
-    return flags(lo.real(lo.expand(table, mask.shape)))
+    least = lo.real(constant(lo, bits.tobytes(), tuple(moving), "float32"))
+    return flags(lo.real(lo.expand(least, mask.shape)))
 
 
 def _place(whole: Array, part: Array) -> tuple[int, ...] | None:

@@ -24,6 +24,7 @@ from shardproof.frontends.aten.lowering import (
     Shape,
     Undefined,
     Unviewed,
+    floating,
     fraction,
 )
 from shardproof.frontends.aten.masks import flags, numbers
@@ -257,6 +258,60 @@ class Kept(Unviewed):
         raise Unsupported("rows of the input that ids zero")
 
 
+@dataclass(frozen=True, slots=True)
+class Zeroed(Unviewed):
+    """Entries of a value, zero where ids decide it (`mask` is 1).
+
+    Example: logits of labels, zero where the label is a class of another rank.
+    """
+
+    about = "entries that ids zero"
+
+    entries: Real | Const
+    mask: Ids
+
+    @property
+    def shape(self) -> Shape:
+        """That of the mask."""
+        return self.mask.shape
+
+    @property
+    def dtype(self) -> str:
+        """That of the entries."""
+        return self.entries.dtype
+
+    def reshape(self, shape: Shape) -> Zeroed:
+        """The same entries, in their order, in another shape."""
+        return replace(self, mask=self.mask.reshape(shape))
+
+    def real(self, lo: Lowering) -> Real:
+        """The entries times 0 or 1."""
+        holds = numbers(lo, flags(self.mask.indicated(lo)), self.dtype)
+        return lo.real(chosen(lo, holds, Fraction(0), lo.reshape(self.entries, self.shape)))
+
+
+def added_entries(lo: Lowering, values: Zeroed, index: Ids, size: int) -> Real:
+    """[..., size] of values [..., 1]: each at the place that a computed id gives it, zeros at the
+    others and where the id does not count; raises `Unsupported` for ids of other positions.
+
+    Example: the gradient of logits of a rank that has classes 6 to 11: of label 8, at place 2.
+    """
+    if index.at() != values.mask.at():
+        raise Unsupported("entries that are zeroed by ids of other positions")
+    live = piecewise.negated(values.mask.function)
+    parts = piecewise.chosen_rows(index.function, live, size)
+    if parts is None or len(parts) != 1:
+        raise Narrow(index.origin.number, size)
+    (part,) = parts
+    if (part.row, part.size) != (0, size):
+        raise Unsupported("entries at some of the places")
+    lead = index.shape[:-1]
+    zero = lo.real(Const(Fraction(0), (*lead, size), values.dtype))
+    given = lo.real(lo.reshape(values.entries, lead))
+    place = lo.real(lo.reshape(index.moved_input(lo), lead))
+    return lo.derivative("pick", [zero, place], given, 0, start=part.id)
+
+
 def added_rows(lo: Lowering, gradient: Lowered, chosen: Lowered, rows: int) -> Any:
     """A table of ``rows`` rows: the sum of the gradient's rows by id; what ids zero counts none.
 
@@ -286,6 +341,10 @@ def rows_of(lo: Lowering, table: Lowered, chosen: Lowered) -> Any:
         raise Unsupported("rows chosen by what are no ids")
     real = lo.real(table)
     live = piecewise.constant(index.function, 1)
+    if len(real.shape) == 1:  # numbers: rows of one entry
+        column = lo.real(lo.reshape(real, (*real.shape, 1)))
+        rows = Lookup(column, index, live, False, (*index.shape, 1), real.dtype)
+        return lo.reshape(rows.real(lo), index.shape)
     return Lookup(real, index, live, False, (*index.shape, *real.shape[1:]), real.dtype)
 
 
@@ -346,6 +405,10 @@ def written(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any:
     rows = x.shape[:-1]
     if index is None and isinstance(x, Real) and number == 0 and mask.shape in (rows, (*rows, 1)):
         return Kept(x, inverse(mask.reshape(rows)))
+    entries = index is None and isinstance(x, (Real, Const)) and floating(x.dtype)
+    varies = mask.shape == x.shape and piecewise.value(mask.function) is None
+    if entries and varies and number == 0:
+        return Zeroed(x, mask)  # type: ignore[arg-type]
     if index is None and isinstance(x, Real):
         if piecewise.value(mask.function) == 0:
             return x

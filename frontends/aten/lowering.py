@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import isfinite, prod
+from math import isfinite, prod, ulp
 from typing import Any, ClassVar, Final, Protocol, TypeAlias, TypeGuard
 
 from shardproof.engine.errors import ShapeMismatch, Unsupported
@@ -120,16 +120,19 @@ def is_symbolic(x: object) -> TypeGuard[Symbolic]:
 
 
 def fraction(number: float | int | Fraction) -> Fraction:
-    """A number of Python's as an exact one, by its shortest decimal; raises `Unsupported` for what
-    is none.
+    """A number of Python's as an exact one, by its shortest decimal; what rounding in a sum with 1
+    leaves of a decimal of six digits is that decimal.  Raises `Unsupported` for what is none.
 
-    Example: ``fraction(0.1)`` is ``Fraction(1, 10)``.
+    Example: ``fraction(0.1)`` is ``Fraction(1, 10)``, and so is ``fraction(1 - 0.9)``.
     """
     if isinstance(number, (int, Fraction)):
         return Fraction(number)
     if not isfinite(number):
         raise Unsupported(f"the constant {number}")
-    return Fraction(repr(number))
+    short = f"{number:.5e}"
+    gap = abs(float(short) - number)
+    rounded = gap <= 4 * ulp(max(1.0, abs(number))) and gap <= 1e-11 * abs(number)
+    return Fraction(short if rounded else repr(number))
 
 
 def floating(dtype: str) -> bool:
@@ -185,6 +188,7 @@ class Lowering:
         self.groups: Mapping[str, tuple[int, ...]] = {}
         #: What is taken for something else, by what it is: only graphs that list it may.
         self.standins: dict[str, str] | None = None
+        self.agreed: list[Any] | None = None  # constants that are gathered, unless others differ
         #: Memory that nothing has written, as a value; None: it has none.
         self.unwritten: Callable[[Undefined], Real] | None = None
         #: A named input for the mask of the next random operator, by its shape; None: no masks.

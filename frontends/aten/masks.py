@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from math import inf
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
@@ -251,9 +252,12 @@ def _vector_norm(
     keepdim: bool = False,
     dtype: str | None = None,
 ) -> Any:
+    dims = dimensions(x.shape, dim)
+    if order == inf:
+        sizes = lo.real(lo.unary("abs", x))
+        return lo.emit("amax", sizes, dim=dims, keepdim=keepdim)
     if order not in (1, 2):
         raise Unsupported(f"a norm of order {order}")
-    dims = dimensions(x.shape, dim)
     if order == 1:
         return lo.sum(lo.unary("abs", x), dims, keepdim)
     return lo.unary("sqrt", lo.sum(square(lo, x) or lo.mul(x, x), dims, keepdim))

@@ -23,7 +23,7 @@ from shardproof.frontends.aten.lowering import (
     broadcast,
 )
 from shardproof.frontends.aten.masks import compared, flags, inverse, numbers
-from shardproof.frontends.aten.rules import lowers
+from shardproof.frontends.aten.rules import lowers, rule_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,42 +146,6 @@ class Compared:
         return Compared(Positions(-of.const - 1, tuple(-s for s in of.steps), of.shape, of.dtype))
 
 
-@dataclass(frozen=True, slots=True)
-class Additive:
-    """What is added to scores: minus infinity where ``where`` is true, 0 elsewhere.
-
-    Example: ``torch.full((4, 4), -inf).triu(1)``, the causal mask of scores.
-    """
-
-    where: Compared
-    dtype: str
-
-    @property
-    def shape(self) -> Shape:
-        """That of the mask."""
-        return self.where.shape
-
-    def reshape(self, shape: Shape) -> Additive:
-        """The same mask in another shape."""
-        return Additive(self.where.reshape(shape), self.dtype)
-
-    def expand(self, shape: Shape) -> Additive:
-        """The mask repeated along dimensions of size 1 and new leading ones."""
-        return Additive(self.where.expand(shape), self.dtype)
-
-    def permute(self, order: Sequence[int]) -> Additive:
-        """The mask with its dimensions in another order."""
-        return Additive(self.where.permute(order), self.dtype)
-
-    def slice(self, dim: int, start: int, size: int) -> Additive:
-        """The mask of ``size`` positions of a dimension, from ``start`` on."""
-        return Additive(self.where.slice(dim, start, size), self.dtype)
-
-    def real(self, lo: Lowering) -> Real:
-        """Refused: minus infinity is no number; a softmax reads it as a mask."""
-        raise Unsupported("a mask of minus infinity as numbers")
-
-
 def whole(x: Operand) -> Positions | None:
     """An operand as positions, if it is one or a constant integer.
 
@@ -221,6 +185,14 @@ def _entries(x: Lowered, indices: Sequence[Lowered | None]) -> Lowered | None:
     return None
 
 
+def _column(x: Lowered, chosen: Lowered) -> int | None:
+    """The column that every row chooses of ``x`` [n, v]; None: it is not everywhere the same."""
+    number = ids.number_of(chosen)
+    if number is None or not -x.shape[1] <= number < x.shape[1]:
+        return None
+    return number % x.shape[1]
+
+
 @lowers("aten.index.Tensor")
 def _index(lo: Lowering, x: Lowered, indices: Sequence[Lowered | None]) -> Any:
     """Rows by ids; or an entry of each row, by all positions and ids."""
@@ -234,6 +206,9 @@ def _index(lo: Lowering, x: Lowered, indices: Sequence[Lowered | None]) -> Any:
     chosen = _entries(x, indices)
     if chosen is None:
         raise Unsupported("an index by other than ids of rows")
+    column = _column(x, chosen)
+    if column is not None:
+        return lo.reshape(lo.slice(x, 1, column, 1), x.shape[:1])
     return lookups.entries_of(lo, x, chosen)
 
 
@@ -297,6 +272,11 @@ def _index_put(
         chosen = _entries(x, indices)
         if chosen is not None and isinstance(x, Const) and x.value == 0:
             return lookups.entries_written(lo, x, chosen, values)
+    if len(indices) == 2 and isinstance(x, Const) and x.value == 0 and values.shape == x.shape[:1]:
+        chosen = _entries(x, indices)
+        column = None if chosen is None else _column(x, chosen)
+        if column is not None:
+            return _in_column(lo, values, column, x.shape[1])
     if len(indices) != 1 or accumulate or not isinstance(values, Const) or values.shape != ():
         raise Unsupported("index_put of anything but one number where a mask is true")
     (mask,) = indices
@@ -307,6 +287,14 @@ def _index_put(
         return written
     kept = lo.reshape(lo.real(mask), (*mask.shape, *(1,) * (len(x.shape) - len(mask.shape))))
     return lookups.chosen(lo, kept, values.value, x)
+
+
+def _in_column(lo: Lowering, values: Lowered, column: int, columns: int) -> Any:
+    """Zeros [n, columns] with ``values`` [n] in one column."""
+    (count,) = values.shape
+    sizes = (column, columns - column - 1)
+    before, after = (Const(Fraction(0), (count, n), values.dtype) for n in sizes)
+    return lo.concat([before, lo.reshape(values, (count, 1)), after], 1)
 
 
 @lowers("aten.arange.default", "aten.arange.start", "aten.arange.start_step")
@@ -371,12 +359,13 @@ def added(x: Operand, y: Operand, factor: Fraction) -> Positions | None:
 def _triangle(name: str, keeps_below: bool) -> None:
     @lowers(f"aten.{name}.default")
     def rule(lo: Lowering, x: Lowered, diagonal: int = 0) -> Any:
-        """Rows below and on the diagonal, or on and above it, of a tensor of ones."""
-        if not isinstance(x, Const) or x.value != 1 or x.dtype != "bool" or len(x.shape) < 2:
-            raise Unsupported(f"{name} of anything but a mask of ones")
+        """Rows below and on the diagonal, or on and above it; 0 elsewhere."""
         lead = (0,) * (len(x.shape) - 2)
         steps = (*lead, 1, -1) if keeps_below else (*lead, -1, 1)
-        return Compared(Positions(diagonal if keeps_below else -diagonal, steps, x.shape, "int64"))
+        kept = Compared(Positions(diagonal if keeps_below else -diagonal, steps, x.shape, "int64"))
+        if isinstance(x, Const) and x.dtype == "bool" and x.value == 1:
+            return kept
+        return rule_of("aten.masked_fill.Scalar")(lo, x, kept.inverse(), 0)  # type: ignore[misc]
 
 
 _triangle("tril", True)

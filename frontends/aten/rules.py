@@ -53,7 +53,11 @@ def rule_of(name: str) -> Rule | None:
         kinds = (_FOREACH.get(overload, ""), "default")
         rules = [r for r in (TABLE.get(f"{namespace}.{single}.{kind}") for kind in kinds) if r]
         return _each(rules[0]) if rules else None
-    return TABLE.get(f"{namespace}.{base}.{overload}")
+    if overload == "out":
+        # What it writes, and nothing else, sets it apart.
+        kinds = ("default", "Tensor")
+        return next((r for k in kinds if (r := TABLE.get(f"{namespace}.{base}.{k}"))), None)
+    return TABLE.get(f"{namespace}.{base}.{overload.removesuffix('_out')}")
 
 
 #: Overloads over lists of tensors, and those over tensors.

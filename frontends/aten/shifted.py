@@ -23,7 +23,8 @@ from shardproof.frontends.aten.lowering import Const, Derived, Lowered, Lowering
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """``ids`` [n], of which ``count`` count: where ``live`` [n] is 1.
+    """Labels of which some are ignored: ``ids`` [n], of which ``count`` count: where ``live`` [n]
+    is 1.
 
     Example: labels [2, 4], shifted by one and padded, are 8 ids of which 6 count.
     """

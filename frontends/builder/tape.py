@@ -138,7 +138,7 @@ class Tape:
         self.reduced: list[tuple[int, int, int]] = []
         self.losses: list[int] = []
         self.results: list[int] = []
-        self._held = shards
+        self._shards = shards
         self._inference = inference
         self._module = ""
         self._at: Source | None = None
@@ -235,10 +235,10 @@ class Tape:
 
     def parameter(self, shard: int) -> Tensor:
         """The value of shard number ``shard``: a parameter or another named input."""
-        if isinstance(shard, Tensor) or shard >= len(self._held):
+        if isinstance(shard, Tensor) or shard >= len(self._shards):
             raise self.fail(f"expected a shard of the program, found {shard!r}")
         if shard not in self.shards:
-            box = self._held[shard]
+            box = self._shards[shard]
             self.values.append(Value(box.shape, box.dtype, box.name))
             self.shards[int(shard)] = Tensor(len(self.values) - 1, self)
             if box.trainable:

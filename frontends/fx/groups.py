@@ -70,6 +70,24 @@ def assumed(graphs: Sequence[Graph], recorded: Mapping[str, list[list[int]]]) ->
     return assumptions
 
 
+def agree(bodies: Sequence[RankBody]) -> bool:
+    """Whether all ranks of every group gather the same constants at the same places of its
+    collectives, so that what they gather is that constant.
+
+    Example: of two ranks that gather zeros first of all it is True; if one of them gathers ones, or
+    something else before, False.
+    """
+    gathered: dict[tuple[int, tuple[int, ...]], list[object]] = {}
+    for rank, body in enumerate(bodies):
+        for ranks, place, constant in body.agreed:
+            gathered.setdefault((rank, ranks), []).append((place, constant))
+    return all(
+        gathered.get((member, ranks)) == constants
+        for (_, ranks), constants in gathered.items()
+        for member in ranks
+    )
+
+
 # -- what all ranks of a group need ------------------------------------------------------------
 
 

@@ -25,9 +25,9 @@ from shardproof.frontends.fx.relations import InputRelation, Relations
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """``ranks``: the parts that lie side by side in each of the parallel side's inputs; ``single``:
-    those of the single side's, where there are several; ``open``: inputs of which two placements
-    fit, with both in words, as a relations file says them.
+    """Where the inputs of both sides lie. ``ranks``: the parts that lie side by side in each of the
+    parallel side's inputs; ``single``: those of the single side's, where there are several;
+    ``open``: inputs of which two placements fit, with both in words, as a relations file says them.
 
     Example: a weight ``up`` [12, 4] over two ranks: ``ranks["up"]`` is one `Part` [6, 4] of ``up``,
     which begins at (0, 0) and at (6, 0).

@@ -11,7 +11,7 @@ from shardproof.engine.algebra.affine import affine
 from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from shardproof.engine.plan.ir import Op, Shard, Source
 from shardproof.engine.plan.ir import Value as BodyValue
-from shardproof.frontends.aten import Const, Lowered, Lowering, Real, Undefined, rule_of
+from shardproof.frontends.aten import Const, Lowered, Lowering, Real, Undefined, routed, rule_of
 from shardproof.frontends.aten.ids import Narrow
 from shardproof.frontends.aten.lowering import Shape
 from shardproof.frontends.builder.shapes import Inference
@@ -53,7 +53,8 @@ class RankBody:
     no tensor); ``masks``: shapes of the masks of random operators, in order; ``gaps``: operators
     without a rule, by name, with why; ``constants``: names of constants without a value that were
     taken for 0; ``standins``: what is taken for something else, and how; ``unwritten``: memory that
-    is read before anything is written there, by name, and which operator reads it.
+    is read before anything is written there, by name, and which operator reads it; ``agreed``:
+    constants that are gathered, each with the group and how many of its collectives are before.
 
     Example: for an embedding, an MLP with dropout and a loss, whose outputs are the loss and the
     activations: two values in ``outputs``, the shape of the activations in ``masks``, no ``gaps``.
@@ -69,6 +70,7 @@ class RankBody:
     constants: tuple[str, ...]
     standins: Mapping[str, str]
     unwritten: Mapping[str, str] = field(default_factory=dict)
+    agreed: tuple[tuple[tuple[int, ...], int, Const], ...] = ()
 
 
 @dataclass(slots=True)
@@ -84,7 +86,8 @@ class Setting:
     may read memory that nothing has written: there are no such numbers on the single side;
     ``modules``: names of nodes in
     findings, where they are others; ``narrows``: whether `Wide` is raised for ids that are not
-    known to choose rows that exist, or the operator is not understood.
+    known to choose rows that exist, or the operator is not understood; ``folds``: whether a
+    constant that a rank gathers is taken for that of the others (`RankBody.agreed`).
     """
 
     shards_of: Callable[[Node], Sequence[Shard]]
@@ -95,6 +98,7 @@ class Setting:
     rank: int = -1
     modules: Mapping[str, str] = field(default_factory=dict)
     narrows: bool = False
+    folds: bool = True
     inference: Inference = field(default_factory=Inference)
 
 
@@ -109,6 +113,7 @@ class _Rank:
         self.lo.groups = setting.groups
         self.lo.mask = self.mask
         self.lo.standins = {}
+        self.lo.agreed = [] if setting.folds else None
         if setting.rank >= 0:
             self.lo.unwritten = self.unwritten
         self.known: dict[str, Any] = {}
@@ -203,10 +208,13 @@ class _Rank:
         if functional:
             name, args = str(args[0]), args[1:]
         rule = rule_of(name)
-        if rule is None:
+        if rule is None and name not in routed.ROUTED:
             raise Unsupported("has no rule")
         self.lo.expected = self.expected(node)
         given = [self.argument(a) for a in args]
+        rule = routed.ROUTED.get(name) if routed.is_routed(given) else rule
+        if rule is None:
+            raise Unsupported("rows of which data says how many there are")
         result = rule(self.lo, *given, **{k: self.argument(v) for k, v in node.kwargs.items()})
         if functional:
             result = (None, *(result if isinstance(result, tuple) else (result,)))
@@ -255,7 +263,7 @@ class _Rank:
         wanted = parts if several else {0: node.shape}
         for index, x in enumerate(result if several else (result,)):
             shape = wanted.get(index)
-            if x is not None and shape is not None and x.shape != tuple(shape):
+            if x is not None and shape is not None and tuple(shape) != getattr(x, "shape", ()):
                 raise Unsupported(f"is lowered to {list(x.shape)}, the file says {shape}")
 
     def argument(self, arg: Any) -> Any:
@@ -270,6 +278,9 @@ class _Rank:
 
     def gap(self, node: Node, reason: str) -> Any:
         """An operator that is not understood stands in the body under its own name."""
+        if any(size < 0 for shape, _ in self.expected(node) for size in shape):
+            where = f"rank {self.graph.rank}, {node.name}"
+            raise InvalidInput(f"not supported: {node.target}: {reason}", where)
         self.gaps.setdefault(node.target, f"{node.name}: {reason}")
         inputs = []
         for name in (*operands(node.args), *operands(node.kwargs)):
@@ -321,7 +332,7 @@ class _Rank:
         """The number of the value of an output (-1: it is none)."""
         name = operand(x)
         known = self.known.get(name or "")
-        if name is None or known is None or isinstance(known, tuple):
+        if name is None or known is None or not hasattr(known, "shape"):
             return -1
         self.lo.source = Source(cell=f"output {name}")
         try:
@@ -369,4 +380,14 @@ def lower(graph: Graph, setting: Setting, outputs: Sequence[object]) -> RankBody
         tuple(dict.fromkeys(target for name, target in rank.constants.items() if name in live)),
         {what: how for standin in standins for what, how in standin.items()},
         {what: name for what, name in rank.memory.items() if name in live},
+        tuple(lo.agreed or ()),
     )
+
+
+def unwritten_inputs(bodies: Sequence[RankBody]) -> list[Shard]:
+    """Memory that ranks read before it is written, as inputs of which the single side reads
+    none.
+
+    Example: of ranks that add `empty` to a value, ``unwritten memory 0 of rank 0`` and so on.
+    """
+    return [s for body in bodies for s in body.shards if s.name.startswith(MEMORY)]

@@ -18,7 +18,7 @@ from shardproof.frontends.fx import align, groups, place, pt2, records, relation
 from shardproof.frontends.fx.choose import chosen
 from shardproof.frontends.fx.inputs import Inputs, shape_of
 from shardproof.frontends.fx.inputs import placed as placed_inputs
-from shardproof.frontends.fx.lower import MEMORY, RankBody, Setting, Wide, lower
+from shardproof.frontends.fx.lower import RankBody, Setting, Wide, lower, unwritten_inputs
 from shardproof.frontends.fx.masks import Masks, mask
 from shardproof.frontends.fx.place import Box, Part, Shape
 from shardproof.frontends.fx.programs import bases, mesh_of, programs
@@ -142,8 +142,11 @@ def _joined(
     alone, domains = _single(both, assumed)
     (alone,) = groups.needed([alone])
     masks = Masks(alone.masks, len(ranks))
-    bodies = groups.needed([_rank(both, n, domains, masks) for n in range(len(ranks))])
-    alone = replace(alone, shards=(*alone.shards, *_memory(bodies)))
+    bodies = [_rank(both, n, domains, masks) for n in range(len(ranks))]
+    if not groups.agree(bodies):
+        bodies = [_rank(both, n, domains, masks, folds=False) for n in range(len(ranks))]
+    bodies = groups.needed(bodies)
+    alone = replace(alone, shards=(*alone.shards, *unwritten_inputs(bodies)))
     masks.check([len(body.masks) for body in bodies])
     assumed += masks.assumed()
     assumed += _constants([alone, *bodies], relations.accepted)
@@ -309,7 +312,11 @@ def _domain(node: Node, known: tuple[int, int] | None) -> tuple[int, int] | None
 
 
 def _rank(
-    both: Pairing, rank: int, domains: Mapping[str, tuple[int, int]], masks: Masks
+    both: Pairing,
+    rank: int,
+    domains: Mapping[str, tuple[int, int]],
+    masks: Masks,
+    folds: bool = True,
 ) -> RankBody:
     graph = both.ranks[rank]
 
@@ -328,7 +335,9 @@ def _rank(
     zeros = frozenset(both.relations.zeros)
     names = both.modules if rank else align.modules(both.single, graph)
     both.modules.update(names)
-    setting = Setting(input_shards, drawn, own, both.relations.constants, zeros, rank, names)
+    setting = Setting(
+        input_shards, drawn, own, both.relations.constants, zeros, rank, names, folds=folds
+    )
     return lower(graph, setting, compared_outputs(both, rank))
 
 
@@ -347,12 +356,6 @@ def compared_outputs(both: Pairing, rank: int) -> list[object]:
         else:
             raise InvalidInput(f"has no node {output.parallel}", f"rank {rank}")
     return outputs
-
-
-def _memory(bodies: Sequence[RankBody]) -> list[Shard]:
-    """Memory that ranks read before it is written, as inputs of which the single side reads
-    none."""
-    return [s for body in bodies for s in body.shards if s.name.startswith(MEMORY)]
 
 
 def _constants(bodies: Sequence[RankBody], accepted: Sequence[str]) -> list[Assumption]:
@@ -488,6 +491,6 @@ def alone(path: str) -> bytes:
     }
     both = Pairing(ranks[0], ranks, Relations(), Inputs(boxes), outputs)
     masks = Masks((), len(ranks))
-    bodies = groups.needed([_rank(both, number, {}, masks) for number in range(len(ranks))])
+    bodies = groups.needed([_rank(both, n, {}, masks, folds=False) for n in range(len(ranks))])
     made = programs([replace(b, outputs=()) for b in bodies], mesh_of(bodies, []), "ranks")
     return store.to_bytes(Plan("plan", Program("none", (), ()), made, microbatches=1))

@@ -32,6 +32,8 @@ MOST_NODES: Final = 1 << 18
 MOST_ELEMENTS: Final = 1 << 50
 MOST_RANKS: Final = 1 << 12
 _GZIP: Final = b"\x1f\x8b"
+#: A shape with a size that has a name.
+_NAMED_SIZE: Final = re.compile(rb'"shape"\s*:\s*\[[^\]"]*"')
 #: The number of a rank in a file name: fw.g0.r3.json.gz, rank3.json, r3.json.
 RANK: Final = re.compile(r"(?:^|[._-])(?:r|rank)[._-]?(\d+)\.(?:json(?:\.gz)?|pt2)$")
 
@@ -146,7 +148,7 @@ def read(path: Path, other: Callable[[Path], Graph | None] = lambda _: None) -> 
     """
     name = printable(str(path), 400)
     try:
-        graph = other(path) or msgspec.json.decode(_unpacked(path), type=Graph)
+        graph = other(path) or _decoded(_unpacked(path))
         _check(graph)
     except OSError as error:
         raise UnreadablePlan(f"expected a readable file, found: {error.strerror}", name) from None
@@ -171,6 +173,31 @@ def _unpacked(path: Path) -> bytes:
     if len(data) > MOST_BYTES:
         raise InvalidInput(f"is larger than {MOST_BYTES >> 20} MiB")
     return data
+
+
+def _decoded(data: bytes) -> Graph:
+    """The graph in JSON; sizes that are names (``"u0"``) become negative numbers, each name its
+    own."""
+    if not _NAMED_SIZE.search(data):
+        graph = msgspec.json.decode(data, type=Graph)
+        sizes = [n for node in graph.nodes for n in node.shape or ()]
+    else:
+        raw, names, sizes = msgspec.json.decode(data), dict[str, int](), list[int]()
+        nodes = raw.get("nodes") if isinstance(raw, dict) else None
+        for node in nodes if isinstance(nodes, list) else ():
+            shape = node.get("shape") if isinstance(node, dict) else None
+            if isinstance(shape, list):
+                sizes += [n for n in shape if isinstance(n, int)]
+                node["shape"] = [
+                    names.setdefault(n, -1 - len(names))
+                    if isinstance(n, str) and n.isidentifier()
+                    else n
+                    for n in shape
+                ]
+        graph = msgspec.convert(raw, Graph)
+    if any(n < 0 for n in sizes):
+        raise InvalidInput("a shape of negative sizes")
+    return graph
 
 
 def _check(graph: Graph) -> None:
@@ -200,8 +227,9 @@ def _check(graph: Graph) -> None:
 def _sizes(node: Node, where: str) -> None:
     count = 1
     for size in node.shape or ():
-        count *= size
-        if not 0 <= size <= MOST_ELEMENTS or count > MOST_ELEMENTS:
+        count *= max(size, 1) if node.op == CALL else size
+        named = node.op == CALL and -MOST_NODES <= size < 0
+        if not (named or 0 <= size <= MOST_ELEMENTS) or count > MOST_ELEMENTS:
             raise InvalidInput(f"a shape of {printable(str(node.shape), 80)}", where)
     if node.op == PLACEHOLDER and (node.shape is None or node.dtype is None):
         raise InvalidInput("an input without shape or element type", where)

@@ -55,9 +55,10 @@ class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class InputRelation(Place, frozen=True, forbid_unknown_fields=True):
-    """``pieces``: (start, size) of parts of the single side's tensor along dimension ``dim``, each
-    divided along it in the order of ranks; a rank has its share of each, side by side.  A third
-    number: so many ranks, one after the other, have the same share (heads that are copied).
+    """What the user states of an input of the parallel side. ``pieces``: (start, size) of parts of
+    the single side's tensor along dimension ``dim``, each divided along it in the order of ranks; a
+    rank has its share of each, side by side. A third number: so many ranks, one after the other,
+    have the same share (heads that are copied).
 
     Example: ``of = "p9.10"``, ``dim = 1``, ``pieces = [[0, 2048], [2048, 512], [2560, 512]]`` for a
     fused projection of q, k and v.
@@ -73,8 +74,8 @@ class InputRelation(Place, frozen=True, forbid_unknown_fields=True):
 
 
 class OutputRelation(Place, frozen=True, forbid_unknown_fields=True):
-    """``sum``: the single device's value is the sum over all ranks, and somebody must still take
-    it; the user expects that.
+    """What the user states of an output that is compared. ``sum``: the single device's value is the
+    sum over all ranks, and somebody must still take it; the user expects that.
 
     Example: ``single = "add_1"``, ``parallel = "add_3"``, ``sum = true``.
     """

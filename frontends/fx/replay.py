@@ -7,7 +7,8 @@ engine) is not run, and the graph is then not replayed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,13 @@ Array = NDArray[Any]
 GETITEM = "<built-in function getitem>"
 REDUCE, GATHER = "_c10d_functional.all_reduce", "_c10d_functional.all_gather_into_tensor"
 SCATTER, WAIT = "_c10d_functional.reduce_scatter_tensor", "_c10d_functional.wait_tensor"
+#: What is asserted of sizes that depend on data.
+ABOUT_SIZES: Mapping[str, Callable[..., Any]] = {
+    "aten.sym_size.int": lambda x, dim: x.shape[dim],
+    "<built-in function ge>": operator.ge,
+    "<built-in function le>": operator.le,
+    "aten._assert_scalar.default": lambda holds, message: None,
+}
 #: Named inputs that no input of the graphs is.
 POSITIONS, MASK = "positions 0 to ", "mask of random operator "
 
@@ -171,6 +179,8 @@ class _World:
             x, p = args[0], args[1]
             mask = self.mask(rank, values)
             return (x * mask / (1 - p), mask)
+        if node.target in ABOUT_SIZES:
+            return ABOUT_SIZES[node.target](*args)
         kwargs = {k: self.argument(rank, v) for k, v in node.kwargs.items()}
         return self.eager.call(node.target, args, kwargs)
 

@@ -181,10 +181,6 @@ class Values:
                 return value
             case Known():
                 return self.known(item)
-            case Ids():
-                return self.ids(item)
-            case Lookup():
-                return self.lookup(item)
             case Gated(value, gate):
                 known = self.recorder.known(("gated", value, gate))
                 if known is None:
@@ -194,12 +190,21 @@ class Values:
                 return self.bits(item)
             case Vectors():
                 raise Unsupported("vectors of indices read as numbers")
+            case Ids() | Lookup() | Exchanged():
+                emitted = self.recorder.known(("item", item))
+                if emitted is None:
+                    emitted = self._emitted(item)
+                return self.recorder.once(("item", item), emitted)
+
+    def _emitted(self, item: Ids | Lookup | Exchanged) -> int:
+        """The operators of an item, appended to the body."""
+        match item:
+            case Ids():
+                return self.ids(item)
+            case Lookup():
+                return self.lookup(item)
             case Exchanged():
-                key = ("exchanged", item)
-                emitted = self.recorder.known(key)
-                return self.recorder.once(
-                    key, exchange.plain(self.recorder, item) if emitted is None else emitted
-                )
+                return exchange.plain(self.recorder, item)
 
     # -- constants --------------------------------------------------------------------------
 

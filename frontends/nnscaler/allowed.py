@@ -33,8 +33,8 @@ _of_sub_tensor = itemgetter(*_SUB_TENSOR)
 
 
 class SubTensor(Record):
-    """How a tensor takes its state over: half of all records of a plan are tensors, and field by
-    field in a loop takes five times as long.
+    """The record of an IRSubTensor, which takes all fields over at once: half of all records of a
+    plan are tensors, and field by field in a loop takes five times as long.
 
     Example: of the state {"_id": 42, "name": "data", ...} eleven fields are taken over, and it is
     emptied.

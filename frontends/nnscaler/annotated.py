@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from shardproof.frontends.nnscaler.calls import Composed, Drawn, Held, Refused, shown
+from shardproof.frontends.nnscaler.calls import Composed, Drawn, Refused, SharedInput, shown
 from shardproof.frontends.nnscaler.cells import ForwardOp
 from shardproof.frontends.nnscaler.chain import Chain
 from shardproof.frontends.nnscaler.records import Constant, ObjectRef, Tensor
@@ -239,19 +239,19 @@ class _Function:
     # -- what it is for the engine --
 
     def composed(self) -> Composed:
-        shared: dict[tuple[int, ...], Held] = {}
+        shared: dict[tuple[int, ...], SharedInput] = {}
         for r in range(len(self.results)):
             for i in range(len(self.tensors)):
                 shape = (*self._whole(self.dims[i]), *self._whole(self.anno.outputs[r]))
                 shared[r, i] = self._shared_input(f"result {r} of operand {i}", shape)
-        operands: tuple[Tensor | Drawn | Held, ...] = (*self.tensors, *shared.values())
+        operands: tuple[Tensor | Drawn | SharedInput, ...] = (*self.tensors, *shared.values())
         places = {key: len(self.tensors) + n for n, key in enumerate(shared)}
         chain = Chain(*operands)
         made = tuple(self._result(chain, r, places) for r in range(len(self.results)))
         return Composed(operands, tuple(chain.steps), self._assumed(), made)
 
-    def _shared_input(self, of: str, shape: tuple[int, ...]) -> Held:
-        return Held(f"{of} of {self.key}", shape or (1,))
+    def _shared_input(self, of: str, shape: tuple[int, ...]) -> SharedInput:
+        return SharedInput(f"{of} of {self.key}", shape or (1,))
 
     def _axes(self, dims: Dims) -> list[str]:
         return [a for d in dims for a in d]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from shardproof.engine.plan.assumption import Assumption
-from shardproof.frontends.nnscaler.calls import Held
+from shardproof.frontends.nnscaler.calls import SharedInput
 
 #: The runtime waits for a communication where its result is read.
 ASYNCHRONOUS: Final = Assumption(
@@ -26,7 +26,7 @@ BEFORE_ADAPTER: Final = Assumption(
 )
 
 
-def numbers(shared: Held) -> Assumption:
+def numbers(shared: SharedInput) -> Assumption:
     """What a difference may come from where a function stands for one of which nothing is known.
 
     Example: "result 0 of operand 1 of mixed(): any numbers, in the place of a function of which

@@ -16,7 +16,7 @@ from shardproof.engine.plan_files.calling import wrong_call
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.nnscaler import cells, masks, stepwise
 from shardproof.frontends.nnscaler.assumed import ASYNCHRONOUS, BEFORE_ADAPTER
-from shardproof.frontends.nnscaler.calls import Drawn, Held
+from shardproof.frontends.nnscaler.calls import Drawn, SharedInput
 from shardproof.frontends.nnscaler.forward import (
     Device,
     Forward,
@@ -31,6 +31,7 @@ from shardproof.frontends.nnscaler.operators import (
     differentiable,
     known_by_name,
 )
+from shardproof.frontends.nnscaler.otherwise import recorded
 from shardproof.frontends.nnscaler.primitives import (
     Step,
     Steps,
@@ -132,7 +133,7 @@ class BodyWriter:
         )
         source = source_of(op, op.id)
         if operator.steps:
-            operands = [*inputs, *(self.hold(x) for x in operator.held)]
+            operands = [*inputs, *(self.hold(x) for x in operator.shared)]
             made = stepwise.pushed(self, operator, operands, op, source)
             self.within[op.id] = (*operands, *made)
             results = operator.results or (len(operands) + len(made) - 1,)
@@ -142,7 +143,7 @@ class BodyWriter:
             self.emit(operator.name, inputs, outputs, operator.attrs, source)
         self.reads[op.id], self.makes[op.id] = inputs, outputs
 
-    def hold(self, shared: Held) -> int:
+    def hold(self, shared: SharedInput) -> int:
         """The value of what both sides hold alike."""
         number = self.device.held_alike(shared)
         if number not in self.shards:
@@ -400,7 +401,11 @@ class BodyWriter:
         last = {x.id: i for i, prim in enumerate(adapter.prims) for x in prim.outputs}
         for number, prim in enumerate(adapter.prims):
             into, out = (adapter if whole else prim).inputs, (adapter if whole else prim).outputs
-            made = self.recorded(prim, plain_steps(prim, self.device.number, into))
+            made = plain_steps(prim, self.device.number, into)
+            if self.device.as_recorded:
+                made = recorded(prim, made)
+            else:
+                self.device.otherwise.note(len(self.device.bodies), len(self.ops), prim, made)
             # What is an adapter's result is a gradient that arrives; the rest is on its way.
             results = (
                 owners if whole else {x: v for x, v in owners.items() if last.get(x) == number}
@@ -419,18 +424,6 @@ class BodyWriter:
         given = {x.id for x in (*adapter.inputs, *adapter.outputs)}
         inner = {x.id for prim in adapter.prims for x in prim.outputs} - given
         return {name: self.environment.get(name) for name in sorted(inner)}
-
-    def recorded(self, prim: cells.Prim, made: Steps) -> Steps:
-        """A primitive by the user's word on groups, where there is one: see `convert`."""
-        if not self.device.as_recorded:
-            return made
-        if prim.kind == "ChunkPrim":
-            return Steps((recorded_slice(prim),), 1)
-        if prim.kind == "AllGatherPrim":
-            dim = prim.number("dim")
-            attrs = {**made.steps[0].attrs, "position": prim.inputs[0].box[dim][0]}
-            return Steps((made.steps[0]._replace(attrs=attrs),), 1)
-        return made
 
     def steps(
         self,
@@ -486,14 +479,3 @@ class BodyWriter:
             if self.claims
             else (),
         )
-
-
-def recorded_slice(prim: cells.Prim) -> Step:
-    """A chunk taken where its output's index map says, such as [4, 8) of 8, whatever the rank (a
-    stated assumption)."""
-    dim = prim.number("dim")
-    if len(prim.inputs) != 1 or len(prim.outputs) != 1 or not 0 <= dim < len(prim.outputs[0].box):
-        raise UnreadablePlan(f"expected one input and one output with dimension {dim} in a chunk")
-    low, high = prim.outputs[0].box[dim]
-    start = low - prim.inputs[0].box[dim][0]
-    return Step("slice", {"dim": dim, "start": start, "size": high - low})

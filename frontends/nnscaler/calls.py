@@ -36,11 +36,11 @@ class Drawn:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class SharedInput:
     """An operand that both sides hold alike, whatever it is: numbers of a function of which nothing
     is known.
 
-    Example: ``Held("result 0 of operand 1 of mixed()", (3,))``.
+    Example: ``SharedInput("result 0 of operand 1 of mixed()", (3,))``.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Composed:
     where there are several.
     """
 
-    operands: tuple[Tensor | Drawn | Held, ...]
+    operands: tuple[Tensor | Drawn | SharedInput, ...]
     steps: tuple[Step, ...]
     assumed: tuple[str, ...] = ()
     results: tuple[int, ...] = ()
@@ -163,8 +163,8 @@ def function(operator: str, parameters: str, *, commutes: bool = False) -> Funct
 def rewritten(rewrite: Rewrite, parameters: str) -> Function:
     """A function whose operands and attributes ``rewrite`` computes from the arguments.
 
-    Example: ``rewritten(add, "input other alpha out")`` is ``torch.add``, of which alpha may be a
-    factor of either operand.
+    Example: ``rewritten(add, "input other alpha out")`` is ``torch.add``: ``add(2, x, alpha=3)`` is
+    ``affine`` of x with factor 3 and shift 2, which no row of `function` says.
     """
     return Function("", tuple(Parameter(name, name) for name in parameters.split()), False, rewrite)
 

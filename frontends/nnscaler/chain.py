@@ -7,7 +7,7 @@ from fractions import Fraction
 from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.plan.ir import Attr
 from shardproof.frontends.builder.shapes import Inference
-from shardproof.frontends.nnscaler.calls import Composed, Drawn, Held, Refused, Step, shown
+from shardproof.frontends.nnscaler.calls import Composed, Drawn, Refused, SharedInput, Step, shown
 from shardproof.frontends.nnscaler.records import Constant, Tensor
 
 
@@ -21,7 +21,7 @@ class Chain:
         chain.done()
     """
 
-    def __init__(self, *operands: Tensor | Drawn | Held) -> None:
+    def __init__(self, *operands: Tensor | Drawn | SharedInput) -> None:
         self.operands = operands
         self.shapes = [_shape(x) for x in operands]
         self.steps: list[Step] = []
@@ -42,7 +42,7 @@ class Chain:
         return Composed(self.operands, tuple(self.steps), (assumed,) if assumed else ())
 
 
-def _shape(x: Tensor | Drawn | Held) -> tuple[int, ...]:
+def _shape(x: Tensor | Drawn | SharedInput) -> tuple[int, ...]:
     return x.shape if not isinstance(x, Drawn) else tuple(high - low for low, high in x.box)
 
 

@@ -41,8 +41,8 @@ def contradictions(plan: cells.Plan) -> tuple[Finding, ...]:
     """What the records of a plan say that other records deny: one finding for each tensor (or
     group) and kind of contradiction, with all devices of the first replica that have it.
 
-    Example: a parameter that device 0 records as rows 0 to 511 and device 1 as all of it, under one
-    id.
+    Example: "silu #812 is recorded as [0:128, 0:128, 0:5504] of full tensor 113 here, as [0:128,
+    0:128, 5504:11008] of full tensor 113 by another operator of this rank", of ``mul`` on rank 1.
     """
     comparison = Comparison()
     for device in sorted(plan.devices):
@@ -54,11 +54,12 @@ def contradictions(plan: cells.Plan) -> tuple[Finding, ...]:
 class Comparison:
     """Takes one device after the other, then `compare_groups`; `findings` has what was found.
 
-    Example: an ``AllReducePrim`` over ranks (0, 1) on device 0 that device 1 records over (1, 2).
+    Example: where device 0 records a ``ChunkPrim`` over [0, 3]: "it names the group [0, 3], rank 3
+    has no part in it".
     """
 
     def __init__(self) -> None:
-        self.found: dict[tuple[object, ...], Finding] = {}
+        self.by_key: dict[tuple[object, ...], Finding] = {}
         self.fulls: dict[int, FullTensor] = {}
         self.tensors: dict[int, Tensor] = {}
         #: Parts, with those of their gradients, that contradict nothing.
@@ -72,7 +73,7 @@ class Comparison:
     def findings(self) -> tuple[Finding, ...]:
         """What was noted, one finding for each tensor or group; the last one counts what is left
         out."""
-        every = list(self.found.values())
+        every = list(self.by_key.values())
         if len(every) <= MOST:
             return tuple(every)
         return (
@@ -84,13 +85,13 @@ class Comparison:
         self, place: _Place, key: tuple[object, ...], what: str, expected: object, actual: object
     ) -> None:
         """A contradiction about ``key``, on one more device if it is known."""
-        finding = self.found.get(key)
+        finding = self.by_key.get(key)
         if finding is not None:
             ranks = tuple(sorted({*finding.ranks, place.device}))
-            self.found[key] = finding._replace(ranks=ranks)
+            self.by_key[key] = finding._replace(ranks=ranks)
             return
         layer = f" in {place.layer}" if place.layer else ""
-        self.found[key] = Finding(
+        self.by_key[key] = Finding(
             KIND,
             f"{place.operator}{layer} on rank {place.device}: {what}",
             place.operator,

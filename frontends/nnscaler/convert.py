@@ -25,9 +25,10 @@ from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.nnscaler import cells, masks
 from shardproof.frontends.nnscaler.assumed import numbers
 from shardproof.frontends.nnscaler.bodies import BodyWriter
-from shardproof.frontends.nnscaler.calls import Held
+from shardproof.frontends.nnscaler.calls import SharedInput
 from shardproof.frontends.nnscaler.contradictions import Comparison, renamings
 from shardproof.frontends.nnscaler.forward import Forward, shape_of, tensors_of
+from shardproof.frontends.nnscaler.otherwise import Change, Otherwise
 from shardproof.frontends.nnscaler.records import Constant, Tensor
 
 #: What a reducer does is an option of the runtime, and in no plan.
@@ -43,7 +44,8 @@ REPLICA = "dp"
 
 class Side(NamedTuple):
     """A plan by itself: its programs, how its loss is reduced over the batch, and where its records
-    contradict each other.  ``assumed``: what it is assumed to mean.
+    contradict each other.  ``assumed``: what it is assumed to mean; ``otherwise``: which operators
+    are other ones as recorded, if that is all that is different then.
 
     Example: an MLP of dp 2, pp 2, tp 2: the programs "device 0" to "device 3", 2 microbatches, 2
     replicas, the loss "sum".
@@ -55,6 +57,7 @@ class Side(NamedTuple):
     loss: str
     recorded: tuple[Finding, ...] = ()
     assumed: tuple[Assumption, ...] = ()
+    otherwise: tuple[Change, ...] | None = None
 
 
 class _DeviceWriter:
@@ -75,6 +78,7 @@ class _DeviceWriter:
     ) -> None:
         self.number = number
         self.as_recorded = as_recorded
+        self.otherwise = Otherwise(number)
         self.claims = not single
         #: Full tensors to which several stages contribute: a record of one is about none of them.
         self.joined = joined
@@ -87,7 +91,7 @@ class _DeviceWriter:
         self.axes = ((REPLICA, replicas, stride),) if replicas > 1 else ()
         self.bodies: list[Body] = []
         self.calls: list[Call] = []
-        self.held: list[Shard] = []
+        self.shards: list[Shard] = []
         self.shard_numbers: dict[tuple[str, tuple[tuple[int, int], ...]], int] = {}
         self.graded: dict[int, int] = {}
         self.seeds: dict[int, int] = {}
@@ -103,12 +107,12 @@ class _DeviceWriter:
         number = self.shard_numbers.get(key)
         gradient = tensor.grad()
         if number is None:
-            number = len(self.held)
+            number = len(self.shards)
             self.shard_numbers[key] = number
             offset = tuple(affine(start) for start, _ in tensor.box)
             if tensor.dtype.startswith("complex"):
                 offset = (*offset, ZERO)
-            self.held.append(
+            self.shards.append(
                 Shard(
                     name,
                     shape_of(tensor, tensor.full.shape),
@@ -122,13 +126,15 @@ class _DeviceWriter:
             self.graded[gradient.id] = number
         return number
 
-    def held_alike(self, shared: Held) -> int:
+    def held_alike(self, shared: SharedInput) -> int:
         box = tuple((0, n) for n in shared.shape)
         number = self.shard_numbers.get((shared.name, box))
         if number is None:
-            number = self.shard_numbers[shared.name, box] = len(self.held)
+            number = self.shard_numbers[shared.name, box] = len(self.shards)
             none = (ZERO,) * len(shared.shape)
-            self.held.append(Shard(shared.name, shared.shape, shared.shape, none, "float32", False))
+            self.shards.append(
+                Shard(shared.name, shared.shape, shared.shape, none, "float32", False)
+            )
             self.assumed.add(numbers(shared))
         return number
 
@@ -261,7 +267,7 @@ class _DeviceWriter:
         group = Group(ranks=tuple(sorted(cell.device)), axes=tuple(a for a, _, _ in self.axes))
         for weight in cell.weights:
             number = self.shard(weight)
-            shape = self.held[number].shape
+            shape = self.shards[number].shape
             before, after = len(values), len(values) + 1
             name = f"gradient of {weight.full.name}"
             values += [Value(shape, weight.dtype, name), Value(shape, weight.dtype, name)]
@@ -291,7 +297,7 @@ class _DeviceWriter:
             name=f"device {self.number}",
             bodies=tuple(unclaimed(body, self.joined) for body in self.bodies),
             calls=rebound(self.calls, set(self.seeds)),
-            shards=tuple(self.held),
+            shards=tuple(self.shards),
             base=self.number,
             axes=self.axes,
             seeds=tuple(self.seeds.items()),
@@ -399,6 +405,8 @@ def convert(
     if not single:
         assumed.update(masks.assumed(drawings, replicas * max(1, loads)))
     comparison.compare_groups(set(plan.devices))
+    by_rank = not (single or as_recorded or renamed or drawings)
+    known = by_rank and all(writer.otherwise.known for writer in writers)
     recorded = () if single else (*renamings(renamed), *comparison.findings())
     return Side(
         tuple(programs),
@@ -407,6 +415,7 @@ def convert(
         loss_kind(programs),
         recorded,
         tuple(sorted(assumed, key=lambda x: (x.kind, x.text))),
+        tuple(c for writer in writers for c in writer.otherwise.changes) if known else None,
     )
 
 

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from shardproof.engine.plan.assumption import Assumption
-from shardproof.engine.plan.ir import Source, Value
+from shardproof.engine.plan.ir import Body, Source, Value
 from shardproof.engine.plan.recorded import RecordedSlice
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.nnscaler import cells
-from shardproof.frontends.nnscaler.calls import Held
+from shardproof.frontends.nnscaler.calls import SharedInput
 from shardproof.frontends.nnscaler.masks import Drawings
 from shardproof.frontends.nnscaler.operators import Declared
+from shardproof.frontends.nnscaler.otherwise import Otherwise
 from shardproof.frontends.nnscaler.records import Constant, Tensor
 
 _LOCATION = re.compile(r'File "([^"]{1,300})", line (\d{1,9})')
@@ -78,7 +79,8 @@ class Device(Protocol):
     """What a body has to know of its device.  ``joined``: full tensors to which several stages
     contribute; ``claims``: whether records are kept; ``as_recorded``: see `convert`; ``assumed``:
     what the plan is assumed to mean; ``renamed``: see `BodyWriter.owner_of`; ``drawings``: which
-    masks it draws; ``drawers``: the full tensor that each mask is drawn for."""
+    masks it draws; ``drawers``: the full tensor that each mask is drawn for; ``otherwise``: what is
+    different as recorded."""
 
     number: int
     as_recorded: bool
@@ -88,11 +90,13 @@ class Device(Protocol):
     renamed: dict[int, tuple[str, set[int]]]
     drawings: Drawings
     drawers: dict[str, int]
+    otherwise: Otherwise
+    bodies: list[Body]
 
     def shard(self, tensor: Tensor) -> int:
         """The number of the shard that a parameter or buffer is."""
 
-    def held_alike(self, shared: Held) -> int:
+    def held_alike(self, shared: SharedInput) -> int:
         """The number of the shard that stands for what both sides hold alike."""
 
     def graded_shard(self, tensor: Tensor) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,7 @@ from shardproof.engine.plan_files import store
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.nnscaler import annotated
 from shardproof.frontends.nnscaler.masks import aligned
+from shardproof.frontends.nnscaler.otherwise import Change, changed, changes_of, line_of
 from shardproof.frontends.nnscaler.read import reading
 from shardproof.frontends.untrusted.head import unpacked
 from shardproof.frontends.untrusted.inert import printable
@@ -55,8 +57,8 @@ class NnScaler:
             _side(parallel, single=False, as_recorded=recorded) as parallel_side,
             _side(single, single=True, as_recorded=False) as single_side,
         ):
-            alone = single_side()
-            other = parallel_side()
+            alone, _ = single_side()
+            other, changes = parallel_side()
         if alone.microbatches > 1:
             raise InvalidInput(
                 f"expected a single-device plan that reads its batch at once, found "
@@ -74,12 +76,13 @@ class NnScaler:
             loss=alone.loss,
             recorded=other.recorded,
             assumed=tuple(dict.fromkeys((*alone.assumed, *other.assumed))),
+            otherwise=None if changes is None else partial(changed, many, changes),
         )
 
     def read_side(self, path: Path) -> Plan:
         """The parallel side of one file, without a single-device side."""
         with _side(path, single=False, as_recorded=False) as side:
-            return side()
+            return side()[0]
 
     def assumed(self, options: Mapping[str, str]) -> tuple[Assumption, ...]:
         """The order of process groups: the user's word, or that of nnScaler's runtime."""
@@ -112,14 +115,18 @@ def same_functions(single: Program, programs: Iterable[Program]) -> None:
 
 
 @contextmanager
-def _side(path: Path, *, single: bool, as_recorded: bool) -> Iterator[Callable[[], Plan]]:
-    """While it is open, a child reads the plan; what is handed in waits for it."""
+def _side(
+    path: Path, *, single: bool, as_recorded: bool
+) -> Iterator[Callable[[], tuple[Plan, tuple[Change, ...] | None]]]:
+    """While it is open, a child reads the plan; what is handed in waits for it, and for what is
+    different in it as recorded."""
     function = "shardproof.frontends.nnscaler.frontend:convert_side"
     with reading(str(path), function, [int(single), int(as_recorded)]) as data:
 
-        def result() -> Plan:
+        def result() -> tuple[Plan, tuple[Change, ...] | None]:
             try:
-                return store.from_bytes(data())
+                line, _, plan = data().partition(b"\n")
+                return store.from_bytes(plan), changes_of(line)
             except InvalidInput as error:
                 name = printable(str(path), 400)
                 raise (error if error.where.startswith(name) else error.within(name)) from None
@@ -128,18 +135,25 @@ def _side(path: Path, *, single: bool, as_recorded: bool) -> Iterator[Callable[[
 
 
 def convert_side(path: str, single: int, as_recorded: int) -> bytes:
-    """One nnScaler plan as the parallel side of a plan with an empty single-device one, as bytes.
+    """One nnScaler plan as the parallel side of a plan with an empty single-device one, as bytes;
+    before it a line with what is different as recorded.
 
     Example: ``convert_side("plan.pkl", 0, 0)``, for ``shardproof inspect plan.pkl``.
 
     Made to be called by `reading`, in the child.
     """
     # The plan is handed on and not held here: it is let go of where it has been written.
-    return store.to_bytes(_converted(path, single=bool(single), as_recorded=bool(as_recorded)))
+    lines: list[bytes] = []
+    plan = store.to_bytes(
+        _converted(path, lines.append, single=bool(single), as_recorded=bool(as_recorded))
+    )
+    return lines[0] + plan
 
 
-def _converted(path: str, *, single: bool, as_recorded: bool) -> Plan:
-    """The plan that `convert_side` writes."""
+def _converted(
+    path: str, first: Callable[[bytes], None], *, single: bool, as_recorded: bool
+) -> Plan:
+    """The plan that `convert_side` writes; ``first`` is given the line before it."""
     from shardproof.frontends.nnscaler import cells, convert
     from shardproof.frontends.nnscaler.read import read_records
 
@@ -149,6 +163,7 @@ def _converted(path: str, *, single: bool, as_recorded: bool) -> Plan:
     except UnreadablePlan as error:
         name = printable(path, 400)
         raise (error if error.where.startswith(name) else error.within(name)) from None
+    first(line_of(made.otherwise))
     return Plan(
         name="plan",
         single=Program("none", (), ()),

@@ -23,9 +23,9 @@ from shardproof.frontends.nnscaler.calls import (
     Composed,
     Drawn,
     Function,
-    Held,
     Parameter,
     Refused,
+    SharedInput,
     Step,
     shown,
 )
@@ -39,7 +39,7 @@ class Declared(NamedTuple):
     """An operator as we declare it: its tensors in order, its attributes.  ``word``: the signature
     that was taken for it by its name alone ("" if none was); ``drawn``: what it draws, its last
     operands; ``steps``: the operators that it is, where it is several and ``name`` the function's;
-    ``assumed``: sentences about it; ``held``, ``results``: see `calls.Composed`.
+    ``assumed``: sentences about it; ``shared``, ``results``: see `calls.Composed`.
 
     Example: ``torch.sub(x, y, alpha=2)`` is ``Declared("add", [x, y], {"alpha": -2})``.
     """
@@ -51,7 +51,7 @@ class Declared(NamedTuple):
     drawn: tuple[Drawn, ...] = ()
     steps: tuple[Step, ...] = ()
     assumed: tuple[str, ...] = ()
-    held: tuple[Held, ...] = ()
+    shared: tuple[SharedInput, ...] = ()
     results: tuple[int, ...] = ()
 
 
@@ -126,7 +126,7 @@ def _bound(function: Function, op: ForwardOp) -> Declared:
 def _composed(made: Composed, name: str) -> Declared:
     tensors = [x for x in made.operands if isinstance(x, Tensor)]
     drawn = tuple(x for x in made.operands if isinstance(x, Drawn))
-    shared = tuple(x for x in made.operands if isinstance(x, Held))
+    shared = tuple(x for x in made.operands if isinstance(x, SharedInput))
     return Declared(name, tensors, {}, "", drawn, made.steps, made.assumed, shared, made.results)
 
 

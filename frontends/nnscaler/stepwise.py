@@ -8,7 +8,7 @@ from typing import Protocol
 
 from shardproof.engine.plan.ir import Attr, Source, Value
 from shardproof.frontends.nnscaler import cells
-from shardproof.frontends.nnscaler.calls import Held
+from shardproof.frontends.nnscaler.calls import SharedInput
 from shardproof.frontends.nnscaler.forward import Forward, source_of
 from shardproof.frontends.nnscaler.operators import Declared, differentiable
 from shardproof.frontends.nnscaler.records import Tensor
@@ -47,7 +47,7 @@ class Writer(Protocol):
     def write(self, tensor: Tensor, shape: tuple[int, ...] | None = None) -> int:
         """A new value, which ``tensor`` is from here on."""
 
-    def hold(self, shared: Held) -> int:
+    def hold(self, shared: SharedInput) -> int:
         """The value of what both sides hold alike."""
 
     def context(self, value: int, tensor: Tensor) -> int:
@@ -121,7 +121,7 @@ def pulled(
 def _shared_values(writer: Writer, operator: Declared) -> dict[int, int]:
     """By operand, the values of what both sides hold."""
     first = len(operator.tensors) + len(operator.drawn)
-    return {first + n: writer.hold(x) for n, x in enumerate(operator.held)}
+    return {first + n: writer.hold(x) for n, x in enumerate(operator.shared)}
 
 
 def _depending(operator: Declared, count: int, graded: Sequence[int]) -> set[int]:

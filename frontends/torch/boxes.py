@@ -59,7 +59,7 @@ def described(name: str, x: DTensor) -> Box:
 
 
 def whole(name: str, shape: Sequence[int], source: str) -> Box:
-    """All of a tensor.
+    """The box that is all of a tensor; ``source``: who says so.
 
     Example: ``down.bias`` of shape (8,) is the box at (0,) of shape (8,).
     """

@@ -43,7 +43,8 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one rank's capture: seconds, and bytes beyond what the process has when it is forked.
+    """The bounds of one rank's capture: seconds, and bytes beyond what the process has when it is
+    forked.
 
     Example: ``Limits(60.0)``: a step that takes more than a minute is refused.
     """

@@ -30,8 +30,8 @@ def captured(
 ) -> list[Trace]:
     """The traces of the ranks that are chosen: "auto", "all", or these.
 
-    Example: "auto" captures all of 16 ranks; of 64 those that ``missing`` names, until it names
-    none; [0, 64] of a world of 64 is refused.
+    Example: "auto" captures all of 16 ranks; of 64 the first and the last, then those that stand
+    for all, and those that ``missing`` names; [0, 64] of a world of 64 is refused.
 
     ``missing``: which ranks have to be captured beside some that were, by what their steps are;
     only "auto" asks.  Raises `InvalidInput` for ranks that there are not.

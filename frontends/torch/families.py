@@ -44,8 +44,8 @@ class Compared(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """``ranks``: all that run the program; ``captured``: those whose trace says so; ``first``: the
-    one whose lowered step the program was made of.
+    """Ranks that run one program. ``ranks``: all of them; ``captured``: those whose trace says so;
+    ``first``: the one whose lowered step the program was made of.
 
     Example: two ranks of an MLP under tensor parallelism have ``ranks`` and ``captured`` (0, 1),
     ``first`` 0 and one program over ``every1``.

@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 
 class Recipe(NamedTuple):
-    """``slices``: (start, size) of every factor; ``merged``: the shape before the permutation;
+    """How a view is made of a contiguous tensor, which is first reshaped to ``factors``.
+    ``slices``: (start, size) of every factor; ``merged``: the shape before the permutation;
     ``order``: dimension ``order[i]`` of ``merged`` becomes dimension i; ``shape``: the result's,
     which has a size in place of a 1 where it is expanded.
 

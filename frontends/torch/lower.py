@@ -40,10 +40,11 @@ class Result:
 
 @dataclass(slots=True)
 class Side:
-    """``gaps``: operators without a rule, by name, with why; ``derived``: inputs that are others,
-    moved, and whether these are read as they are too; ``picks_logarithms``: an entry of
-    log-probabilities that the program computes itself is picked; ``literal``: so losses are;
-    ``notes``: printed with the verdict; ``still``: values that no gradient goes through.
+    """One rank's step, or the single device's, as a program. ``gaps``: operators without a rule, by
+    name, with why; ``derived``: inputs that are others, moved, and whether these are read as they
+    are too; ``picks_logarithms``: an entry of log-probabilities that the program computes itself is
+    picked; ``literal``: so losses are; ``notes``: printed with the verdict; ``still``: values that
+    no gradient goes through.
 
     Example: an MLP's step on one device: ``permute``, ``matmul``, ``add``, ``gelu``, ..., with five
     ``results``: the loss and four gradients.

@@ -55,7 +55,7 @@ class Value(NamedTuple):
 
 
 class Input(NamedTuple):
-    """``kind``: "parameter", "batch" or "full"; ``name``, for example, ``up.weight``."""
+    """A named input, such as batch ``x``; ``kind``: "parameter", "batch" or "full"."""
 
     kind: str
     name: str
@@ -67,8 +67,9 @@ class Input(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """``kind``: "loss", "gradient", such as that of ``w``, "output", "updated" (a parameter) or
-    "state" (``state``: which of the optimizer's); ``value``: -1 where there is none."""
+    """What is compared, such as the gradient of ``w``; ``kind``: "loss", "gradient", "output",
+    "updated" (a parameter) or "state" (``state``: which of the optimizer's); ``value``: -1 where
+    there is none."""
 
     kind: str
     name: str

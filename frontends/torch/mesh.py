@@ -33,7 +33,7 @@ class Axis(NamedTuple):
 
 @dataclass(frozen=True)
 class Mesh:
-    """``axes``: slowest first; together they reach every rank of the world once.
+    """Axes, slowest first, that together reach every rank of the world once.
 
     Example: ``dp`` of extent 4 and stride 2, then ``tp`` of extent 2 and stride 1: rank 5 is at (2,
     1).

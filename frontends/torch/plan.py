@@ -209,7 +209,7 @@ def probe(sides: Sides) -> Plan:
     if not rows:
         return whole
     single = {a.value for row in rows for a in row.single}
-    values = {a.value for row in rows for a in row.held}
+    values = {a.value for row in rows for a in row.parallel}
     return replace(
         whole,
         single=only(whole.single, single),
@@ -224,10 +224,12 @@ class _Rows:
     def __init__(self, sides: Sides) -> None:
         self.families = sides.families
         self.single = sides.single.results
-        self.held: dict[tuple[str, str], list[tuple[int, Compared]]] = {}
+        self.parallel: dict[tuple[str, str], list[tuple[int, Compared]]] = {}
         for number, family in enumerate(sides.families.families):
             for compared in family.results:
-                self.held.setdefault(compared.result.compared.row, []).append((number, compared))
+                self.parallel.setdefault(compared.result.compared.row, []).append(
+                    (number, compared)
+                )
         self.bases = {f.program.base: n for n, f in enumerate(sides.families.families)}
 
     def of(self, kind: str) -> list[Result]:
@@ -241,7 +243,7 @@ class _Rows:
             return
         part = Fraction(1, len(own)) if way.own == "mean" else Fraction(1)
         single = tuple(Addend(0, 0, r.value, part) for r in own)
-        terms = self.held.get((LOSS, LOSS), [])
+        terms = self.parallel.get((LOSS, LOSS), [])
         if not terms or any(compared.result.value < 0 for _, compared in terms):
             yield Expectation(LOSS, LOSS, single, ())
             return
@@ -290,7 +292,7 @@ class _Rows:
             if result.value >= 0:
                 yield from self.rows(row, result)
                 continue
-            for number, other in self.held.get(row, []):
+            for number, other in self.parallel.get(row, []):
                 if other.result.value >= 0:
                     raise InvalidInput(
                         f"{self.families.families[number].program.name} has a {row[0]} of "
@@ -302,7 +304,7 @@ class _Rows:
         together."""
         single = (Addend(0, 0, result.value),)
         kind, name = row
-        parts = self.held.get(row, [])
+        parts = self.parallel.get(row, [])
         if not parts:
             yield Expectation(kind, name, single, ())
         done: set[int] = set()
@@ -462,7 +464,7 @@ def combinations(sides: Sides) -> list[Combination]:
     over (0, 1).
     """
     builder = _Rows(sides)
-    own = builder.held.get((LOSS, LOSS), [])
+    own = builder.parallel.get((LOSS, LOSS), [])
     terms = Counter(number for number, _ in own)
     most = max(len(builder.of(LOSS)), *terms.values(), 0)
     ranks = sorted(r for n in terms for r in sides.families.families[n].ranks)

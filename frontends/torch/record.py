@@ -32,6 +32,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.torch.reductions import reduction
 from shardproof.frontends.torch.shadows import MOST_COMPUTED, MOST_SHADOW, Shadows, flat
 from shardproof.frontends.torch.trace import (
     CONSTANT,
@@ -56,10 +57,14 @@ _KEPT = (torch.float64, torch.float32, torch.int64, torch.int32, torch.bool)
 #: Events of one rank.
 MOST_EVENTS = 2_000_000
 
-REDUCTIONS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")
-
 #: Operators that ask about a tensor, not about its values.
 QUESTIONS = frozenset({"prim.device.default", "aten.is_same_size.default", "aten.sym_size.int"})
+
+#: Operators that change how a tensor lies in its memory, and nothing in that.
+RESHAPED = frozenset(
+    getattr(torch.ops.aten, name)
+    for name in ("t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_")
+)
 
 _LIBRARIES = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
 _PACKAGES = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
@@ -230,7 +235,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if kind == "ProcessGroup":
             return self._group(ProcessGroup.unbox(x))
         if kind == "ReduceOp":
-            return Named("reduce", REDUCTIONS[int(x.op())])
+            return Named("reduce", reduction(int(x.op())))
         return Named(kind, "")
 
     def _group_names(self, func: Any, args: Sequence[Any]) -> list[Arg]:
@@ -324,7 +329,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             out = func(*args, **kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException):
             return self._real(func, args, kwargs)
-        if given is None:
+        if given is None or func.overloadpacket in RESHAPED:
             return out
         if func.namespace not in ("c10d", "_c10d_functional", "prim", "prims"):
             if not self._shadows.follow(func, args, kwargs, out):
@@ -469,7 +474,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.constants,
             tuple(self.notes),
             tuple((name, ranks) for ranks, name in self.groups.items()),
-            tuple(self.splits.found),
+            tuple(self.splits.minorities),
             tuple(self.functions),
         )
 

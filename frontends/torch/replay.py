@@ -47,7 +47,7 @@ MOST_NUMBERS = 1 << 24
 #: Parameters that a step makes itself, and where their pieces lie in them.
 Made = Mapping[str, Sequence[Cut | None]]
 #: The tensors that are compared, in the order of their marks (None: there is none).
-Found = list[torch.Tensor | None]
+Results = list[torch.Tensor | None]
 
 
 class TooLarge(Exception):
@@ -79,7 +79,8 @@ class World:
 
 
 def real(dtype: str) -> torch.dtype:
-    """Floating types as float64: rounding is no matter here.
+    """The element type in which a replay computes: float64 for all floating types, since rounding
+    is no matter here.
 
     Example: "bfloat16" is ``torch.float64``, "int64" stays; "nn" is refused.
     """
@@ -117,7 +118,7 @@ class Rank:
             raise TooLarge(f"rank {recorded.rank} has too many numbers to replay the translation")
         self.memory = {s: torch.zeros(n, dtype=real(t)) for s, (n, t) in sizes.items()}
         self.boxes: dict[str, Box] = {}
-        self.found: Found = []
+        self.results: Results = []
         self.issued: dict[tuple[int, ...], int] = {}
         self.posted: dict[int, list[tuple[int, int, torch.Tensor]]] = {}
         #: How many messages of each sender receives were posted for.
@@ -231,7 +232,7 @@ class Rank:
             value = self.view(event.args[0]).clone() if event.args else None
             cuts = self.computed.get(name, ()) if event.name in (GRADIENT, UPDATED, STATE) else ()
             for cut in cuts or (None,):
-                self.found.append(value if cut is None or value is None else value.narrow(*cut))
+                self.results.append(value if cut is None or value is None else value.narrow(*cut))
 
     # -- collectives ------------------------------------------------------------------------
 
@@ -394,6 +395,9 @@ def _reduced(members: Sequence[torch.Tensor], op: str) -> torch.Tensor:
         return total / len(members) if op == "avg" else total
     if op in ("max", "min"):
         return stacked.amax(0) if op == "max" else stacked.amin(0)
+    name, _, before = op.partition(" ")
+    if name == "premul_sum" and before:
+        return stacked.sum(0) * float(before)
     raise TooLarge(f"a reduction by {op} is not replayed")
 
 
@@ -401,7 +405,7 @@ def replay(
     traces: Sequence[Trace],
     values: Mapping[str, torch.Tensor],
     computed: Sequence[Made],
-) -> list[Found]:
+) -> list[Results]:
     """What every rank compares, computed by PyTorch from ``values``: full parameters by name, and
     batch tensors as ``batch NAME``; ``computed``: for each rank, parameters that the step makes
     itself, and where their pieces lie.  Raises `TooLarge` for what cannot be replayed, and
@@ -425,4 +429,4 @@ def replay(
                     world.moved = True
             if not world.moved:
                 raise InvalidInput(f"ranks {sorted(running)} wait for each other")
-    return [r.found for r in ranks]
+    return [r.results for r in ranks]

@@ -19,8 +19,9 @@ from shardproof.engine.errors import InvalidInput
 
 
 def install(note: Callable[[str], None], known: Callable[[torch.Tensor], bool]) -> None:
-    """Replace, in this process, for good; ``note`` is told of what stands for communication,
-    ``known`` says whether a tensor depends on no input.
+    """Put functions in the place of a framework's own that cannot be recorded, in this process, for
+    good; ``note`` is told of what stands for communication, ``known`` says whether a tensor depends
+    on no input.
 
     Example: ``note`` gets "stand-in: DistributedDataParallel's reduction is a division by the
     number of ranks and an all-reduce of every bucket".

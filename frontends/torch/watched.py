@@ -25,7 +25,7 @@ class Splits:
 
     def __init__(self, own: Callable[[str], bool]) -> None:
         self.own = own
-        self.found: dict[tuple[int, ...], None] = {}
+        self.minorities: dict[tuple[int, ...], None] = {}
         #: Comparisons that were seen, and what was compared, which keeps its identity so.
         self._known: dict[tuple[str, object, int], object] = {}
 
@@ -46,7 +46,7 @@ class Splits:
                 sides[holds(value, other if theirs is None else theirs[rank])].append(rank)
         fewer = min(*sides[::-1], key=len)
         if fewer:
-            self.found.setdefault(tuple(sorted(fewer)))
+            self.minorities.setdefault(tuple(sorted(fewer)))
 
 
 class Watched(int):

@@ -81,19 +81,19 @@ class BoundedCall(Closing):
     def __init__(self, function: str, args: Sequence[str | int], bounds: Bounds) -> None:
         self._call = {"function": function, "args": list(args), **bounds._asdict()}
         self._bounds = bounds
-        self._held = ExitStack()
+        self._resources = ExitStack()
 
     def open(self) -> None:
         """Start the child."""
         import tempfile
 
         self._result, self._errors = (
-            self._held.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
+            self._resources.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
             for _ in ("result", "errors")
         )
         self._until = time.monotonic() + self._bounds.seconds
         lifeline, ours = os.pipe()
-        self._held.callback(os.close, ours)
+        self._resources.callback(os.close, ours)
         try:
             self._start(lifeline)
         finally:
@@ -112,7 +112,7 @@ class BoundedCall(Closing):
             env=_environment(),
             start_new_session=True,
         )
-        self._held.callback(self._end)
+        self._resources.callback(self._end)
 
     def result(self) -> bytes:
         """The function's bytes, once they are there.
@@ -131,7 +131,7 @@ class BoundedCall(Closing):
 
     def close(self) -> None:
         """End the child, wherever it is."""
-        self._held.close()
+        self._resources.close()
 
     def _end(self) -> None:
         if self._child.returncode is None:

@@ -126,7 +126,7 @@ class _Lookup:
     def __init__(self, result: Partition) -> None:
         self.result = result
         self.more: list[Obligation] = []
-        self.stated: Stated = {}
+        self.examples: Stated = {}
         for template, (side, row) in enumerate(result.examples):
             claim = result.side(side).claim(result.side(side).unrolled.instances[row])
             if claim is None or template in result.wider:
@@ -134,7 +134,7 @@ class _Lookup:
             for here in _points(result, claim):
                 member = _member(claim, here)
                 form = key(result.nodes, member)
-                self.stated.setdefault(form, []).append((member, template))
+                self.examples.setdefault(form, []).append((member, template))
 
     def batches(
         self, claim: Claim, axes: tuple[str, ...], batch: int, cut: Cut = 0
@@ -200,7 +200,7 @@ class _Lookup:
         (numbered after the templates); -1 if no obligation can be stated."""
         nodes = self.result.nodes
         try:
-            examples = self.stated.setdefault(key(nodes, claim), [])
+            examples = self.examples.setdefault(key(nodes, claim), [])
             for example, template in examples:
                 if is_same(nodes, claim, example):
                     return template
@@ -217,7 +217,7 @@ class _Writer:
     def __init__(self, file: Path, batch: int) -> None:
         self.written = 0
         self._batch = batch
-        self._held: list[tuple[int, Numbers, Numbers]] = []
+        self._pending: list[tuple[int, Numbers, Numbers]] = []
         self._count = 0
         self._sink = pa.OSFile(str(file), "wb")
         options = pa.ipc.IpcWriteOptions(compression="lz4")
@@ -237,22 +237,22 @@ class _Writer:
         """Members of one stage, at most a batch of them."""
         if self._count + len(templates) > self._batch:
             self._flush()
-        self._held.append((stage, coordinates, templates))
+        self._pending.append((stage, coordinates, templates))
         self._count += len(templates)
         self.written += len(templates)
 
     def _flush(self) -> None:
-        if not self._held:
+        if not self._pending:
             return
-        stages = np.concatenate([np.full(len(t), n, np.int32) for n, _, t in self._held])
-        lengths = np.concatenate([np.full(len(t), c.shape[1]) for _, c, t in self._held])
-        values = np.concatenate([c.reshape(-1) for _, c, _ in self._held])
-        templates = np.concatenate([t for _, _, t in self._held])
+        stages = np.concatenate([np.full(len(t), n, np.int32) for n, _, t in self._pending])
+        lengths = np.concatenate([np.full(len(t), c.shape[1]) for _, c, t in self._pending])
+        values = np.concatenate([c.reshape(-1) for _, c, _ in self._pending])
+        templates = np.concatenate([t for _, _, t in self._pending])
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
         lists = pa.ListArray.from_arrays(pa.array(offsets), pa.array(values.astype(np.int32)))
         arrays = [pa.array(stages), lists, pa.array(templates.astype(np.int32))]
         self._writer.write_batch(pa.record_batch(arrays, schema=SCHEMA))
-        self._held, self._count = [], 0
+        self._pending, self._count = [], 0
 
 
 def _points(result: Partition, claim: Claim) -> list[dict[str, int]]:

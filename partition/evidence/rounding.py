@@ -36,7 +36,7 @@ class _At(NamedTuple):
 
     body: int
     op: int
-    held: Op
+    operator: Op
 
 
 def without_rounding(result: Partition) -> Partition:
@@ -71,13 +71,13 @@ def rounded(plan: Plan) -> Plan:
         ops: dict[tuple[int, int], Op] = {}
         for place, at in _places(program):
             other = theirs.get(place)
-            if other is None or other.held.attrs == at.held.attrs:
+            if other is None or other.operator.attrs == at.operator.attrs:
                 continue
-            for key, mine in at.held.attrs.items():
-                known = other.held.attrs.get(key)
+            for key, mine in at.operator.attrs.items():
+                known = other.operator.attrs.get(key)
                 if not isinstance(mine, Fraction) or not is_rounding(mine, known):
                     continue
-                op = ops.get((at.body, at.op), at.held)
+                op = ops.get((at.body, at.op), at.operator)
                 ops[at.body, at.op] = with_constant(op, key, known)
                 changed.append(Rounded(number, at.body, at.op, key, mine))
         programs.append(_with(program, ops))

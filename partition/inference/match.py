@@ -219,7 +219,7 @@ class Matcher:
         #: are written by others, factors are in other places.
         self.meets = False
         self.opened = opened
-        self._found: dict[int, Alias | None] = {}
+        self._aliases: dict[int, Alias | None] = {}
         self._closed = Closed(table, reference_size)
         self._users: dict[int, list[int]] = {}
         self._work = 0
@@ -227,7 +227,7 @@ class Matcher:
     @property
     def matched(self) -> bool:
         """Whether any value was found."""
-        return any(alias is not None for alias in self._found.values())
+        return any(alias is not None for alias in self._aliases.values())
 
     def known(self, x: Lineage) -> Lineage:
         """The lineage over a reference node, where the value has one."""
@@ -294,9 +294,9 @@ class Matcher:
 
     def alias(self, number: int) -> Alias | None:
         """The reference node that a node of the parallel side is, if there is one."""
-        if number not in self._found:
-            self._found[number] = self._match(number)
-        return self._found[number]
+        if number not in self._aliases:
+            self._aliases[number] = self._match(number)
+        return self._aliases[number]
 
     def _match(self, number: int) -> Alias | None:
         node = self.table[number]

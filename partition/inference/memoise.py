@@ -104,7 +104,7 @@ class Repeats:
         self._known: dict[Hashable, Repeat] = {}
         self._count = 0
         self._facts: dict[int, int] = {}
-        self._found: dict[tuple[int, ...], list[Lineage]] = {}
+        self._lineages: dict[tuple[int, ...], list[Lineage]] = {}
         self._same: dict[Hashable, _Same] = {}
 
     def read(
@@ -158,12 +158,12 @@ class Repeats:
         if repeat is None:
             return self._record(number, key, list(nodes), list(tokens), read)
         given = (repeat.number, *nodes, *tokens)
-        lineages = self._found.get(given) or self._again(repeat, list(nodes), list(tokens))
+        lineages = self._lineages.get(given) or self._again(repeat, list(nodes), list(tokens))
         if lineages is None:
             # What was made anew for the first row may be there by now, and lie otherwise.
             return self._record(number, key, list(nodes), list(tokens), read)
         self.rows[number] = repeat
-        self._found[given] = lineages
+        self._lineages[given] = lineages
         self._same[same] = _Same(repeat, lineages, tuple(inputs))
         return lineages
 

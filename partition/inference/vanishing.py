@@ -1,17 +1,15 @@
-"""Sums that are zero: of what is centred, and of what a quotient of a sum leaves.
+"""Sums that are zero: of what is centred.
 
-The sum of ``x - mean(x)`` is zero, and so is that of ``e (g / S - sum(e g) / S^2)`` over the
-exponentials ``e`` whose sum is ``S``: the gradient that goes through the maximum which a softmax
-subtracts.  Both are seen where a sum is written as a sum of products: factors that the sum does not
-run along are taken out of it, and a sum that meets its own reciprocal is 1.  What is left cancels,
-or does not.
+The sum of ``x - mean(x)`` is zero, whatever it is multiplied with that does not vary along it.
+That is seen where a sum is written as a sum of products: what is left of these cancels, or does
+not.
 
 Like all of inference that is a claim; the obligation of the operator states it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import product
@@ -20,7 +18,7 @@ from typing import NamedTuple
 
 from shardproof.engine.algebra.affine import ZERO, Affine
 from shardproof.engine.claims.cone import operands
-from shardproof.engine.lineage.expressions import Combine, Einsum, Operand, Unary
+from shardproof.engine.lineage.expressions import Combine, Einsum, Operand
 from shardproof.engine.lineage.lineage import ABSOLUTE, Addend, Lineage, StridedInterval, View
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.ops.primitives import labels
@@ -129,74 +127,10 @@ class _Expansion:
         return _Leaf(operand.node, tuple(intervals), tuple(fixed))
 
     def settled(self, one: _Product) -> _Product:
-        """A product without sums that meet their reciprocal, and exponentials that meet theirs;
-        what is summed and nothing varies along is counted."""
+        """A product in which what is summed and nothing varies along is counted."""
         used = frozenset[int]().union(*(leaf.labels() for leaf in one.leaves))
         count = prod(self.extents[label] for label in one.summed - used)
-        one = _Product(one.factor * count, one.leaves, one.summed & used)
-        while (less := self._cancelled(one)) is not None:
-            one = less
-        return one
-
-    def _cancelled(self, one: _Product) -> _Product | None:
-        for leaf in one.leaves:
-            definition = self.table[leaf.node].definition
-            if not isinstance(definition, Unary):
-                continue
-            rest = list(one.leaves)
-            rest.remove(leaf)
-            if definition.function == "exp":
-                opposite = Unary("exp", -definition.factor, definition.node)
-                other = next((x for x in rest if self.table[x.node].definition == opposite), None)
-                masked = self.table.is_masked(definition.node)
-                if other is not None and not masked and _alike(other, leaf):
-                    rest.remove(other)
-                    return one._replace(leaves=tuple(rest))
-            if definition.function == "inv":
-                base = leaf._replace(node=definition.node)
-                left = self._without(base, rest, one.summed)
-                if left is not None:
-                    self.opened.add(leaf.node)
-                    used = frozenset[int]().union(*(x.labels() for x in left))
-                    return _Product(one.factor / definition.factor, tuple(left), one.summed & used)
-        return None
-
-    def _without(
-        self, base: _Leaf, leaves: Sequence[_Leaf], summed: frozenset[int]
-    ) -> list[_Leaf] | None:
-        """Some factors without those that are ``base``, where they have them and nothing else runs
-        along what these are summed over."""
-        (whole,) = self.multiplied([base], frozenset(), 0)
-        if not whole.leaves or whole.factor != 1:
-            return None
-        return self._matched(whole, 0, {}, list(leaves), summed)
-
-    def _matched(
-        self,
-        whole: _Product,
-        place: int,
-        names: dict[int, int],
-        left: list[_Leaf],
-        summed: frozenset[int],
-    ) -> list[_Leaf] | None:
-        """``left`` without the factors of ``whole`` from ``place`` on; ``names``: what the labels
-        that this one sums over are called there."""
-        if place == len(whole.leaves):
-            own = frozenset(names.values())
-            free = own <= summed and len(own) == len(names)
-            return left if free and not any(own & x.labels() for x in left) else None
-        wanted = whole.leaves[place]
-        for number, leaf in enumerate(left):
-            if leaf.node != wanted.node or leaf.fixed != wanted.fixed:
-                continue
-            more = _renamed(wanted, leaf, names, whole.summed)
-            if more is None:
-                continue
-            rest = left[:number] + left[number + 1 :]
-            matched = self._matched(whole, place + 1, more, rest, summed)
-            if matched is not None:
-                return matched
-        return None
+        return _Product(one.factor * count, one.leaves, one.summed & used)
 
     def form(self, one: _Product, outputs: Sequence[int]) -> object:
         """A product without names: equal products have equal forms.  Labels go by where they are
@@ -216,25 +150,6 @@ class _Expansion:
                     around.setdefault(label, []).append(hash((seen, a, s, n)))
             names.update((label, hash(tuple(sorted(around[label])))) for label, _ in summed)
         return tuple(sorted(hash(read(leaf)) for leaf in one.leaves))
-
-
-def _alike(one: _Leaf, other: _Leaf) -> bool:
-    return sorted(one.intervals) == sorted(other.intervals) and one.fixed == other.fixed
-
-
-def _renamed(
-    wanted: _Leaf, leaf: _Leaf, names: Mapping[int, int], own: frozenset[int]
-) -> dict[int, int] | None:
-    """``names`` with those by which a leaf is another one, where it is."""
-    there = sorted(leaf.intervals)
-    here = sorted(wanted.intervals)
-    if [x[:3] for x in here] != [x[:3] for x in there]:
-        return None
-    made = dict(names)
-    for (*_, label), (*_, other) in zip(here, there, strict=True):
-        if (made.setdefault(label, other) if label in own else label) != other:
-            return None
-    return made
 
 
 class Rest(NamedTuple):

@@ -17,29 +17,29 @@ from shardproof.engine.obligations.obligation import Claim, Obligation, build
 
 @dataclass(slots=True)
 class Memo:
-    """Obligations by claim. ``nodes``: the reference nodes that ``held`` is over.
+    """Obligations by claim. ``nodes``: the reference nodes that ``obligations`` is over.
 
     Example: 40 mutants of one plan: the claim of an operator that none of them changes is stated
     once.
     """
 
     nodes: list[Node] = field(default_factory=list)
-    held: dict[Hashable, Obligation] = field(default_factory=dict)
+    obligations: dict[Hashable, Obligation] = field(default_factory=dict)
 
     def begin(self, nodes: NodeTable, reference_size: int) -> None:
         """Forget everything if the reference nodes are others than before."""
         now = nodes.nodes[:reference_size]
         if now != self.nodes:
-            self.nodes, self.held = now, {}
+            self.nodes, self.obligations = now, {}
 
     def build(self, nodes: NodeTable, claim: Claim, more: int) -> Obligation:
         """As `engine.obligations.obligation.build`, which it raises the errors of."""
         if not self._shared(nodes, claim):
             return build(nodes, claim, more=more)
         key = (more, _hashable(claim))
-        if key not in self.held:
-            self.held[key] = build(nodes, claim, more=more)
-        return self.held[key]
+        if key not in self.obligations:
+            self.obligations[key] = build(nodes, claim, more=more)
+        return self.obligations[key]
 
     def _shared(self, nodes: NodeTable, claim: Claim) -> bool:
         """Whether a claim reads reference nodes alone (tokens of parts are numbered by plan)."""

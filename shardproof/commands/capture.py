@@ -21,7 +21,9 @@ NAMES: Final = ("combine", "validated")
 
 
 def of_traces(command: F) -> F:
-    """``--combine`` and ``--validate``."""
+    """The options of ``verify`` about folders of traces, for example ``--combine mean`` and
+    ``--validate``.
+    """
     combine = click.option(
         "--combine",
         type=click.Choice(("mean", "sum")),

@@ -21,7 +21,7 @@ NAMES: Final = ("junit", "sarif")
 
 
 def of_ci(command: F) -> F:
-    """``--junit`` and ``--sarif``."""
+    """The options for files of CI, for example ``--junit out.xml`` and ``--sarif out.sarif``."""
     sarif = click.option(
         "--sarif", type=PATH, metavar="FILE", help="Write SARIF for code scanning."
     )
@@ -31,7 +31,11 @@ def of_ci(command: F) -> F:
 
 def wanted(subject: Path, junit: Path | None, sarif: Path | None) -> Wanted:
     """What CI wants of a run; raises ``UsageError`` where a file cannot be written.  A step of
-    GitHub Actions gets annotations without being asked."""
+    GitHub Actions gets annotations without being asked.
+
+    Example: ``--junit missing/out.xml`` is a usage error: "expected a folder that can be written
+    to, found none: missing".
+    """
     from shardproof.inputs.load import plan_name
     from shardproof.report.ci.files import Wanted
 

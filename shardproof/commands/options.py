@@ -44,13 +44,17 @@ _TYPES: Final[Mapping[tuple[type, ...], Any]] = {
 
 
 def by_name(kind: str) -> PathOrName:
-    """The type of a file of settings: its path, or the name of one that comes with us, as in
-    ``shardproof sweep growth``."""
+    """The type of a file of settings: its path, or the name of one that comes with us, for example
+    ``growth`` in ``shardproof sweep growth``.
+    """
     return PathOrName(kind)
 
 
 class PathOrName(_Path):
-    """A path, or where there is no such file a name in a folder of ours."""
+    """A path, or where there is no such file a name in a folder of ours.
+
+    Example: ``growth`` is ``configs/sweeps/growth.yaml`` where there is no file of that name.
+    """
 
     def __init__(self, kind: str) -> None:
         super().__init__(path_type=Path)
@@ -78,8 +82,12 @@ class PathOrName(_Path):
 def of_many(what: str, source: str, jobs: str) -> Callable[[F], F]:
     """The options of a command that verifies many plans: where, and how many at once.
 
+    Example: ``shardproof sweep`` and ``shardproof nightly`` get ``--executor``, ``--address``,
+    ``--jobs`` and ``--json`` of it.
+
     ``what``: the plural of what it runs, ``source``: what else says where they are solved,
-    ``jobs``: the help of ``--jobs``."""
+    ``jobs``: the help of ``--jobs``.
+    """
     shared = (
         click.option(
             "--executor",
@@ -108,7 +116,10 @@ def of_many(what: str, source: str, jobs: str) -> Callable[[F], F]:
 
 def jobs_here(jobs: int) -> int:
     """How many runs go on at once on this machine, of as many as asked for; says it if it is
-    fewer."""
+    fewer.
+
+    Example: 64 on a machine with two CPUs are 8, with a line about it on stderr.
+    """
     from shardproof.cluster.machine import most_workers
 
     here = min(jobs, most_workers())
@@ -120,7 +131,11 @@ def jobs_here(jobs: int) -> int:
 
 def of_verify(command: F) -> F:
     """The options of `shardproof.run.options.Options`, in their order, with ``--json`` after the
-    first; ``command`` gets them by the names that they have there."""
+    first; ``command`` gets them by the names that they have there.
+
+    Example: ``shardproof verify plan --no-cache --timeout 60`` calls the command with
+    ``cache=False`` and ``timeout=60.0``.
+    """
     as_json = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
     first, *others = options.names()
     for decorate in reversed([_declared(first), as_json, *map(_declared, others)]):

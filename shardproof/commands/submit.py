@@ -18,6 +18,8 @@ SOURCES: Final = Path("shardproof/__main__.py")
 def lock_of(folder: Path) -> Path:
     """The pinned packages of a checkout; raises `InvalidInput` for a folder that is none.
 
+    Example: ``requirements/runtime.lock`` of this repository.
+
     In a folder without Shardproof's sources the nodes would have packages, and no Shardproof.
     """
     from shardproof.engine.errors import InvalidInput

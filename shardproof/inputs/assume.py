@@ -26,6 +26,8 @@ Groups: TypeAlias = Literal["by rank", "as recorded"]
 class Assumptions:
     """What the user states.
 
+    Example: ``Assumptions(loss="mean", expected=("norm.weight",))``.
+
     ``groups``: how members of a plan's process groups are ordered.  ``loss``: how the losses of
     microbatches and replicas combine, "sum" or "mean"; None: as the single-device plan reduces
     its loss over the batch.  ``expected``: parameters whose gradients must be concluded.
@@ -87,7 +89,11 @@ class _Expect(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read(path: Path) -> Assumptions:
-    """The assumptions in ``path``; raises `InvalidInput` naming the key, and what is allowed."""
+    """The assumptions in ``path``; raises `InvalidInput` naming the key, and what is allowed.
+
+    Example: a file with ``[loss]`` and ``combine = "mean"`` is ``Assumptions(loss="mean")``;
+    ``combine = "max"`` is refused.
+    """
     data = read_toml(path)
     named = {f.table: _options_of(f) for f in frontends() if f.table}
     tables: dict[str, type[Struct]] = {**named, "loss": _Loss, "expect": _Expect}

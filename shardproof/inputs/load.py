@@ -28,7 +28,11 @@ CONSTANT: Final = "constant"
 
 
 def load_plan(single: Path | Plan, parallel: Path | None, assumptions: Assumptions) -> Plan:
-    """The plan with both sides; raises `InvalidInput`, naming the file and the place in it."""
+    """The plan with both sides; raises `InvalidInput`, naming the file and the place in it.
+
+    Example: two files of a planner are one plan; a folder of ``shardproof plan`` is given alone,
+    and with a second file is refused.
+    """
     if isinstance(single, Plan):
         where = printable(single.name, 400)
         plan = _in_memory(single, assumptions)
@@ -47,7 +51,11 @@ def load_plan(single: Path | Plan, parallel: Path | None, assumptions: Assumptio
 
 
 def tables(single: Path | Plan, parallel: Path | None, plan: Plan) -> Mapping[str, Any]:
-    """The numbers that two files have for what their plan takes for any numbers."""
+    """The numbers that two files have for what their plan takes for any numbers.
+
+    Example: the cosines of rotary embeddings that an HLO module has as a constant, by the name of
+    the input that stands for them.
+    """
     if isinstance(single, Plan) or parallel is None:
         return {}
     if not any(shard.kind == CONSTANT for shard in plan.single.shards):
@@ -76,12 +84,18 @@ def _refuse_orders(assumptions: Assumptions, where: str) -> None:
 
 
 def load_side(path: Path) -> Plan:
-    """One file by itself, as the parallel side of a plan without a single-device one."""
+    """One file by itself, as the parallel side of a plan without a single-device one.
+
+    Example: for ``shardproof inspect parallel.pkl``.
+    """
     return replace(of(path).read_side(path), name=plan_name(path))
 
 
 def plan_name(path: Path | Plan) -> str:
-    """The name of a plan, or of that in ``path``: its file name without what says its format."""
+    """The name of a plan, or of that in ``path``: its file name without what says its format.
+
+    Example: ``examples/plans/gpt`` is "gpt", ``plans/two.plan.txt`` "two".
+    """
     if isinstance(path, Plan):
         return path.name
     name = path.resolve().name
@@ -132,6 +146,19 @@ def _paired(single: Path, parallel: Path, assumptions: Assumptions) -> Plan:
     return _combined(replace(plan, name=plan_name(parallel), assumed=assumed), assumptions)
 
 
+def otherwise(plan: Plan, assumptions: Assumptions) -> Plan | None:
+    """The plan as its records have it, without reading it again (what is assumed of it stays what
+    was); None where its reader does not know it.
+
+    Example: of a plan whose chunks are recorded from other positions than their ranks' place in the
+    group says, the plan with those slices, as ``--nnscaler-groups as-recorded`` reads it.
+    """
+    if plan.otherwise is None:
+        return None
+    other = replace(plan, programs=plan.otherwise(), otherwise=None)
+    return _combined(other, replace(assumptions, groups="as recorded"))
+
+
 def _checked_plan(frontend: Frontend, plan: Plan, where: str) -> Plan:
     """What a frontend of an installed package makes is held to what a stored plan is held to, and
     that its reading is believed is said."""
@@ -161,7 +188,10 @@ def _expected(plan: Plan, assumptions: Assumptions) -> None:
 
 def digests(single: Path | Plan, parallel: Path | None, relations: str = "") -> dict[str, str]:
     """SHA-256 of the input files, by role (a plan of our own has its own digest); of a folder, that
-    of its files, each with its name."""
+    of its files, each with its name.
+
+    Example: ``{"single": "9f2c...", "parallel": "04ab..."}``, and none for a plan in memory.
+    """
     if parallel is None or isinstance(single, Plan):
         return {}
     result = {"single": _digest(single), "parallel": _digest(parallel)}

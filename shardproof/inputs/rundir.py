@@ -23,7 +23,10 @@ VERDICTS: Final = "verdicts.arrows"
 
 
 def refuse_nameless(*paths: Path | None) -> None:
-    """Raise `InvalidInput` for a path that is no text: what a run leaves are texts that name it."""
+    """Raise `InvalidInput` for a path that is no text: what a run leaves are texts that name it.
+
+    Example: a path with the byte ``ff``, which is no UTF-8.
+    """
     for path in paths:
         whole = os.path.abspath(path) if path is not None else ""
         try:
@@ -34,12 +37,18 @@ def refuse_nameless(*paths: Path | None) -> None:
 
 
 def is_run(path: Path) -> bool:
-    """Whether a run has left something in ``path``."""
+    """Whether a run has left something in ``path``.
+
+    Example: a directory with ``verdicts.arrows``, though it has no ``result.json`` yet.
+    """
     return (path / RESULT).is_file() or (path / VERDICTS).is_file()
 
 
 def refuse_used(out: Path) -> None:
-    """Raise `InvalidInput` unless ``out`` can become a run directory: it is missing, or empty."""
+    """Raise `InvalidInput` unless ``out`` can become a run directory: it is missing, or empty.
+
+    Example: a directory with a file of the user's in it; an empty one is not refused.
+    """
     try:
         if out.is_symlink() or out.exists():
             if not out.is_dir():
@@ -55,6 +64,9 @@ def refuse_used(out: Path) -> None:
 
 def create(out: Path | None, name: str, now: datetime) -> Path:
     """A run directory: ``out``, or a new one named by the time and the plan.
+
+    Example: ``shardproof-runs/20260314-150926-gpt-dp2-tp2``, with ``-2`` behind it for a second run
+    in that second.
 
     Made in one step, so that of two runs one gets it.  Raises `InvalidInput`.
     """
@@ -82,7 +94,10 @@ def create(out: Path | None, name: str, now: datetime) -> Path:
 
 
 def slug(name: str) -> str:
-    """``name`` as part of a file name."""
+    """``name`` as part of a file name.
+
+    Example: "gpt dp2 tp2" is ``gpt-dp2-tp2``.
+    """
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:100] or "plan"
 
 
@@ -93,7 +108,10 @@ def _unusable(path: Path, error: OSError) -> InvalidInput:
 
 
 def keep(run_dir: Path, name: str, text: str) -> None:
-    """Write a file of the run directory, whole or not at all."""
+    """Write a file of the run directory, whole or not at all.
+
+    Example: ``result.json`` is written as ``.result.json.draft`` and renamed.
+    """
     draft = run_dir / f".{name}.draft"
     draft.write_text(text, encoding="utf-8")
     draft.rename(run_dir / name)

@@ -21,21 +21,30 @@ MOST_RANKS: Final = 4096
 
 
 def is_recorded(single: Path, parallel: Path | None) -> bool:
-    """Whether these are two folders of traces, or an exported program and one."""
+    """Whether these are two folders of traces, or an exported program and one.
+
+    Example: two folders with ``0.trace`` and more; ``single.pt2`` and such a folder.
+    """
     if parallel is None or not _numbers(parallel):
         return False
     return bool(_numbers(single)) or is_exported(single)
 
 
 def is_exported(path: Path) -> bool:
-    """Whether a file is a program of `torch.export`."""
+    """Whether a file is a program of `torch.export`.
+
+    Example: ``single.pt2`` of ``torch.export.save``.
+    """
     from shardproof.frontends.fx import single_step
 
     return single_step.is_exported(path)
 
 
 def alone(single: Path) -> Trace:
-    """The trace of the single side: the one of a folder, or an exported program as one."""
+    """The trace of the single side: the one of a folder, or an exported program as one.
+
+    Example: ``0.trace`` of the folder of ``shardproof capture train.py:single -o DIR``.
+    """
     if is_exported(single):
         from shardproof.frontends.fx import single_step
 
@@ -50,7 +59,10 @@ def _numbers(folder: Path) -> list[int]:
 
 
 def keep(traces: Sequence[Trace], folder: Path) -> None:
-    """Write one side's traces; raises `InvalidInput` unless the folder is new or empty."""
+    """Write one side's traces; raises `InvalidInput` unless the folder is new or empty.
+
+    Example: the traces of ranks 0 and 3 are ``0.trace`` and ``3.trace``.
+    """
     from shardproof.frontends.torch import trace
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -61,7 +73,10 @@ def keep(traces: Sequence[Trace], folder: Path) -> None:
 
 
 def kept(folder: Path) -> list[Trace]:
-    """One side's traces, of the ranks that were captured; raises `InvalidInput`."""
+    """One side's traces, of the ranks that were captured; raises `InvalidInput`.
+
+    Example: ``3.trace`` that says rank 2 is refused.
+    """
     from shardproof.frontends.torch import trace
 
     numbers = _numbers(folder)

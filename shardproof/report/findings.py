@@ -26,9 +26,13 @@ RANKS: Final = 4
 
 
 class Summary(NamedTuple):
-    """``blocks``: findings in full, the first first; ``briefs``: the same, what to do only;
-    ``headings``: the same, one line each; ``counts``: how many findings each stands for;
-    ``beside``: lines that are always there."""
+    """Findings as a terminal shows them. ``blocks``: findings in full, the first first; ``briefs``:
+    the same, what to do only; ``headings``: the same, one line each; ``counts``: how many findings
+    each stands for; ``beside``: lines that are always there.
+
+    Example: a missing all-reduce with three findings that follow from it is one block, ``counts``
+    is ``[4]``.
+    """
 
     blocks: list[RenderableType]
     briefs: list[RenderableType]
@@ -39,7 +43,11 @@ class Summary(NamedTuple):
 
 def summary_of(result: Result) -> Summary:
     """What there is to tell of findings: each cause with what follows from it; without causes,
-    findings that say the same once."""
+    findings that say the same once.
+
+    Example: 40 findings "shape" that say the same are one heading, "... (40 times; this is the
+    first)".
+    """
     causes: dict[object, list[Finding]] = {}
     beside: dict[str, list[Finding]] = {}
     grouped = any(finding.group for finding in result.findings)
@@ -62,7 +70,12 @@ def summary_of(result: Result) -> Summary:
 
 def fitted(summary: Summary, room: int, to: Console) -> list[RenderableType]:
     """The first finding in full, then the others if all fit, else what to do about each, else a
-    line for each while there is room; the rest is counted."""
+    line for each while there is room; the rest is counted.
+
+    Example: of three causes for which there are 20 lines, the first in full and the cause and
+    repair of the others; for 8 lines, the first and "... and 2 more findings, all with --json and
+    ...".
+    """
     beside: list[RenderableType] = []
     if summary.beside:
         beside = [_line(text, not number) for number, text in enumerate(summary.beside)]
@@ -96,18 +109,28 @@ def _line(text: str, apart: bool) -> RenderableType:
 
 
 def lines(part: RenderableType, to: Console) -> int:
-    """How many lines something takes."""
+    """How many lines something takes.
+
+    Example: 2 for a message of 150 characters on a terminal of 100 columns.
+    """
     return len(to.render_lines(part, pad=False))
 
 
 def short(text: str) -> str:
-    """A text on one line, cut where it is too long."""
+    """A text on one line, cut where it is too long.
+
+    Example: a text of 300 characters is its first 276 and " ...".
+    """
     text = plain(text)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 4]} ..."
 
 
 def grid(rows: Iterable[tuple[str, str]]) -> Table:
-    """Rows of a name and a text."""
+    """Rows of a name and a text.
+
+    Example: ``[("ranks", "0-3"), ("repair", "holds with ...")]``, the names in a column of their
+    own.
+    """
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
@@ -117,7 +140,11 @@ def grid(rows: Iterable[tuple[str, str]]) -> Table:
 
 
 def heading(findings: Sequence[Finding]) -> str:
-    """What is wrong, of some findings of one cause or that say the same."""
+    """What is wrong, of some findings of one cause or that say the same.
+
+    Example: "mismatch: add in h.1.mlp on ranks [0, 1] of the first replica: its input
+    h.1.mlp.linear is still ...".
+    """
     first = findings[0]
     times = sum((f.kind, f.message) == (first.kind, first.message) for f in findings)
     again = "" if times == 1 else f" ({times} times; this is the first)"
@@ -163,7 +190,10 @@ def _rows(findings: Sequence[Finding]) -> Iterator[tuple[str, str]]:
 
 
 def is_conclusion(tensor: str) -> bool:
-    """Whether a tensor of a counterexample is what a run ends with."""
+    """Whether a tensor of a counterexample is what a run ends with.
+
+    Example: ``gradient of wte.weight`` is, ``h.1.mlp.linear (an input of add)`` is not.
+    """
     return tensor == "loss" or tensor.startswith("gradient of ")
 
 
@@ -201,7 +231,10 @@ def _value(difference: Difference) -> str:
 
 
 def differs(expected: float, actual: float) -> bool:
-    """Whether two values are to be told apart (as numbers of a report)."""
+    """Whether two values are to be told apart (as numbers of a report).
+
+    Example: 0.1 and 0.1000000001 are not: both are shown as 0.1.
+    """
     return f"{expected:.6g}" != f"{actual:.6g}"
 
 

@@ -31,7 +31,10 @@ _TRIES: Final = (
 
 
 def to_try(reason: str, timeout: float | None = None) -> str:
-    """What to try, in a line; ``timeout``: of the run, in seconds, where it is known."""
+    """What to try, in a line; ``timeout``: of the run, in seconds, where it is known.
+
+    Example: of "timeout: 30 s", "a larger --timeout (now 30 s), then --solver both".
+    """
     text = reason.lower()
     now = "" if timeout is None else f" (now {timeout:g} s)"
     return next((what.replace("{now}", now) for sign, what in _TRIES if sign in text), "")
@@ -64,7 +67,11 @@ NAMES: Final = (
 
 def about_order(verdict: str, kinds: Iterable[str]) -> str:
     """What to know of the order of groups and of the names of gradients, where findings of a plan
-    that is not proved are about them; ``kinds``: of the findings."""
+    that is not proved are about them; ``kinds``: of the findings.
+
+    Example: a refuted plan with a finding "chunk position" gets "the runtime orders the members of
+    a process group by rank; ...".
+    """
     known = set(kinds) if verdict != "proved" else set()
     if CHUNK_POSITION in known:
         return ORDER

@@ -6,7 +6,11 @@ from collections.abc import Sequence
 
 
 def plain(text: str) -> str:
-    """``text`` on one line, without what could steer a terminal."""
+    """``text`` on one line, without what could steer a terminal.
+
+    Example: two lines "a" and "b" are "a b"; an escape sequence that would clear the screen is
+    shown by its number.
+    """
     line = " ".join(text.split("\n"))
     if line.isprintable():
         return line
@@ -14,7 +18,7 @@ def plain(text: str) -> str:
 
 
 def numbers(values: Sequence[int], most: int = 12) -> str:
-    """Ranks or microbatches, runs of them as ranges: "0-3, 8"."""
+    """Ranks or microbatches, runs of them as ranges, for example "0-3, 8"."""
     spans: list[tuple[int, int]] = []
     for value in sorted(set(values)):
         if spans and spans[-1][1] == value - 1:
@@ -31,5 +35,8 @@ def _span(first: int, last: int) -> str:
 
 
 def many(count: int, what: str) -> str:
-    """A count with its noun."""
+    """A count with its noun.
+
+    Example: "1 rank", "1,200 ranks".
+    """
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"

@@ -30,7 +30,11 @@ def write(
     saved: str = "",
 ) -> None:
     """Write the tables and the certificate of a run to its directory; ``saved``: the digest of the
-    plan that is there already."""
+    plan that is there already.
+
+    Example: ``certificate.json`` beside ``templates.arrow``, ``stages.arrow``, ``nodes.arrow`` and
+    the other tables.
+    """
     examples: dict[int, tuple[str, int]] = {}
     for template, example in enumerate(result.examples):
         examples.setdefault(answers.text_of[template], example)

@@ -25,7 +25,10 @@ Files = dict[str, bytes]
 
 
 def can_be_spread(run_dir: Path) -> bool:
-    """Whether a run is a proof: only these are checked in parts. Raises `InvalidInput`."""
+    """Whether a run is a proof: only these are checked in parts. Raises `InvalidInput`.
+
+    Example: a refuted run is checked whole, here.
+    """
     return read_certificate(run_dir).verdict == "proved"
 
 
@@ -36,6 +39,8 @@ def check(
     **options: Any,
 ) -> CheckResult:
     """`checker.check` of a proof in parts on the cluster of ``settings``; ``options`` are its own.
+
+    Example: on four workers eight parts, whose results are joined to one.
 
     Raises `cluster.on_ray.pool.ClusterError` too.
     """
@@ -50,7 +55,10 @@ def check(
 
 
 def packed(run_dir: Path) -> Files:
-    """The files of a run by their place in its directory."""
+    """The files of a run by their place in its directory.
+
+    Example: ``{"certificate.json": b"{...", "plan/...": b"..."}``.
+    """
     return {
         path.relative_to(run_dir).as_posix(): path.read_bytes()
         for path in sorted(run_dir.rglob("*"))
@@ -59,7 +67,10 @@ def packed(run_dir: Path) -> Files:
 
 
 def check_part(files: Files, part: tuple[int, int, dict[str, Any]]) -> CheckResult:
-    """The check of part k of n, in a directory of its own."""
+    """The check of part k of n, in a directory of its own.
+
+    Example: part ``(0, 8, {})`` states and solves every eighth template, and checks all else.
+    """
     from shardproof import checker
 
     number, count, options = part

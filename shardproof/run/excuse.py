@@ -14,6 +14,9 @@ from shardproof.partition.stages.partition import Partition
 def stand_in(result: Partition, simulation: Simulation) -> Assumption | None:
     """A stand-in that a difference may come from; None: some output differs that depends on none.
 
+    Example: an attention kernel with a stand-in, and a loss that differs: the assumption about the
+    kernel; but for a difference in a table that no kernel reads, none.
+
     A stand-in that is about a named input is one for what depends on that input; any other may be
     one for everything.
     """
@@ -26,7 +29,7 @@ def stand_in(result: Partition, simulation: Simulation) -> Assumption | None:
         if not comparison.differs:
             continue
         single = _inputs([result.plan.single], result.single.unrolled, [comparison.demand.expected])
-        values = [v for part in comparison.demand.held for v in part.tensors]
+        values = [v for part in comparison.demand.sums for v in part.tensors]
         names = single | _inputs(result.plan.programs, result.parallel.unrolled, values)
         left = [a for a in assumptions if a.about not in known or a.about in names]
         if not left:

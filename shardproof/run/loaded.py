@@ -11,7 +11,10 @@ from shardproof.inputs.load import load_plan, tables
 
 def loaded(single: Path | Plan, parallel: Path | None, assumptions: Assumptions) -> Plan:
     """The plan, guarded by the numbers that its files have (`shardproof.run.tables`); raises
-    `InvalidInput`."""
+    `InvalidInput`.
+
+    Example: ``loaded(Path("plans/gpt"), None, Assumptions())``.
+    """
     plan = load_plan(single, parallel, assumptions)
     contents = tables(single, parallel, plan)
     if not contents:

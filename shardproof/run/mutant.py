@@ -22,7 +22,11 @@ TIMEOUT: Final = 10.0
 
 
 def verify(plan: Plan, cache: Path | None = None, memo: Memo | None = None) -> tuple[str, str]:
-    """The verdict on a plan in memory, and its reason, as the command line comes to them."""
+    """The verdict on a plan in memory, and its reason, as the command line comes to them.
+
+    Example: ``("refuted", "add in h.1.mlp ...")`` of a GPT without an all-reduce;
+    ``("rejected", ...)`` of one whose operator reads a value that the body has not.
+    """
     try:
         wellformed.check(plan)
         pairing.check(plan)

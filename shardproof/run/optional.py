@@ -21,14 +21,18 @@ KIND = "not required"
 
 
 def optional(result: Partition, answers: Answers) -> list[Finding]:
-    """For every row that is not required: proved, not decided, or that it does not hold."""
+    """For every row that is not required: proved, not decided, or that it does not hold.
+
+    Example: "gradient of w is not what is expected: ..." for a straight-through estimator, beside a
+    proof.
+    """
     sides = result.single.lineages, result.parallel.unrolled, result.parallel.lineages
     findings = []
     for demand, conclusion in beside(result.plan, result.nodes, result.derived, *sides):
         if demand.kind == PARTIAL:
             continue
         what = row_name(demand.kind, demand.name)
-        values = [v for term in demand.held for v in term.tensors]
+        values = [v for term in demand.sums for v in term.tensors]
         if not conclusion.holds:
             message = f"{what} is not what is expected: {conclusion.message}"
         elif _proved(result, answers, [demand.expected], values):
@@ -41,7 +45,11 @@ def optional(result: Partition, answers: Answers) -> list[Finding]:
 
 def partials(result: Partition) -> list[Finding]:
     """Of every output that is not the single device's, but is once somebody sums it over the ranks:
-    that it is."""
+    that it is.
+
+    Example: "output y is a partial sum: the single device's is its sum over the ranks, which
+    somebody must still take ...".
+    """
     sides = result.single.lineages, result.parallel.unrolled, result.parallel.lineages
     failed: dict[str, list[Conclusion]] = {}
     for conclusion in result.conclusions:
@@ -68,7 +76,10 @@ def partials(result: Partition) -> list[Finding]:
 
 
 def is_all(result: Partition, findings: Iterable[Finding]) -> bool:
-    """Whether nothing else is wrong with a plan than that outputs are partial sums."""
+    """Whether nothing else is wrong with a plan than that outputs are partial sums.
+
+    Example: false where the loss differs too.
+    """
     names = {finding.layer for finding in findings}
     return all(c.holds or c.name in names for c in result.conclusions)
 

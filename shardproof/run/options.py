@@ -43,6 +43,9 @@ class Shown:
     """How an option is given as text: ``flag`` where that is not its name with dashes, ``turned``
     where the flag says the opposite (``--no-cache``); ``alias``: another flag that means the same;
     ``kinds``: the types that it has in a file.
+
+    Example: ``--no-cache`` is ``Shown("Solve again what earlier runs have solved.", (bool,),
+    flag="--no-cache", turned=True)``.
     """
 
     help: str
@@ -63,7 +66,11 @@ def _text(help: str, kinds: type | tuple[type, ...] = bool, **shown: Any) -> dic
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """The options of ``verify``, in the order in which ``--help`` has them; see
-    `shardproof.verify`."""
+    `shardproof.verify`.
+
+    Example: ``Options(timeout=60.0, out="run").given()`` is
+    ``{"out": "/.../run", "timeout": 60.0}``.
+    """
 
     out: AnyPath | None = field(
         default=None,
@@ -236,22 +243,35 @@ _DEFAULTS: Final[Mapping[str, Any]] = {one.name: one.default for one in fields(O
 
 
 def names() -> tuple[str, ...]:
-    """The names of all options, as Python has them."""
+    """The names of all options, as Python has them.
+
+    Example: ``("out", "executor", "address", "workers", ...)``.
+    """
     return tuple(_SHOWN)
 
 
 def shown(name: str) -> Shown:
-    """How an option is given as text."""
+    """How an option is given as text.
+
+    Example: ``shown("cache").flag`` is ``--no-cache``.
+    """
     return _SHOWN[name]
 
 
 def defaults() -> Mapping[str, Any]:
-    """The default of every option."""
+    """The default of every option.
+
+    Example: ``defaults()["timeout"]`` is 30.0.
+    """
     return _DEFAULTS
 
 
 def settable(chosen: Iterable[str]) -> type[Struct]:
-    """The struct of those options that a file may set, with the types that they have there."""
+    """The struct of those options that a file may set, with the types that they have there.
+
+    Example: of ``("timeout", "cache")``, a struct that takes ``{"timeout": 60}`` and refuses
+    ``{"out": "run"}``.
+    """
     from msgspec import UNSET, UnsetType, defstruct
 
     own = [(name, Union[(*_SHOWN[name].kinds, UnsetType)], UNSET) for name in chosen]
@@ -259,7 +279,10 @@ def settable(chosen: Iterable[str]) -> type[Struct]:
 
 
 def path(value: AnyPath | None) -> Path | None:
-    """A path that was given in any way."""
+    """A path that was given in any way.
+
+    Example: ``Path("run")`` for "run", None for None.
+    """
     return None if value is None else Path(value)
 
 
@@ -284,7 +307,10 @@ class Verify(Protocol[P]):
 
 
 def with_options(options: Callable[P, Options]) -> Callable[[Callable[..., Result]], Verify[P]]:
-    """Gives a function the options as its keywords, for type checkers and for ``help()``."""
+    """Gives a function the options as its keywords, for type checkers and for ``help()``.
+
+    Example: ``help(shardproof.verify)`` lists ``timeout: 'float' = 30.0``.
+    """
 
     def decorate(function: Callable[..., Result]) -> Verify[P]:
         import inspect

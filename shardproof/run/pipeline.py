@@ -16,7 +16,7 @@ from shardproof.cluster.settings import Settings
 from shardproof.cluster.verdicts.cache import VerdictCache
 from shardproof.cluster.verdicts.ledger import Ledger
 from shardproof.diagnosis.explain.counterexample import simulated
-from shardproof.diagnosis.search import diagnosed, recorded_otherwise
+from shardproof.diagnosis.search import Diagnosis, diagnosed, recorded_otherwise
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.findings import Finding
 from shardproof.engine.ops.listing import foreign
@@ -69,6 +69,9 @@ def run(
     saved: str = "",
 ) -> Result:
     """Verify a plan; everything that the verdict rests on is written to ``out``.
+
+    Example: the GPT of examples/gpt.py: "proved" with 539 stages and 114 templates, and
+    ``certificate.json`` in ``out``.
 
     ``settings``: those of the options, or others to go on with.  ``inputs``: SHA-256 of the files
     that the plan was read from, by name, for the certificate.  ``otherwise``: the plan as it is if
@@ -211,7 +214,11 @@ class _Work(NamedTuple):
 
 
 def counts(result: Partition, answers: Answers) -> Counts:
-    """What there was, and how much of it was distinct."""
+    """What there was, and how much of it was distinct.
+
+    Example: ``Counts(single_operators=132, parallel_operators=1392, ranks=4, stages=539,
+    obligations=462, templates=114, cached=0)``.
+    """
     return Counts(
         single_operators=result.single.unrolled.total,
         parallel_operators=result.parallel.unrolled.total,
@@ -236,19 +243,16 @@ def _decide(
     causes: tuple[Finding, ...] = ()
     if not is_proved(result, open_stages):
         otherwise = _ahead(result, otherwise)
+        search = Diagnosis(result, otherwise, partial(progress.update, detail="repairs tried"))
+        if early.is_under_way(result):
+            search.run()
         if not result.faults:
             seeds = SEEDS if any(not c.holds for c in result.conclusions) else 1
             simulation = early.simulation(result) or simulated(result, seeds, tell=tell)
         summed = partials(result)
         if result.faults or (simulation is not None and simulation.differs):
             known = not result.faults and summed and is_all(result, summed)
-            causes = (
-                ()
-                if known
-                else diagnosed(
-                    result, simulation, otherwise, partial(progress.update, detail="repairs tried")
-                )
-            )
+            causes = () if known else diagnosed(result, simulation, search=search)
         others = (f._replace(group=f.group + len(summed)) if f.group else f for f in causes)
         causes = (*summed, *others)
     elif doubtful(result.nodes, result.reference_size):

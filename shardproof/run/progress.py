@@ -28,6 +28,8 @@ TICK_SECONDS: Final = 0.5
 class Progress:
     """What a run says of its progress while it works; this one tells nobody.
 
+    Example: ``line()`` is "solve, 80 of 114, 83 MiB, 4 s".
+
     ``run_dir``: where the run keeps its things, once it has a place; ``memory``: how much memory
     the run takes, in MiB.
     """
@@ -89,7 +91,11 @@ class Progress:
 
 
 class Sparse(Progress):
-    """Plain lines to ``stream``, few of them."""
+    """Plain lines to ``stream``, few of them.
+
+    Example: "shardproof: solve, 80 of 114, 83 MiB, 4 s" after three seconds, and every ten from
+    then on.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__()
@@ -129,7 +135,10 @@ class _Live(Progress):
 @contextmanager
 def waiting(progress: Progress, detail: str) -> Iterator[None]:
     """Shows, while the context is open, how long something takes that tells nothing itself, as
-    children that read a plan."""
+    children that read a plan.
+
+    Example: "reading one.pkl and many.pkl, 48 MiB" while children read these.
+    """
     progress.update(0, 0, detail)
     over = Event()
 
@@ -148,7 +157,10 @@ def waiting(progress: Progress, detail: str) -> Iterator[None]:
 
 @contextmanager
 def on_stderr() -> Iterator[Progress]:
-    """Progress for whoever looks at stderr, while the context is open."""
+    """Progress for whoever looks at stderr, while the context is open.
+
+    Example: a line that is redrawn on a terminal, lines now and then in the log of a job.
+    """
     stream = sys.stderr
     if not stream.isatty():
         yield Sparse(stream)

@@ -27,7 +27,11 @@ Proof = tuple[ProofEntry, str]
 
 
 def produce(answers: Answers, settings: Settings, tell: Callable[[int, int], None]) -> list[Proof]:
-    """The proof of every text, by number; ``tell``: (done, total) as it goes on."""
+    """The proof of every text, by number; ``tell``: (done, total) as it goes on.
+
+    Example: a template that Z3 proved is given to cvc5 for four times the timeout; where cvc5 has
+    no proof in time, the entry's ``reason`` is "timeout: ...".
+    """
     left: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number in range(len(answers.texts)):
         left.put(number)

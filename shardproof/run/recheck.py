@@ -31,9 +31,13 @@ MOST_SHOWN: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """``inputs``: SHA-256 of the files by role; ``plan``: what they say (None: not read again, and
-    ``note`` says why); ``files``: which these are; ``refused``: why files that are there cannot be
-    what the run was made from."""
+    """The input of a finished run, as it is now. ``inputs``: SHA-256 of the files by role;
+    ``plan``: what they say (None: not read again, and ``note`` says why); ``files``: which these
+    are; ``refused``: why files that are there cannot be what the run was made from.
+
+    Example: ``Source({}, None, "the input was not read again: /plans/one.pkl is not there any
+    more")``.
+    """
 
     inputs: dict[str, str]
     plan: Plan | None
@@ -44,7 +48,11 @@ class Source:
 
 def read_again(run_dir: Path, files: Sequence[Path]) -> Source:
     """The input of a run: ``files``, or where it was. Raises `InvalidInput` for given files that
-    cannot be read."""
+    cannot be read.
+
+    Example: a run of a plan in memory has "the input was not read again: the plan was given in
+    memory ...".
+    """
     question = _question(run_dir)
     paths = list(files) or [Path(p) for p in (question.files if question is not None else ())]
     if not paths:

@@ -29,6 +29,9 @@ class Request(msgspec.Struct, frozen=True):
     """A run's settings, options and assumptions, the SHA-256 of its plan and of its input files,
     and where these were.
 
+    Example: ``options`` is ``{"executor": "local", "workers": 1}`` of
+    ``shardproof verify plan --executor local --workers 1``.
+
     ``options`` are those of `shardproof.run.options` that are not their defaults; ``settings`` is
     what they came to on the machine where the run began, which verdicts depend on.
     """
@@ -60,14 +63,20 @@ class Request(msgspec.Struct, frozen=True):
 
 
 def write(out: Path, request: Request) -> None:
-    """Store what was asked about the plan that is in ``out``."""
+    """Store what was asked about the plan that is in ``out``.
+
+    Example: ``run.json``, with ``"format": 2`` and ``"plan": "443ce23c..."``.
+    """
     rundir.keep(out, NAME, msgspec.json.format(msgspec.json.encode(request)).decode() + "\n")
 
 
 def decode(data: bytes) -> Request:
     """What was asked, from its bytes, of this version or of the one before; raises `InvalidInput`
     for another version, and the errors of msgspec, UnicodeDecodeError, RecursionError and
-    ValueError."""
+    ValueError.
+
+    Example: format 1 with ``"use_cache": false`` becomes ``"options": {"cache": false}``.
+    """
     document = msgspec.json.decode(data, type=dict[str, Any])
     version = document.get("format")
     if version == 1:
@@ -88,7 +97,11 @@ def _of_format_1(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def read(run_dir: Path) -> tuple[Request, Plan]:
-    """What was asked in a run directory, and the plan; raises `InvalidInput`."""
+    """What was asked in a run directory, and the plan; raises `InvalidInput`.
+
+    Example: a plan that was changed beside ``run.json`` is refused: "expected the plan that
+    run.json names, found another".
+    """
     if not (run_dir / NAME).is_file():
         there = "one that had not begun" if run_dir.is_dir() else "nothing"
         raise InvalidInput(

@@ -67,6 +67,9 @@ _FINDING: Final = (
 class Counts:
     """How much there was, and how much of it was distinct.
 
+    Example: ``Counts(single_operators=132, parallel_operators=1392, ranks=4, stages=539,
+    obligations=462, templates=114)``.
+
     ``parallel_operators``: over all ranks and microbatches.  ``cached``: templates whose verdict
     an earlier run had found.
     """
@@ -82,7 +85,10 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Seconds:
-    """Wall-clock time by phase."""
+    """Wall-clock time by phase.
+
+    Example: ``Seconds(load=1.2, partition=0.64, solve=0.01, compose=1.35, total=3.56)``.
+    """
 
     load: float = 0.0
     partition: float = 0.0
@@ -94,7 +100,11 @@ class Seconds:
 @dataclass(frozen=True, slots=True)
 class Conclusion:
     """One thing that the single-device plan says must hold of the parallel one: the loss, or the
-    gradient of a parameter, on ``ranks``."""
+    gradient of a parameter, on ``ranks``.
+
+    Example: ``Conclusion("gradient", "wte.weight", (0, 1, 2, 3), False, "rank 0: the gradient of
+    wte.weight is not ...")``.
+    """
 
     kind: str
     name: str
@@ -106,6 +116,8 @@ class Conclusion:
 @dataclass(frozen=True, slots=True)
 class Result:
     """The outcome of a run.
+
+    Example: ``Result("proved", Counts(ranks=4), mesh="dp 2 x tp 2")``; its ``exit_code`` is 0.
 
     ``reason`` says why a verdict is inconclusive, or what is wrong with the input.
     ``assumption_details``: the same, one by one, for machines.

@@ -21,8 +21,12 @@ from shardproof.solvers import Query, Solved
 
 @dataclass(slots=True)
 class Answers:
-    """``texts``: the distinct texts (linear rung, nonlinear rung), by number; ``text_of``: template
-    -> text; ``solved``: text -> verdict."""
+    """What the solvers said. ``texts``: the distinct texts (linear rung, nonlinear rung), by
+    number; ``text_of``: template -> text; ``solved``: text -> verdict.
+
+    Example: 204 templates of a GPT with 114 distinct texts; ``proved(203)`` asks for the text of
+    template 203.
+    """
 
     texts: list[Texts] = field(default_factory=list)
     text_of: list[int] = field(default_factory=list)
@@ -45,6 +49,9 @@ ROUND = 16
 
 class Ahead:
     """Solves texts in a thread of its own, round after round, while further ones are stated.
+
+    Example: of 204 texts the first 50 are waited for; then rounds of 16 are solved while the others
+    are stated.
 
     Verdicts go to the ledger, where `Solving.run` finds them; what goes wrong, `finish` raises.
     With fewer than `SMALL` texts there is no thread: one solver has done all of them before two
@@ -105,7 +112,11 @@ class Ahead:
 
 
 class Solving:
-    """Solves templates; verdicts go to ``ledger`` before they count."""
+    """Solves templates; verdicts go to ``ledger`` before they count.
+
+    Example: with the proofs of an earlier run in the cache, ``run(texts)`` starts no solver and
+    ``cached`` is 114.
+    """
 
     def __init__(
         self,

@@ -36,7 +36,10 @@ STALE_SECONDS: Final = 60.0
 
 @contextmanager
 def kept_status(out: Path, progress: Progress) -> Iterator[None]:
-    """Keep the file of a run directory while the context is open."""
+    """Keep the file of a run directory while the context is open.
+
+    Example: ``{"phase": "solve", "done": 80, "total": 114, "seconds": 4.1, ...}``.
+    """
     stop = threading.Event()
 
     def tell() -> None:
@@ -75,6 +78,9 @@ def _now(progress: Progress) -> dict[str, Any]:
 
 def look(run_dir: Path) -> dict[str, Any]:
     """The state of a run as plain data; raises `InvalidInput` for what is no run.
+
+    Example: ``{"state": "stopped", "verdicts": {"unsat": 80}, "result": "", ...}`` of a run that
+    was killed.
 
     ``state``: "finished", "running", or "stopped" (then it can go on by ``shardproof resume``).
     ``verdicts``: on record, by what they are; ``result``: the verdict of a finished run.
@@ -119,7 +125,10 @@ def _number(document: dict[str, Any], name: str, default: float) -> float:
 
 
 def lines(data: dict[str, Any]) -> Iterator[str]:
-    """The state for a person."""
+    """The state for a person.
+
+    Example: "finished: proved", "phase done, 81 MiB, 4 s", "verdicts on record: 114 unsat".
+    """
     state = data["state"]
     if state == "finished":
         yield f"finished: {data['result']}" + (f" ({data['reason']})" if data["reason"] else "")

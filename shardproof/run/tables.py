@@ -29,7 +29,11 @@ SEEDS: Final = 3
 
 def guarded(plan: Plan, contents: Mapping[str, Any]) -> Plan:
     """The plan; where not all that has to hold is seen to hold for any tables, and both sides agree
-    with the tables that the programs have, these are stand-ins: a difference refutes nothing."""
+    with the tables that the programs have, these are stand-ins: a difference refutes nothing.
+
+    Example: ranks that each take half of a table of cosines, the second half of which is the first
+    once more: "is taken for any numbers; with those that the programs have, both sides agree".
+    """
     if not contents or not fits(plan) or all(c.holds for c in partition(plan).conclusions):
         return plan
     if not all(_agree(plan, contents, seed) for seed in range(SEEDS)):

@@ -37,7 +37,11 @@ _KINDS: Final[Mapping[str, str]] = {
 
 
 class Decision(NamedTuple):
-    """The verdict, its reason and its findings."""
+    """The verdict, its reason and its findings.
+
+    Example: ``Decision("inconclusive", "linear in h.0.mlp on rank 0 is not proved (timeout: 30 s)",
+    ())``.
+    """
 
     verdict: Verdict
     reason: str
@@ -45,7 +49,10 @@ class Decision(NamedTuple):
 
 
 def unproved(result: Partition, answers: Answers) -> list[tuple[Stage, str]]:
-    """Live stages whose obligation is not proved, each with why."""
+    """Live stages whose obligation is not proved, each with why.
+
+    Example: ``[(stage, "timeout: 30 s")]``; a stage that no conclusion depends on is left out.
+    """
     unproved_stages = []
     for stage in result.stages:
         if not stage.live:
@@ -61,7 +68,10 @@ def unproved(result: Partition, answers: Answers) -> list[tuple[Stage, str]]:
 
 
 def name_stage(result: Partition, stage: Stage) -> str:
-    """A stage in words: operator, layer, rank."""
+    """A stage in words: operator, layer, rank.
+
+    Example: "linear in h.0.mlp on rank 0", "backward of gelu in h.0.mlp of the single-device plan".
+    """
     side = result.side(stage.side)
     instance = side.unrolled.instances[stage.row]
     name = f"backward of {instance.name}" if instance.backward else instance.name
@@ -72,7 +82,10 @@ def name_stage(result: Partition, stage: Stage) -> str:
 
 
 def is_proved(result: Partition, open_stages: list[tuple[Stage, str]]) -> bool:
-    """Whether everything that a proof needs is there."""
+    """Whether everything that a proof needs is there.
+
+    Example: false for a plan without conclusions.
+    """
     return (
         not result.faults
         and not result.unsupported
@@ -91,7 +104,11 @@ def decide(
 ) -> Decision:
     """The verdict and its findings; ``simulation``: of a plan that is not proved, if it was run;
     ``diagnosis``: what is wrong with one that contradicts itself or differs in the simulation, and
-    which findings beside the verdict follow from it."""
+    which findings beside the verdict follow from it.
+
+    Example: a conclusion fails, and the simulation differs: "refuted"; it does not differ:
+    "inconclusive".
+    """
     known = {(f.kind, f.message) for f in diagnosis}
     notes = listed([f for f in result.findings if (f.kind, f.message) not in known])
     if is_proved(result, open_stages):
@@ -122,7 +139,10 @@ def decide(
 
 
 def strictly(decision: Decision, assumptions: Sequence[Assumption]) -> Decision:
-    """The decision, or that a proof is none where it rests on more than ``--strict`` allows."""
+    """The decision, or that a proof is none where it rests on more than ``--strict`` allows.
+
+    Example: "--strict: the proof rests on what is inferred: parameters of ranks are ...".
+    """
     beyond = beyond_strict(assumptions)
     if decision.verdict != "proved" or not beyond:
         return decision
@@ -134,7 +154,10 @@ def strictly(decision: Decision, assumptions: Sequence[Assumption]) -> Decision:
 
 
 def listed(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """The first findings of each kind and cause, and how many more of it there are."""
+    """The first findings of each kind and cause, and how many more of it there are.
+
+    Example: 25 findings "precision" are 20 and "and 5 more findings of this kind".
+    """
     alike: dict[tuple[int, str], list[Finding]] = {}
     for finding in findings:
         alike.setdefault((finding.group, finding.kind), []).append(finding)
@@ -152,7 +175,11 @@ def why(
     open_stages: list[tuple[Stage, str]],
     simulation: Simulation | None,
 ) -> str:
-    """Why a plan is neither proved nor refuted."""
+    """Why a plan is neither proved nor refuted.
+
+    Example: "local mismatch that no conclusion confirms: rank 0: the gradient of w is not the
+    single-device gradient ...".
+    """
     if result.unsupported:
         return result.unsupported[0].message
     failed = [c for c in result.conclusions if not c.holds]
@@ -208,7 +235,11 @@ def _shortened(text: str) -> str:
 
 
 def confirmed(result: Partition, simulation: Simulation) -> tuple[Finding, ...]:
-    """The conclusions that differ, where no operator is found to begin it: of one unknown cause."""
+    """The conclusions that differ, where no operator is found to begin it: of one unknown cause.
+
+    Example: "rank 0: gradient of w differs", with the values 0.0533250525 and 0.000273565655 that
+    were expected and came out.
+    """
     return tuple(_conclusion(result, c) for c in simulation.comparisons if c.differs)[:MOST]
 
 

@@ -79,7 +79,10 @@ def tensor(
     low: int | None = None,
     high: int | None = None,
 ) -> TensorSpec:
-    """A batch tensor; ids lie in [low, high), or are any that the type holds."""
+    """A batch tensor; ids lie in [low, high), or are any that the type holds.
+
+    Example: ``tensor((8, 16), torch.int64, low=0, high=512)``, ids of a vocabulary of 512.
+    """
     return TensorSpec(tuple(shape), str(dtype).removeprefix("torch."), low, high)
 
 
@@ -98,6 +101,9 @@ def verify(
     **options: Any,
 ) -> Result:
     """Whether ``parallel``, run by ``world_size`` ranks, computes what ``single`` computes.
+
+    Example: ``verify(single, parallel, world_size=2, batch={"x": tensor((8, 16))}).verdict`` is
+    "proved".
 
     ``batch``: the full batch, by name.  ``ranks``: which are captured: all, these, or as many as it
     takes ("auto": all up to 16); what the others do is an assumption then.  ``combine``: how the
@@ -134,7 +140,10 @@ def assert_equivalent(
     **options: Any,
 ) -> Result:
     """As `verify`; raises `NotEquivalent`, with the findings as text, unless the verdict is
-    `proved`, and `InvalidInput` if a step cannot be captured."""
+    `proved`, and `InvalidInput` if a step cannot be captured.
+
+    Example: ``assert_equivalent(single, parallel, world_size=2, batch=batch)`` in a test.
+    """
     result = verify(single, parallel, world_size=world_size, batch=batch, **options)
     if result.verdict == "invalid input":
         raise InvalidInput(result.reason)
@@ -144,7 +153,11 @@ def assert_equivalent(
 
 
 def told(result: Result) -> str:
-    """A result in a few lines: the verdict, then its findings."""
+    """A result in a few lines: the verdict, then its findings.
+
+    Example: "refuted", "  add in mlp on ranks [0, 1]: ... [train.py:12]", "    repair: holds with
+    an all-reduce ...".
+    """
     lines = [f"{result.verdict}: {result.reason}" if result.reason else result.verdict]
     for finding in result.findings[:10]:
         lines.append(f"  {finding.message}" + (f" [{finding.source}]" if finding.source else ""))

@@ -17,8 +17,12 @@ from shardproof.frontends.torch.stated import TensorSpec
 RESERVED_BYTES = 1 << 30
 
 
-class Asked(NamedTuple):
-    """What every task needs to capture one rank."""
+class CaptureRequest(NamedTuple):
+    """What every task needs to capture one rank.
+
+    Example: ``CaptureRequest(parallel, 64, {"x": tensor((8, 16))}, full, limits)``, with the full
+    parameters of the single side by name.
+    """
 
     step: Callable[[Job], Any]
     world_size: int
@@ -27,9 +31,12 @@ class Asked(NamedTuple):
     limits: Limits
 
 
-def record(request: Asked, ranks: Sequence[int], settings: Settings) -> list[trace.Trace]:
+def record(request: CaptureRequest, ranks: Sequence[int], settings: Settings) -> list[trace.Trace]:
     """The traces of ``ranks``, each captured by a task of its own; what is wrong with the step is
-    raised here.  Nodes need the step's modules, and torch."""
+    raised here.  Nodes need the step's modules, and torch.
+
+    Example: ranks 0 to 7 of a world of 64, on as many nodes as have a CPU and 1 GiB free.
+    """
     from shardproof.cluster.on_ray.tasks import spread
 
     contents = spread(_one, request, lambda _: list(ranks), settings, RESERVED_BYTES)
@@ -40,7 +47,7 @@ def record(request: Asked, ranks: Sequence[int], settings: Settings) -> list[tra
         return [trace.read(path) for path in paths]
 
 
-def _one(request: Asked, rank: int) -> bytes:
+def _one(request: CaptureRequest, rank: int) -> bytes:
     """On a node: the trace of one rank, as a file has it."""
     step, world_size, batch, full, limits = request
     (recorded,) = capture(step, world_size, [rank], batch, full, limits)

@@ -19,7 +19,10 @@ from shardproof.torch import assert_equivalent
 
 @pytest.fixture
 def shardproof(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Result]:
-    """`shardproof.torch.assert_equivalent`, whose runs are kept in pytest's temporary folder."""
+    """`shardproof.torch.assert_equivalent`, whose runs are kept in pytest's temporary folder.
+
+    Example: ``def test_step(shardproof): shardproof(single, parallel, world_size=2, batch=batch)``.
+    """
 
     def check(*args: object, **options: object) -> Result:
         out = options.pop("out", None) or tmp_path_factory.mktemp("shardproof") / "run"

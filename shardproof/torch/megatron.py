@@ -39,7 +39,10 @@ SAID = "Megatron"
 @dataclass(frozen=True, slots=True)
 class Layout:
     """How ranks are cut: by ``tp``, ``pp`` and ``dp``; ``virtual`` stages on every rank of a
-    pipeline."""
+    pipeline.
+
+    Example: ``Layout(tp=2, dp=2, sequence_parallel=True)``, four ranks.
+    """
 
     tp: int = 1
     pp: int = 1
@@ -70,6 +73,8 @@ def steps(
     ddp: Mapping[str, Any] | None = None,
 ) -> Both:
     """A GPT's training step on one device, and on ``tp`` x ``pp`` x ``dp`` ranks.
+
+    Example: ``steps(config, vocabulary=512, tp=2, dp=2).world_size`` is 4.
 
     ``config``: a TransformerConfig, whose parallel sizes are set here.  ``batch`` rows of
     ``length`` tokens are divided over ``dp`` replicas and ``microbatches``.  ``tied``: embeddings
@@ -107,7 +112,10 @@ def steps(
 
 
 def verify(config: Any, **options: Any) -> Result:
-    """The verdict on `steps`; other options are those of `shardproof.torch.verify`."""
+    """The verdict on `steps`; other options are those of `shardproof.torch.verify`.
+
+    Example: ``verify(config, vocabulary=512, tp=2, validate=True)``.
+    """
     own = {name: options.pop(name) for name in _OWN if name in options}
     return steps(config, **own).verify(**options)
 
@@ -126,7 +134,10 @@ def _understood(config: Any) -> None:
 
 
 def made(config: Any, layout: Layout, shape: Mapping[str, Any]) -> list[Any]:
-    """This rank's models (one for every virtual stage), under Megatron's own process groups."""
+    """This rank's models (one for every virtual stage), under Megatron's own process groups.
+
+    Example: two models on a rank of ``Layout(pp=2, virtual=2)``, one otherwise.
+    """
     _state("initialize_model_parallel")(
         tensor_model_parallel_size=layout.tp,
         pipeline_model_parallel_size=layout.pp,
@@ -163,7 +174,10 @@ def made(config: Any, layout: Layout, shape: Mapping[str, Any]) -> list[Any]:
 
 
 def wrapped(models: list[Any], ddp: Mapping[str, Any]) -> list[Any]:
-    """The models under Megatron's data parallelism."""
+    """The models under Megatron's data parallelism.
+
+    Example: ``wrapped(models, {"use_distributed_optimizer": False})``.
+    """
     home = "megatron.core.distributed"
     config = _of(module=home, name="DistributedDataParallelConfig")(**ddp)
     wrapper = _of(module=home, name="DistributedDataParallel")
@@ -177,7 +191,10 @@ def trained(
     job: Job, models: list[Any], slices: list[tuple[int, int]], length: int
 ) -> list[torch.Tensor] | None:
     """Forward, backward and the reduction of gradients, as Megatron's schedule runs them; the
-    losses of microbatches on ranks that have them."""
+    losses of microbatches on ranks that have them.
+
+    Example: four microbatches give four losses on the last pipeline stage, and None on the others.
+    """
     losses: list[torch.Tensor] = []
 
     def loss_of(output: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
@@ -231,7 +248,11 @@ def sharded_statements(models: list[Any], full: Container[str]) -> dict[str, Sta
     checkpoints says (`sharded_state_dict`): where it begins, how layers are counted over the whole
     model, the pieces of a gated linear layer, what an output that shares weights shares.
 
-    ``full``: names of the single side's parameters."""
+    Example: rank 1 of tp 2 has ``Piece("output_layer.weight", 0, 256, 256, "Megatron")`` of a
+    vocabulary of 512.
+
+    ``full``: names of the single side's parameters.
+    """
     sharded = _of(module="megatron.core.dist_checkpointing.mapping", name="ShardedTensor")
     factory = _of(module="megatron.core.dist_checkpointing.mapping", name="ShardedTensorFactory")
     entries_of = {}

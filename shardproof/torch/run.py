@@ -35,7 +35,11 @@ def verify(
     options: Options,
     progress: Progress,
 ) -> Result:
-    """Capture both sides and decide; what is wrong with a step is a result too."""
+    """Capture both sides and decide; what is wrong with a step is a result too.
+
+    Example: `shardproof.torch.verify` with its limits and options made: captures rank by rank, then
+    decides.
+    """
 
     def work() -> Result:
         start = time.perf_counter()
@@ -51,7 +55,10 @@ def verify(
 
 
 def alone(single: Step, batch: Mapping[str, TensorSpec], limits: Limits) -> Trace:
-    """The trace of the single side."""
+    """The trace of the single side.
+
+    Example: a step that calls ``.item()`` on a loss is refused: "single: ...".
+    """
     try:
         (one,) = capture(single, 1, [0], batch, {}, limits)
     except InvalidInput as error:
@@ -70,7 +77,11 @@ def chosen(
     cluster: Settings | None = None,
 ) -> list[Trace]:
     """The traces of the chosen ranks; without the single side, tables of constants are taken for
-    its own.  ``cluster``: ranks are captured on Ray."""
+    its own.  ``cluster``: ranks are captured on Ray.
+
+    Example: of a world of 64 and ``ranks="auto"``, as many as it takes to tell what the others do;
+    of 16, all.
+    """
     full = {} if one is None else full_parameters(one)
 
     def missing(traces: Sequence[Trace]) -> Sequence[int]:
@@ -78,7 +89,7 @@ def chosen(
 
     def record(wanted: Sequence[int]) -> list[Trace]:
         if cluster is not None:
-            request = across.Asked(parallel, world_size, batch, full, limits)
+            request = across.CaptureRequest(parallel, world_size, batch, full, limits)
             return across.record(request, wanted, cluster)
         return capture(parallel, world_size, wanted, batch, full, limits)
 
@@ -89,7 +100,10 @@ def chosen(
 
 
 def full_parameters(single: Trace) -> dict[str, TensorSpec]:
-    """The parameters of the single side, by name: what a rank may ask for in full."""
+    """The parameters of the single side, by name: what a rank may ask for in full.
+
+    Example: ``{"w": TensorSpec((16, 16), "float32")}``.
+    """
     parameters = {}
     for event in single.events:
         if event.name == PARAMETER and isinstance(event.outputs[0], Tensor):

@@ -38,7 +38,11 @@ class _Recorded(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Production:
-    """A job that records nothing: the script runs as ever.  ``batch`` is what the script gave."""
+    """A job that records nothing: the script runs as ever.  ``batch`` is what the script gave.
+
+    Example: ``Production(0, 1, {"x": x})``: in ``python train.py``, ``job.batch["x"]`` is the
+    tensor of the script.
+    """
 
     rank: int
     world_size: int
@@ -63,6 +67,9 @@ def recording(
     parameters: Mapping[str, Statement] | None = None,
 ) -> Iterator[Either]:
     """Around the step of a script: nothing in production; recorded under ``shardproof capture``.
+
+    Example: under ``shardproof capture train.py`` the first
+    ``with sp.recording(model, optimizer, batch={"x": x}) as job`` is the step.
 
     ``batch``: the full batch by name, which is `job.batch` inside (under capture: inputs of the
     same shapes).  ``model``, ``optimizer`` and ``parameters`` are those of `Job.start`; the step
@@ -104,7 +111,11 @@ def _spec(name: str, x: object) -> TensorSpec:
 
 
 def step_of(path: Path, args: Sequence[str]) -> Callable[[Job], None]:
-    """A script with its arguments as a step; it is executed, as ``python FILE ARGS`` would."""
+    """A script with its arguments as a step; it is executed, as ``python FILE ARGS`` would.
+
+    Example: a script that ends without such a block is refused: "train.py ends without a step in
+    sp.recording".
+    """
 
     def step(job: Job) -> None:
         _ACTIVE.append(job)

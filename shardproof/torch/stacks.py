@@ -26,7 +26,10 @@ MakeOptimizer: TypeAlias = Callable[[Any], torch.optim.Optimizer]
 
 @dataclass(frozen=True, slots=True)
 class Both:
-    """Both sides of a training step, as `shardproof.torch.verify` takes them."""
+    """Both sides of a training step, as `shardproof.torch.verify` takes them.
+
+    Example: ``Both(single, parallel, 4, {"ids": ids, "labels": labels}).verify(timeout=60.0)``.
+    """
 
     single: Callable[[Job], None]
     parallel: Callable[[Job], None]
@@ -44,7 +47,11 @@ class Both:
 
 def needed(package: str, module: str, name: str, made_for: str) -> Any:
     """``name`` of a stack's ``module``; raises `InvalidInput` naming what is not there, and the
-    version that the adapter was made for."""
+    version that the adapter was made for.
+
+    Example: "megatron-core 0.12 has no megatron.core.models.gpt.GPTModel; the adapter was made for
+    megatron-core 0.16".
+    """
     try:
         return getattr(import_module(module), name)
     except (ImportError, AttributeError):
@@ -57,7 +64,11 @@ def needed(package: str, module: str, name: str, made_for: str) -> Any:
 
 def stand_in(owner: Any, name: str, by: Any, package: str, made_for: str) -> Any:
     """Put ``by`` in place of a stack's function, in this process, for good; gives the function
-    that was there, and raises `InvalidInput` where there was none."""
+    that was there, and raises `InvalidInput` where there was none.
+
+    Example: ``stand_in(torch.cuda, "synchronize", nothing, "megatron-core", "0.16")`` gives
+    ``torch.cuda.synchronize`` back.
+    """
     before = getattr(owner, name, None)
     if before is None:
         raise InvalidInput(
@@ -69,7 +80,10 @@ def stand_in(owner: Any, name: str, by: Any, package: str, made_for: str) -> Any
 
 
 def installed(package: str) -> str:
-    """The version of an installed package (empty: there is none)."""
+    """The version of an installed package (empty: there is none).
+
+    Example: "0.16.0" for ``megatron-core``, "" where it is not installed.
+    """
     try:
         return version(package)
     except PackageNotFoundError:
@@ -77,20 +91,30 @@ def installed(package: str) -> str:
 
 
 def positive(**sizes: object) -> None:
-    """Refuse a number of ranks (or of anything) that is none."""
+    """Refuse a number of ranks (or of anything) that is none.
+
+    Example: ``positive(tp=0)`` raises "tp is 0, expected a positive number".
+    """
     for name, size in sizes.items():
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise InvalidInput(f"{name} is {size!r}, expected a positive number")
 
 
 def rows(batch: int, replicas: int) -> int:
-    """Rows of the batch for each replica; raises `InvalidInput` where they are not alike."""
+    """Rows of the batch for each replica; raises `InvalidInput` where they are not alike.
+
+    Example: 2 for a batch of 4 rows on 2 replicas; 4 rows on 3 replicas are refused.
+    """
     if batch < 1 or batch % replicas:
         raise InvalidInput(f"a batch of {batch} rows on {replicas} replicas")
     return batch // replicas
 
 
 def tokens(batch: int, length: int, classes: int) -> dict[str, TensorSpec]:
-    """``ids`` and ``labels`` of a language model, in [0, classes)."""
+    """``ids`` and ``labels`` of a language model, in [0, classes).
+
+    Example: for 4 rows of 8 tokens and 512 classes both are
+    ``TensorSpec((4, 8), "int64", 0, 512)``.
+    """
     spec = TensorSpec((batch, length), "int64", 0, classes)
     return {"ids": spec, "labels": spec}

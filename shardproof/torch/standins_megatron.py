@@ -25,7 +25,11 @@ def _of(module: str, name: str) -> Any:
 
 
 def install(note: Callable[[str], None]) -> None:
-    """Replace, in this process, for good; ``note`` is told of what stands for computation."""
+    """Replace, in this process, for good; ``note`` is told of what stands for computation.
+
+    Example: "stand-in: torch's norm, its parameters marked as sequence parallel, for the norm of
+    Transformer Engine or Apex".
+    """
     put = partial(stand_in, package="megatron-core", made_for=MADE_FOR)
     # Buffers, masks and messages are made on "the current device".
     put(torch.cuda, "current_device", _cpu)

@@ -38,6 +38,8 @@ def steps(
 ) -> Both:
     """A causal language model's training step on one device, and on ``tp`` times ``fsdp`` ranks.
 
+    Example: ``steps(LlamaConfig(...), tp=2, fsdp=2).world_size`` is 4.
+
     ``model``: a configuration, or a function that makes the model.  ``batch`` rows of ``length``
     tokens are divided over the ``fsdp`` replicas.  With ``optimizer`` (parameters to an optimizer)
     new parameters and states are compared too.
@@ -72,14 +74,21 @@ def steps(
 
 
 def verify(model: Model, **options: Any) -> Result:
-    """The verdict on `steps`; other options are those of `shardproof.torch.verify`."""
+    """The verdict on `steps`; other options are those of `shardproof.torch.verify`.
+
+    Example: ``verify(LlamaConfig(...), tp=2, optimizer=torch.optim.AdamW)``.
+    """
     own = ("tp", "fsdp", "batch", "length", "optimizer", "checkpointing")
     layout = {name: options.pop(name) for name in own if name in options}
     return steps(model, **layout).verify(**options)
 
 
 def parallelized(model: Any, tp: int, fsdp: int) -> Any:
-    """A model under its own plans, as ``from_pretrained(distributed_config=...)`` makes it."""
+    """A model under its own plans, as ``from_pretrained(distributed_config=...)`` makes it.
+
+    Example: with ``tp=2`` a Llama's ``q_proj.weight`` is a DTensor, divided by rows, as its
+    ``tp_plan`` says.
+    """
     configuration = _of("transformers.distributed.configuration_utils", "DistributedConfig")
     _of("transformers.distributed.mixin", "DistributedMixin")
     config = configuration(tp_size=tp, fsdp_size=fsdp)

@@ -61,7 +61,7 @@ def child_at_work(executor: LocalExecutor) -> int:
     while True:
         for portfolio in list(executor._portfolios):
             for child in list(portfolio._children.values()):
-                if child.busy and child.version and time.perf_counter() - child._asked > 0.1:
+                if child.busy and child.version and time.perf_counter() - child._asked_at > 0.1:
                     return child.pid
         time.sleep(0.01)
 

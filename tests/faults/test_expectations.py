@@ -186,8 +186,8 @@ def test_what_has_no_counterpart_fails() -> None:
 
 def test_an_output_of_which_a_part_is_on_no_rank_fails() -> None:
     plan = apart()
-    rows = tuple(r for r in plan.expectations if (r.name, r.held[0].program) != ("y", 1))
-    bodies = (replace(plan.programs[1].bodies[0], results=(rows[-1].held[0].value,)),)
+    rows = tuple(r for r in plan.expectations if (r.name, r.parallel[0].program) != ("y", 1))
+    bodies = (replace(plan.programs[1].bodies[0], results=(rows[-1].parallel[0].value,)),)
     second = replace(plan.programs[1], bodies=bodies)
     found = verify(replace(plan, expectations=rows, programs=(plan.programs[0], second)))
     assert found.verdict == "inconclusive"
@@ -220,11 +220,11 @@ def test_a_rank_with_a_part_of_a_parameter_needs_a_row_for_its_gradient() -> Non
     (row,) = [r for r in plan.expectations if r.kind == "gradient"]
     second = replace(plan.programs[0], name="another", base=7)
     moved = [
-        replace(r, held=tuple(replace(a, program=1) for a in r.held))
+        replace(r, parallel=tuple(replace(a, program=1) for a in r.parallel))
         for r in plan.expectations
         if r.kind == "loss"
     ]
-    body = replace(second.bodies[0], results=(moved[0].held[0].value,))
+    body = replace(second.bodies[0], results=(moved[0].parallel[0].value,))
     more = replace(
         plan,
         programs=(plan.programs[0], replace(second, bodies=(body,))),
@@ -269,8 +269,8 @@ def without_required(plan: Plan) -> Plan:
 
 
 def first_held(plan: Plan, **fields: object) -> Plan:
-    (addend,) = plan.expectations[0].held
-    return changed(plan, 0, held=(replace(addend, **fields),))  # type: ignore[arg-type]
+    (addend,) = plan.expectations[0].parallel
+    return changed(plan, 0, parallel=(replace(addend, **fields),))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -381,7 +381,7 @@ def test_rows_are_plain_data() -> None:
     assert [(r.kind, r.name) for r in rows] == [("output", "y"), ("output", "norm")]
     assert isinstance(rows[0], Expectation)
     assert rows[0].offset == (affine(0), affine(0, {"tp": 8}))
-    assert rows[1].held[0].over == (("tp", "partial"),)
+    assert rows[1].parallel[0].over == (("tp", "partial"),)
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ class Rank:
     inputs: Inputs
     comm: Comm
     environment: dict[int, Any] = field(default_factory=dict)
-    held: dict[tuple[str, Any], Tensor] = field(default_factory=dict)
+    tensors: dict[tuple[str, Any], Tensor] = field(default_factory=dict)
     detached: dict[int, deque[list[tuple[int, Any]]]] = field(
         default_factory=lambda: defaultdict(deque)
     )
@@ -91,12 +91,12 @@ class Rank:
 
     def parameter(self, x: Part) -> Tensor:
         key = (x.full.name, x.box)
-        if key not in self.held:
+        if key not in self.tensors:
             taken = self.inputs.full[x.full.name][tuple(slice(a, b) for a, b in x.box)]
-            self.held[key] = taken.detach().clone()
+            self.tensors[key] = taken.detach().clone()
             if x.grad() is not None:
-                self.held[key].requires_grad_()
-        return self.held[key]
+                self.tensors[key].requires_grad_()
+        return self.tensors[key]
 
     def item(self, item: cells.Use | cells.Cell) -> None:
         cell = item.cell if isinstance(item, cells.Use) else item
@@ -309,7 +309,7 @@ def run(plan: cells.Plan, inputs: Inputs) -> Outcome:
         thread.join()
     if world.failure is not None:
         raise Stuck(f"{type(world.failure).__name__}: {world.failure}") from world.failure
-    gradients = [{k: x.grad for k, x in rank.held.items() if x.requires_grad} for rank in ranks]
+    gradients = [{k: x.grad for k, x in rank.tensors.items() if x.requires_grad} for rank in ranks]
     return Outcome(losses, gradients)
 
 

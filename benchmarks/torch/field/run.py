@@ -7,17 +7,15 @@ python -m benchmarks.torch.field.run --csv field.csv
 
 from __future__ import annotations
 
-import argparse
-import csv
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import shardproof.torch as sp
 from benchmarks.torch.field.cases import BUGS
 from benchmarks.torch.field.parts import Bug
+from benchmarks.torch.table import Table, main, one_line, place
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +32,7 @@ class Row:
     says: str
 
 
-def verdict(bug: Bug, wrong: bool) -> sp.Result:
+def verdict(bug: Bug, wrong: bool, validate: bool = False) -> sp.Result:
     """What Shardproof says of the program with the bug, or without it."""
     return sp.verify(
         bug.single,
@@ -43,14 +41,14 @@ def verdict(bug: Bug, wrong: bool) -> sp.Result:
         batch=bug.batch,
         executor="local",
         cache=False,
+        validate=validate,
     )
 
 
-def judged(bug: Bug) -> Row:
+def judged(bug: Bug, validate: bool) -> Row:
     start = time.perf_counter()
-    fixed, wrong = verdict(bug, wrong=False), verdict(bug, wrong=True)
+    fixed, wrong = verdict(bug, wrong=False, validate=validate), verdict(bug, wrong=True)
     first = wrong.findings[0] if wrong.findings else None
-    place, _, rest = (first.source if first else "").partition(":")
     says = first.message if first else wrong.reason
     if fixed.verdict != "proved":
         says = f"fixed: {sp.told(fixed)}"
@@ -61,35 +59,27 @@ def judged(bug: Bug) -> Row:
         fixed.verdict,
         wrong.verdict,
         round(time.perf_counter() - start, 1),
-        f"{Path(place).name}:{rest}" if rest else "",
-        " ".join(says.split())[:300],
+        place(first.source) if first else "",
+        one_line(says, 300),
     )
 
 
-def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", help="bugs whose names contain this")
-    parser.add_argument("--csv", type=Path, help="write the table to this file too")
-    given = parser.parse_args(arguments)
-    rows = []
-    for bug in BUGS:
-        if given.only.lower() not in bug.name.lower():
-            continue
-        row = judged(bug)
-        rows.append(row)
-        print(
-            f"{row.fixed:9} {row.wrong:13} {row.seconds:6.1f} s  {row.bug} [{row.at}]: {row.says}",
-            flush=True,
-        )
-    caught = sum(r.fixed == "proved" and r.wrong == "refuted" for r in rows)
-    print(f"{caught} of {len(rows)} refuted beside a proved twin")
-    if given.csv:
-        with given.csv.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, [f.name for f in fields(Row)], lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(asdict(r) for r in rows)
-    return 0
+def rows(only: str, validate: bool) -> Iterator[Row]:
+    return (judged(bug, validate) for bug in BUGS if only in bug.name.lower())
 
+
+def caught(row: Row) -> bool:
+    return (row.fixed, row.wrong) == ("proved", "refuted")
+
+
+TABLE = Table(
+    __doc__ or "",
+    Row,
+    rows,
+    lambda r: f"{r.fixed:9} {r.wrong:13} {r.seconds:6.1f} s  {r.bug} [{r.at}]: {r.says}",
+    caught,
+    lambda all_: f"{sum(map(caught, all_))} of {len(all_)} refuted beside a proved twin",
+)
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(TABLE, sys.argv[1:]))

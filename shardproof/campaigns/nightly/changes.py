@@ -47,7 +47,10 @@ DECIDED: Final = ("unsat", "sat")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing to report of a night; ``kind`` decides the exit code."""
+    """One thing to report of a night; ``kind`` decides the exit code.
+
+    Example: ``Change("slower", "llama3-8b dp=2", "seed 1: 9.8 s before, 21.4")``.
+    """
 
     kind: Kind
     plan: str
@@ -59,7 +62,11 @@ class Change:
 
 
 def changes(night: Night, before: Night | None, limits: Limits) -> list[Change]:
-    """Everything to report, the worst first; without a night before, of this night alone."""
+    """Everything to report, the worst first; without a night before, of this night alone.
+
+    Example: a plan that was proved and is refuted comes before one that is slower; a new plan is
+    told last.
+    """
     result = [*_alone(night), *_unstable(night, limits)]
     if before is not None:
         result += _against(night, before, limits)
@@ -67,7 +74,10 @@ def changes(night: Night, before: Night | None, limits: Limits) -> list[Change]:
 
 
 def exit_code(changes: list[Change]) -> int:
-    """4 if we failed, else 1 for a verdict that is wrong or another, 2 for what is worse, 0."""
+    """4 if we failed, else 1 for a verdict that is wrong or another, 2 for what is worse, 0.
+
+    Example: 2 for one that is slower and one with other templates, 0 for the latter alone.
+    """
     codes = {CODES[change.kind] for change in changes}
     return next((code for code in _ORDER if code in codes), 0)
 

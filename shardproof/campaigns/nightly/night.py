@@ -41,14 +41,21 @@ INTERNAL: Final = "internal error"
 
 
 class Template(msgspec.Struct, frozen=True):
-    """What one template came to: its verdict and seconds."""
+    """What one template came to: its verdict and seconds.
+
+    Example: ``Template("unsat", 0.0131)``.
+    """
 
     verdict: str
     seconds: float
 
 
 class Point(msgspec.Struct, frozen=True):
-    """One plan under one seed. ``templates``: by the beginning of their texts' SHA-256."""
+    """One plan under one seed. ``templates``: by the beginning of their texts' SHA-256.
+
+    Example: ``Point("llama3-8b dp=2", 1, "proved", "proved", "", 9.8, 1.2, 310.5,
+    "runs/llama3-8b-dp-2-1", {...})``.
+    """
 
     plan: str
     seed: int
@@ -63,7 +70,11 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Night(msgspec.Struct, frozen=True):
-    """``began``: local time, which is the name of its folder too; ``versions`` of the solvers."""
+    """What a night came to. ``began``: local time, which is the name of its folder too;
+    ``versions`` of the solvers.
+
+    Example: ``Night("zoo", "20260314-030000", {"z3": "5.4.0.0", "cvc5": "1.4.2"}, [point, ...])``.
+    """
 
     suite: str
     began: str
@@ -76,6 +87,9 @@ def run(
     suite: Suite, folder: Path, now: datetime, tell: Callable[[str], None], jobs: int = 1
 ) -> Night:
     """Verify a suite in a new folder of ``folder``; what goes wrong with one plan stops no other.
+
+    Example: two plans over the seeds 1 and 2 are four points, and four run directories in
+    ``20260314-030000/runs``.
 
     ``jobs``: plans at once. On a cluster all of them use one pool of workers, in turn.
     """
@@ -102,7 +116,11 @@ def run(
 
 def previous(folder: Path, suite: str, before: str) -> Night | None:
     """The last whole night of a suite that began earlier; raises `InvalidInput` for a damaged
-    record. Nights that did not come to their end have none."""
+    record. Nights that did not come to their end have none.
+
+    Example: before ``20260314-030000``, the record in ``20260313-030000/night.json``, if it is of
+    the same suite.
+    """
     for path in sorted(folder.glob(f"*/{NAME}"), reverse=True):
         if path.parent.name < before and re.fullmatch(r"\d{8}-\d{6}", path.parent.name):
             try:

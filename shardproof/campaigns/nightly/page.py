@@ -17,7 +17,10 @@ DOCUMENT: Final = "report.json"
 
 
 def document(night: Night, before: Night | None, changes: Sequence[Change]) -> dict[str, Any]:
-    """The report as plain data."""
+    """The report as plain data.
+
+    Example: ``"headline": "1 slower, 2 new plan"``, with ``"exit_code": 2``.
+    """
     then = {(p.plan, p.seed): p for p in before.points} if before is not None else {}
     points = []
     for point in night.points:
@@ -44,7 +47,10 @@ def document(night: Night, before: Night | None, changes: Sequence[Change]) -> d
 
 
 def write(folder: Path, data: dict[str, Any]) -> Path:
-    """Write both forms of the report, and the page of every run; where the first page is."""
+    """Write both forms of the report, and the page of every run; where the first page is.
+
+    Example: ``20260314-030000/report.html``, which links ``runs/llama3-8b-dp-2-1/report.html``.
+    """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     for point in data["points"]:

@@ -35,14 +35,21 @@ SECONDS: Final = ("seconds", "total", "t_total")
 
 
 class Figure(NamedTuple):
-    """Seconds for a plan with these parameters."""
+    """Seconds for a plan with these parameters.
+
+    Example: ``Figure({"layers": "2", "tp": "2"}, 41.5)``.
+    """
 
     parameters: Mapping[str, str]
     seconds: float
 
 
 def read(path: Path) -> list[Figure]:
-    """The figures in a file; raises `InvalidInput`."""
+    """The figures in a file; raises `InvalidInput`.
+
+    Example: columns ``num_layers``, ``num_tp`` and ``t_total`` become ``layers``, ``tp`` and the
+    seconds.
+    """
     try:
         with path.open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
@@ -71,7 +78,10 @@ def read(path: Path) -> list[Figure]:
 
 
 def matching(figures: Sequence[Figure], parameters: Mapping[str, Scalar]) -> float | None:
-    """The median of the figures for a point; None if there is none."""
+    """The median of the figures for a point; None if there is none.
+
+    Example: of figures of 40, 42 and 60 s for ``tp=2`` the point ``tp=2 dp=1`` gets 42.
+    """
     ours = {name: str(value) for name, value in parameters.items()}
     if BATCH not in ours:
         sizes = [parameters.get(n, 1) for n in ("dp", "microbatches", "microbatch_size")]

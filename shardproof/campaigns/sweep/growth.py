@@ -16,7 +16,11 @@ MEASURES: Final = ("cpu", "wall", "partition", "solve", "peak_mib", "templates")
 @dataclass(frozen=True, slots=True)
 class Growth:
     """Ratios from the first value of an axis to the last.  ``bound``: what ``cpu`` was to stay
-    within (None: nothing was asked; 0: the axis shows nothing to hold against it)."""
+    within (None: nothing was asked; 0: the axis shows nothing to hold against it).
+
+    Example: along ``layers`` from 2 to 126, ``ratios["cpu"]`` 3.1 within a ``bound`` of 63, linear
+    growth.
+    """
 
     sweep: str
     axis: str
@@ -41,7 +45,10 @@ class Growth:
 
 
 def growth(sweep: Sweep, rows: Sequence[Row], keys: Sequence[str]) -> list[Growth]:
-    """The growth along every axis whose two ends have a row."""
+    """The growth along every axis whose two ends have a row.
+
+    Example: an axis of which only the first point has a row has none.
+    """
     result = []
     by_key = {row["key"]: row for row in rows}
     for axis in sweep.axes:

@@ -24,7 +24,11 @@ INVALID = 3
 
 
 def main(folder: Path) -> int:
-    """Write the plan whose parameters are on stdin to ``folder``."""
+    """Write the plan whose parameters are on stdin to ``folder``.
+
+    Example: with ``{"model": "llama3-8b", "tp": 2}`` on stdin the folder has the plan, and stdout
+    ``{"seconds": 1.9}``.
+    """
     parameters = json.load(sys.stdin)
     start = time.perf_counter()
     try:

@@ -19,7 +19,11 @@ from shardproof.campaigns.sweep.spec import Files, Point, Scalar
 
 
 class Task(NamedTuple):
-    """One run to be made: its key, its point, and the options of ``verify`` of its sweep."""
+    """One run to be made: its key, its point, and the options of ``verify`` of its sweep.
+
+    Example: ``Task("7ac4b2ca84bfb319f442", Point({"model": "llama", "tp": 2}), {"solver":
+    "both"})``.
+    """
 
     key: str
     point: Point
@@ -27,7 +31,11 @@ class Task(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """A run that can be made on another machine: the point's files by role and place."""
+    """A run that can be made on another machine: the point's files by role and place.
+
+    Example: ``files`` is ``{"single": {"one.pkl": b"..."}}`` for a point of files, and empty for
+    one of the zoo.
+    """
 
     task: Task
     files: dict[str, dict[str, bytes]]
@@ -36,7 +44,10 @@ class Packed(NamedTuple):
 
 def here(tasks: Sequence[Task], jobs: int, work: Path, reports: Path) -> Iterator[tuple[int, Run]]:
     """The runs of tasks, by number, as they come, ``jobs`` at a time on this machine; the page of
-    each is in ``reports``."""
+    each is in ``reports``.
+
+    Example: four tasks with two jobs: ``(1, run)`` may come before ``(0, run)``.
+    """
     if jobs == 1:
         for number, task in enumerate(tasks):
             yield number, measure(*task, work, reports)
@@ -57,7 +68,11 @@ def on_cluster(
     tasks: Sequence[Task], jobs: int, environment: Mapping[str, str]
 ) -> Iterator[tuple[int, Run]]:
     """The same on the nodes of the cluster that this process uses; ``environment``: what makes
-    the runs use it too."""
+    the runs use it too.
+
+    Example: with eight jobs, eight nodes make a plan each, and verify it with the workers of the
+    shared pool.
+    """
     from shardproof.cluster.on_ray.tasks import stream
 
     packed = [_packed(task, environment) for task in tasks]

@@ -35,6 +35,9 @@ VERDICTS: Final[Mapping[str, int]] = {
 class Run:
     """What one run of one point gave; seconds are of wall clock unless they are of ``cpu``.
 
+    Example: ``Run("7ac4b2ca84bfb319f442", "proved", ranks=4, templates=114, total=3.86,
+    peak_mib=83.2)``.
+
     ``make``: building and saving the plan; ``load`` to ``total``: the phases of ``verify``, as it
     reports them; ``wall``, ``cpu``, ``peak_mib``: the whole process of ``verify`` and its children.
     """
@@ -66,7 +69,10 @@ class Run:
 
 
 class Ended(NamedTuple):
-    """A process that is over: its output, and what it and the children it waited for took."""
+    """A process that is over: its output, and what it and the children it waited for took.
+
+    Example: ``Ended(0, b'{"seconds": 1.9}', "", 2.3, 2.1, 210.0)``.
+    """
 
     code: int
     output: bytes
@@ -85,7 +91,11 @@ def measure(
 ) -> Run:
     """Make the plan of a point in ``work`` (removed afterwards) and verify it; ``options`` of
     ``verify`` are those of the sweep.  ``reports``: the folder for the page of the run, made once
-    for each key, after the run and outside of what is measured."""
+    for each key, after the run and outside of what is measured.
+
+    Example: a point that the zoo refuses is ``Run(key, "invalid input", reason)``; one whose
+    process was killed is "internal error".
+    """
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     try:
@@ -134,7 +144,10 @@ def _measured(key: str, point: Point, options: Mapping[str, Scalar], work: Path)
 
 
 def report_name(key: str) -> str:
-    """The file of the page of a run."""
+    """The file of the page of a run.
+
+    Example: ``7ac4b2ca84bfb319f442.html``.
+    """
     return f"{key}.html"
 
 
@@ -146,7 +159,11 @@ def _keep_report(run_dir: Path, page: Path) -> None:
 
 
 def arguments(options: Mapping[str, Scalar]) -> list[str]:
-    """Options of ``verify`` as its command line takes them; cold unless ``cache`` is true."""
+    """Options of ``verify`` as its command line takes them; cold unless ``cache`` is true.
+
+    Example: ``{"solver": "both", "exhaustive": True}`` is
+    ``--no-cache --solver both --exhaustive``.
+    """
     words = [] if options.get("cache", False) else ["--no-cache"]
     for name, value in options.items():
         flag = f"--{name.replace('_', '-')}"
@@ -160,7 +177,11 @@ def arguments(options: Mapping[str, Scalar]) -> list[str]:
 
 
 def ended(args: Sequence[str], given: bytes = b"") -> Ended:
-    """Run this interpreter with ``args`` and ``given`` on stdin, to its end."""
+    """Run this interpreter with ``args`` and ``given`` on stdin, to its end.
+
+    Example: ``ended(["-m", "shardproof", "verify", "plan", "--json"])``, whose ``code`` is 1 for a
+    refuted plan.
+    """
     import time
 
     with (

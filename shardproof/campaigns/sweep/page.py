@@ -38,7 +38,11 @@ _COLUMNS: Final[Mapping[str, str]] = {
 
 
 def write(swept: Swept) -> Path:
-    """Draw the plots of all sweeps and write the page beside them; its path."""
+    """Draw the plots of all sweeps and write the page beside them; its path.
+
+    Example: ``index.html`` beside ``points.csv``, with the plots as SVG and a link to the report of
+    each run.
+    """
     import jinja2
 
     sections = [

@@ -36,7 +36,11 @@ Tell = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What sweeps gave: their rows and growth, by sweep, in the order in which they were given."""
+    """What sweeps gave: their rows and growth, by sweep, in the order in which they were given.
+
+    Example: one sweep of 8 points, of which one was refuted: ``verdict`` "refuted", ``exit_code``
+    1.
+    """
 
     sweeps: tuple[Sweep, ...]
     rows: tuple[tuple[table.Row, ...], ...]
@@ -87,6 +91,9 @@ def run(
     cluster: Settings | None = None,
 ) -> Swept:
     """Run what ``folder`` does not have yet, and write its tables; raises `InvalidInput`.
+
+    Example: of 8 points with ``repeat`` 3 a killed sweep had made 10 runs; the next call makes the
+    other 14.
 
     Repetitions go round by round, so that the load of a machine that changes slowly is shared by
     all points.  ``figures``: somebody else's, to be put beside ours.  ``jobs``: runs at once;
@@ -145,7 +152,11 @@ def _made(
 def missing(
     sweeps: Sequence[Sweep], keys: Sequence[Sequence[str]], runs: Sequence[Run]
 ) -> Iterator[_Wanted]:
-    """The runs that are not there yet, round by round; equal points of two sweeps are one."""
+    """The runs that are not there yet, round by round; equal points of two sweeps are one.
+
+    Example: two points that should run twice, of which one ran once, are run in this order: the
+    other one, then both.
+    """
     there: dict[str, int] = {}
     for one in runs:
         there[one.key] = there.get(one.key, 0) + 1
@@ -158,7 +169,10 @@ def missing(
 
 
 def summary(measured: Run) -> str:
-    """A run in a few words."""
+    """A run in a few words.
+
+    Example: "proved, 3.9 s, 83 MiB, 114 templates".
+    """
     if not measured.total:
         return f"{measured.verdict}: {measured.reason}"
     took = f"{measured.total:.1f} s, {measured.peak_mib:.0f} MiB, {measured.templates} templates"

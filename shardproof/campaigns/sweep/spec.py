@@ -52,7 +52,10 @@ _Bound: TypeAlias = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """A plan that is there already; ``parallel`` is None for a plan folder."""
+    """A plan that is there already; ``parallel`` is None for a plan folder.
+
+    Example: ``Files(Path("one.pkl"), Path("many.pkl"), None)``.
+    """
 
     single: Path
     parallel: Path | None
@@ -66,7 +69,11 @@ class Files:
 @dataclass(frozen=True, slots=True)
 class Point:
     """One plan to verify: ``parameters`` of a model of the zoo, or ``files``; and options of
-    ``verify`` for this point alone, as parameters that begin with `OWN`."""
+    ``verify`` for this point alone, as parameters that begin with `OWN`.
+
+    Example: ``Point({"model": "llama", "tp": 2, "verify.seed": 3})``, printed "llama tp=2
+    verify.seed=3".
+    """
 
     parameters: Mapping[str, Scalar]
     files: Files | None = None
@@ -97,7 +104,10 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Points (by number) along one parameter, with its value at each."""
+    """Points (by number) along one parameter, with its value at each.
+
+    Example: ``Axis("tp", (1, 2, 4), (0, 1, 2))``, the first three points of the sweep.
+    """
 
     name: str
     values: tuple[Scalar, ...]
@@ -106,8 +116,13 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """``points``: distinct, in the order of the file; ``repeat``: runs of each; ``options`` of
-    ``verify``; ``bounds``: the growth that an axis may show, from its first value to its last."""
+    """A sweep as its file gives it. ``points``: distinct, in the order of the file; ``repeat``:
+    runs of each; ``options`` of ``verify``; ``bounds``: the growth that an axis may show, from its
+    first value to its last.
+
+    Example: ``bounds`` of ``{"layers": "linear"}`` for an axis from 2 to 126 layers allows 63 times
+    the time.
+    """
 
     name: str
     points: tuple[Point, ...]
@@ -152,7 +167,10 @@ class _File(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read(path: Path) -> Sweep:
-    """The sweep in a YAML file; raises `InvalidInput`."""
+    """The sweep in a YAML file; raises `InvalidInput`.
+
+    Example: ``axes: {tp: [1, 2, 4]}`` with ``base: {model: llama}`` is three points on one axis.
+    """
     file = decoded(read_yaml(path), _File, str(path))
     try:
         return _Reader(path.parent).sweep(file, path.stem)

@@ -14,7 +14,11 @@ _COMMANDS: Final = {"error": "error", "warning": "warning", "note": "notice"}
 
 
 def annotated(result: Result, subject: str) -> list[str]:
-    """One command per line: each problem, or that the plan is proved."""
+    """One command per line: each problem, or that the plan is proved.
+
+    Example: ``::error title=gpt%3A refuted,file=examples/gpt.py,line=98::add in h.1.mlp on ranks
+    [0, 1] ...``.
+    """
     title = f"{plain(subject)}: {result.verdict}"
     if result.verdict == "proved":
         text = f"{len(result.conclusions)} conclusions on {result.counts.ranks} ranks"

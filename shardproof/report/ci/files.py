@@ -12,8 +12,12 @@ from shardproof.run.result import Result
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """``subject``: the name of what is verified; ``file``: where it is; ``junit``, ``sarif``:
-    files to write; ``annotate``: whether this is a step of GitHub Actions."""
+    """What continuous integration wants of a run. ``subject``: the name of what is verified;
+    ``file``: where it is; ``junit``, ``sarif``: files to write; ``annotate``: whether this is a
+    step of GitHub Actions.
+
+    Example: ``Wanted("gpt", "plans/gpt", junit=Path("out.xml"))``.
+    """
 
     subject: str
     file: str

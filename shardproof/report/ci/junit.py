@@ -12,7 +12,11 @@ from shardproof.run.result import Conclusion, Result
 
 def junit(result: Result, subject: str) -> str:
     """The document.  The verdict fails if the plan is refuted, and is an error if there is none
-    (inconclusive, invalid input); a conclusion fails where it does not hold."""
+    (inconclusive, invalid input); a conclusion fails where it does not hold.
+
+    Example: a refuted GPT is ``<testsuites name="shardproof" tests="110" failures="38" ...>``: the
+    verdict, and 37 of 109 conclusions.
+    """
     suite = xml.Element("testsuite", name=plain(subject))
     verdict = _case(suite, subject, "verdict", result.seconds.total)
     text = "\n".join(f"{problem.kind}: {problem.message}" for problem in problems(result))

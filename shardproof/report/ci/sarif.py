@@ -19,7 +19,10 @@ SCHEMA: Final = (
 
 
 def sarif(result: Result, subject: str, file: str) -> str:
-    """The document.  ``file``, the plan, is where a problem is shown that names no line of code."""
+    """The document.  ``file``, the plan, is where a problem is shown that names no line of code.
+
+    Example: ``"ruleId": "mismatch"`` at ``examples/gpt.py``, line 98, and ``"exitCode": 1``.
+    """
     listed = problems(result)
     kinds = list(dict.fromkeys(problem.kind for problem in listed))
     run: dict[str, Any] = {

@@ -49,7 +49,11 @@ _BY_KIND: Final[Mapping[str, str]] = {
 
 
 def advice(finding: Mapping[str, Any], verdict: str) -> dict[str, Any]:
-    """``text``, and whether it is a repair that was ``verified``: the plan was seen to hold."""
+    """``text``, and whether it is a repair that was ``verified``: the plan was seen to hold.
+
+    Example: of the repair "holds with an all-reduce over ranks [0, 1] ...", ``{"text": "An
+    all-reduce over ranks [0, 1] ...", "verified": True}``.
+    """
     repair = str(finding.get("repair", "")).removeprefix("holds with ")
     if repair:
         return {"text": repair[:1].upper() + repair[1:], "verified": True}

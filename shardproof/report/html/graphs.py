@@ -35,7 +35,11 @@ PLAIN, FAILING, STRANGE, MEETING, GIVEN = range(5)
 
 
 class Sides(NamedTuple):
-    """Both sides, unrolled."""
+    """Both sides, unrolled.
+
+    Example: of the GPT of examples/gpt.py, ``single`` with the gradients that were derived, and
+    ``parallel`` with one program.
+    """
 
     single: Unrolled
     parallel: Unrolled
@@ -45,6 +49,8 @@ def graphs(
     run: Run, parallel: Unrolled, findings: Sequence[Mapping[str, Any]], failing: set[int]
 ) -> dict[str, Any] | None:
     """The data of the picture; None where nothing is found or the plan is too large.
+
+    Example: ``"findings": [{"text": "add in h.1.mlp ...", "parallel": 101, "single": 93}]``.
 
     ``failing``: parallel instances that findings name.
     """
@@ -151,7 +157,10 @@ def _side(
 
 
 def label(instance: Instance) -> str:
-    """What a node is called: the operator, or what is given."""
+    """What a node is called: the operator, or what is given.
+
+    Example: "embedding", "backward of gelu", "parameter".
+    """
     if instance.kind in GIVEN_AS:
         return GIVEN_AS[instance.kind]
     return f"backward of {instance.name}" if instance.backward else instance.name or instance.kind

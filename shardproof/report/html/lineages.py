@@ -30,6 +30,9 @@ _NUMBER: Final = re.compile(r"\d+")
 def describe(lineage: Lineage | None, batch: frozenset[str], known: int) -> tuple[str, str]:
     """What a local tensor is of its single-device value: a kind, and words.
 
+    Example: ``n40[...] part #0[<256*tp> +256 of 512]`` is "partial", "partial sum, 1/2 of it";
+    ``n5[a0[<32*tp> +32 of 64], a1[64]]`` "sharded", "1/2 of dimension 0".
+
     ``batch``: the coordinates that divide the batch; a slice of the batch is not a shard.
     ``known``: nodes from this number on are values that the single device does not have.
     """
@@ -81,7 +84,11 @@ def _sharded(shape: Sequence[int], addend: Addend, batch: frozenset[str]) -> lis
 @dataclass(slots=True)
 class Layer:
     """What a layer's parallel operators are.  ``counts``: results by direction and kind;
-    ``operators``: (operator, what its result is, status) with the ranks that run it."""
+    ``operators``: (operator, what its result is, status) with the ranks that run it.
+
+    Example: ``wte``, whose forward ``counts`` are ``{"partial": 1}``: an embedding divided over the
+    vocabulary.
+    """
 
     name: str
     counts: dict[str, Counter[str]] = field(default_factory=dict)
@@ -96,7 +103,7 @@ class Layer:
 
 
 def layer_of(module: str) -> str:
-    """The layer that a module path belongs to: "layers.3" of "layers.3.attention.wq"."""
+    """The layer of a module path, for example "layers.3" of "layers.3.attention.wq"."""
     parts = module.split(".")
     numbered = [i for i, part in enumerate(parts) if part.isdigit()]
     return ".".join(parts[: numbered[0] + 1]) if numbered else parts[0]
@@ -104,7 +111,11 @@ def layer_of(module: str) -> str:
 
 def by_layer(run: Run, parallel: Unrolled, proved: set[int], failing: set[int]) -> list[Layer]:
     """Layers in the order of the program.  ``proved``: templates; ``failing``: parallel
-    instances."""
+    instances.
+
+    Example: ``wte``, ``wpe``, ``h.0``, ``h.1``, ``lm_head``, ``loss`` and "(outside of modules)"
+    for a GPT of two layers.
+    """
     known, refutes = _known(run), run.certificate.verdict == "refuted"
     plan = run.plan
     batch = frozenset([*plan.replica_axes, MICROBATCH])
@@ -185,7 +196,10 @@ def _module_of(instance: Instance, plan: Plan) -> str:
 
 
 def direction_of(instance: Instance, unrolled: Unrolled) -> str:
-    """ "parameters", "forward", "backward" or "communication"."""
+    """ "parameters", "forward", "backward" or "communication".
+
+    Example: "communication" for an all-reduce, "backward" for the accumulation of a gradient.
+    """
     if instance.kind == "shard":
         return "parameters"
     if instance.backward or instance.kind == "accumulate":
@@ -212,7 +226,10 @@ def _status(stage: StageRecord | None, proved: set[int], failing: bool, refutes:
 
 def groups(layers: Sequence[Layer]) -> list[dict[str, Any]]:
     """Layers with the same operators, results and status are one entry: names, counts,
-    instances."""
+    instances.
+
+    Example: ``h.0`` and ``h.1`` are one entry, "h.0, h.1".
+    """
     alike: dict[object, list[Layer]] = {}
     for layer in layers:
         operators = frozenset((*key, len(ranks)) for key, ranks in layer.operators.items())
@@ -241,20 +258,30 @@ def _group(members: Sequence[Layer]) -> dict[str, Any]:
 
 
 def title(names: Sequence[str]) -> str:
-    """Several layers in a few words."""
+    """Several layers in a few words.
+
+    Example: "h.0 … h.2 (3 layers)".
+    """
     if len(names) <= 2:
         return ", ".join(names)
     return f"{names[0]} … {names[-1]} ({len(names)} layers)"
 
 
 def shares(counts: Mapping[str, int]) -> list[tuple[str, int, float]]:
-    """(kind, how many, percent of all)."""
+    """(kind, how many, percent of all).
+
+    Example: ``{"sharded": 3, "partial": 1}`` is ``[("sharded", 3, 75.0), ("partial", 1, 25.0)]``.
+    """
     total = sum(counts.values())
     return [(kind, counts[kind], 100 * counts[kind] / total) for kind in KINDS if counts.get(kind)]
 
 
 def strip(layers: Sequence[Layer], most: int = 200) -> list[dict[str, Any]]:
-    """For each layer in order: its name, status, and its results by kind, forward and backward."""
+    """For each layer in order: its name, status, and its results by kind, forward and backward.
+
+    Example: ``{"name": "wte", "status": "proved", "bars": {"forward": [("partial", 1, 100.0)],
+    ...}}``.
+    """
     return [
         {
             "name": layer.name,

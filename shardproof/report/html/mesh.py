@@ -21,7 +21,10 @@ _LAYER: Final = re.compile(r"^(.*?)\.?(\d+)$")
 
 
 def mesh(plan: Plan, failing: Collection[int]) -> dict[str, Any]:
-    """``failing``: ranks that a finding names."""
+    """The ranks of a plan by pipeline stage; ``failing``: ranks that a finding names.
+
+    Example: of dp 2, tp 2, one stage with the boxes of ranks 0 and 1, and ``"replicas": 2``.
+    """
     stages: dict[tuple[str, ...], list[Program]] = {}
     for program in plan.programs:
         stages.setdefault(_layers_of(program), []).append(program)
@@ -97,7 +100,10 @@ def _boxes(plan: Plan, program: Program, failing: Collection[int]) -> Iterator[d
 
 
 def spans(names: Sequence[str]) -> str:
-    """Names of layers, consecutive numbers as ranges."""
+    """Names of layers, consecutive numbers as ranges.
+
+    Example: ``layers.0``, ``layers.1``, ``norm`` is "layers.0–1, norm".
+    """
     parts: list[str] = []
     last: tuple[str, int, int] | None = None
     for name in [*names, ""]:

@@ -21,7 +21,10 @@ def _many(count: int, one: str, more: str = "") -> str:
 
 
 def render(data: dict[str, Any]) -> str:
-    """The page of what `collect` found."""
+    """The page of what `collect` found.
+
+    Example: one file of HTML whose title has the verdict; a module called ``<b>`` is shown as text.
+    """
     environment = Environment(
         loader=FileSystemLoader(_FOLDER),
         autoescape=True,

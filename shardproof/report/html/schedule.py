@@ -29,7 +29,10 @@ DURATION: Final = {"F": 1, "B": 2, "R": 1, "": 0}
 
 
 def kind_of(body: Body) -> str:
-    """F: computes forward, B: backward, R: reduces gradients, "": only communicates or loads."""
+    """F: computes forward, B: backward, R: reduces gradients, "": only communicates or loads.
+
+    Example: F, B and R for the bodies "forward", "backward" and "reducer" of a plan.
+    """
     if body.reduced:
         return "R"
     if any(op.backward for op in body.ops) or body.forward_body >= 0:
@@ -41,6 +44,8 @@ def kind_of(body: Body) -> str:
 
 def schedule(plan: Plan, failing: Collection[tuple[int, int]]) -> dict[str, Any] | None:
     """Rows of cells (kind, microbatch, first step, steps); ``failing``: (program, body) pairs.
+
+    Example: two microbatches on one stage are the cells F0 at step 0, B0 at 1, F1 at 3 and B1 at 4.
 
     None where nothing can be drawn: the order contradicts itself, or the plan is too long.
     """

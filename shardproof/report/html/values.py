@@ -12,7 +12,11 @@ from shardproof.report.words import numbers
 
 def drawn(shards: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The tensors of a finding's counterexample in their order; none for documents of earlier
-    versions, which name no tensors."""
+    versions, which name no tensors.
+
+    Example: ``h.1.mlp.linear (an input of add)`` with the shards of ranks 0 and 1, "0.9477" where
+    "0.9639" is expected.
+    """
     tensors: dict[str, list[Mapping[str, Any]]] = {}
     for one in shards:
         if one.get("tensor"):

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from shardproof.frontends.aten.positions import Additive, Compared, Positions
+from shardproof.frontends.aten.bits import Additive
+from shardproof.frontends.aten.positions import Compared, Positions
 from tests.frontends.aten.calls import Both, Call, Draw, call
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
+from shardproof.frontends.aten.bits import Additive
 from shardproof.frontends.aten.lowering import Const
-from shardproof.frontends.aten.positions import Additive, Compared, Positions
+from shardproof.frontends.aten.positions import Compared, Positions
 from tests.frontends.aten.calls import Both, Call, Draw, call
 
 
@@ -214,3 +215,31 @@ def _(d: Draw) -> Call:
     mask = torch.ones(n, n, dtype=torch.bool).triu(shift)
     later = Positions(-shift, (-1, 1), (n, n), "int64")
     return (d.real(*lead, n, n), Both(Compared(later), mask), d.number()), {}
+
+
+def _in_a_column(d: Draw) -> tuple[torch.Tensor, Both, Both]:
+    """Every row, and one column of each."""
+    n, columns = d.sizes(2)
+    column = d.below(2 * columns) - columns
+    chosen = Both(Const(Fraction(column), (n,), "int64"), torch.full((n,), column))
+    every = Both(Positions(0, (1,), (n,), "int64"), torch.arange(n))
+    return d.real(n, columns), every, chosen
+
+
+@call("aten.index.Tensor")
+def _(d: Draw) -> Call:
+    x, every, chosen = _in_a_column(d)
+    return (x, [every, chosen]), {}
+
+
+@call("aten.index_put.default")
+def _(d: Draw) -> Call:
+    x, every, chosen = _in_a_column(d)
+    zeros = Both(Const(Fraction(0), tuple(x.shape), "float64"), torch.zeros_like(x))
+    return (zeros, [every, chosen], d.real(x.shape[0]), bool(d.below(2))), {}
+
+
+@call("aten.max.dim", "aten.min.dim")
+def _(d: Draw) -> Call:
+    """Over one position."""
+    return (d.real(*d.sizes(1), 1, *d.sizes(1)), 1, bool(d.below(2))), {}

@@ -10,12 +10,31 @@ import pytest
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten import Const, Lowering, Real
+from shardproof.frontends.aten.bits import Additive, Bits, runs
 from shardproof.frontends.aten.constants import constant
-from shardproof.frontends.aten.positions import Additive, Compared, Positions
+from shardproof.frontends.aten.lowering import fraction
+from shardproof.frontends.aten.positions import Compared, Positions
 
 
 def of(array: Any, lo: Lowering | None = None) -> Any:
     return constant(lo or Lowering(), array.tobytes(), array.shape, str(array.dtype))
+
+
+@pytest.mark.parametrize(
+    ("number", "exact"),
+    [
+        (0.1, Fraction(1, 10)),
+        (1 - 0.99, Fraction(1, 100)),
+        (1 - 0.9999, Fraction(1, 10000)),
+        (1e-20, Fraction(1, 10**20)),
+        (1 / 3, Fraction("0.3333333333333333")),
+        (3.14159265e-12, Fraction("3.14159265e-12")),
+        (0.01000000001, Fraction("0.01000000001")),
+        (123456.7, Fraction(1234567, 10)),
+    ],
+)
+def test_numbers_are_decimals_but_for_the_rounding_of_a_sum(number: float, exact: Fraction) -> None:
+    assert fraction(number) == exact
 
 
 def test_one_number_is_a_constant() -> None:
@@ -57,9 +76,40 @@ def test_masks_of_minus_infinity_stay_masks() -> None:
     assert found.where == Compared(Positions(-1, (-1, 1), (3, 3), "int64"))
 
 
-def test_other_masks_are_refused() -> None:
-    with pytest.raises(Unsupported, match="compares no two positions"):
-        of(np.array([[True, False], [True, False]]))
+def test_other_masks_are_known_by_their_entries() -> None:
+    array = np.array([[True, False], [True, False]])
+    found = of(array)
+    assert isinstance(found, Bits)
+    np.testing.assert_array_equal(found.array, array)
+
+
+@pytest.mark.parametrize(
+    ("shown", "count"),
+    [
+        (["1100", "0110", "0011"], 1),  # a window of two
+        (["1110", "1110", "1111", "1111"], 2),
+        (["1000", "1100", "0010", "0011"], 3),  # two documents
+        (["1111", "1111"], 1),
+    ],
+)
+def test_rows_of_a_mask_fall_into_runs(shown: list[str], count: int) -> None:
+    hidden = np.array([[c == "0" for c in row] for row in shown])
+    found = runs(hidden)
+    again = np.zeros_like(hidden)
+    for run in found:
+        i, j = np.indices((run.rows, hidden.shape[1]))
+        part = np.zeros(i.shape, dtype=bool)
+        part |= j > i + run.last if run.last is not None else False
+        part |= j < i + run.least if run.least is not None else False
+        again[run.start : run.start + run.rows] = part
+    np.testing.assert_array_equal(again, hidden)
+    assert len(found) == count
+
+
+@pytest.mark.parametrize("shown", [["00", "11"], ["101"]])
+def test_rows_that_show_nothing_or_no_interval_are_no_runs(shown: list[str]) -> None:
+    with pytest.raises(Unsupported, match="other than one interval"):
+        runs(np.array([[c == "0" for c in row] for row in shown]))
 
 
 def test_a_table_is_one_input_by_its_contents() -> None:

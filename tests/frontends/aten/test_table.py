@@ -23,8 +23,10 @@ from tests.frontends.aten import (
     calls_of_choices,
     calls_of_convolutions,
     calls_of_exports,
+    calls_of_functions,
     calls_of_graphs,
     calls_of_ids,
+    calls_of_masks,
 )
 from tests.frontends.aten.calls import CALLS, Both, Draw
 from tests.frontends.aten.calls_of_norms import REFERENCES
@@ -35,17 +37,20 @@ MORE = (
     calls_of_choices,
     calls_of_convolutions,
     calls_of_exports,
+    calls_of_functions,
     calls_of_ids,
+    calls_of_masks,
 )
 
-#: Rows that only move data, or that ranks join in: tested with recorded steps.
+#: Rows that only move data, or that ranks join in: tested with recorded steps; of sizes that depend
+#: on data: with graphs (`tests.frontends.fx.test_routed`).
 OTHERS = {
     name
     for name in TABLE
     if name.startswith(
         ("move.", "comm.", "_c10d_functional.", "vllm.", "aten.empty", "aten.new_empty")
     )
-}
+} | {"aten.nonzero.default", "aten._assert_scalar.default"}
 DRAWS = 12
 
 

@@ -28,7 +28,7 @@ class Writer:
         self, name: str, op: str, target: str, args: list[Any], shape: Any, dtype: str = "float32",
         **kwargs: Any,
     ) -> dict[str, str]:  # fmt: skip
-        given = [int(n) for n in shape] if shape is not None else None
+        given = list(shape) if shape is not None else None
         self.nodes.append(
             {
                 "name": name,

@@ -58,9 +58,12 @@ def _run(plan: Plan) -> tuple[Any, Any, Any]:
     for crew in many:
         program = plan.programs[max(crew.number, 0)]
         for place, at in enumerate(crew.places):
-            rows = [r for r in plan.expectations if r.held[0].program == max(crew.number, 0)]
+            rows = [r for r in plan.expectations if r.parallel[0].program == max(crew.number, 0)]
             found.append(
-                {row.name: crew.results[0, row.held[0].value][0].of(place).data[0] for row in rows}
+                {
+                    row.name: crew.results[0, row.parallel[0].value][0].of(place).data[0]
+                    for row in rows
+                }
             )
             held = {s.name: values.box(s, [at]).data[0] for s in program.shards}
             given = {

@@ -11,7 +11,7 @@ from shardproof.frontends.hlo import evaluate, inline, text
 from shardproof.frontends.hlo.lower import RULES, lower
 from shardproof.frontends.hlo.stacks import stacks
 from tests.frontends.hlo.runner import run
-from tests.frontends.hlo.test_read import NAMES, sample
+from tests.frontends.hlo.test_read import NAMES, module, sample
 
 ADD = "add {\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT r = f32[] add(a, b)\n}\n"
 MAX = ADD.replace("add", "max", 1).replace("add(", "maximum(")
@@ -485,3 +485,14 @@ def test_what_may_be_negative_keeps_its_magnitude() -> None:
     )
     found = lower(inline.graph(text.parse("HloModule m\n" + squared)))[0]
     assert [op.name for op in found.recorder.ops] == ["mul"]
+
+
+def test_rows_that_are_read_twice_are_looked_up_once() -> None:
+    body = (
+        "  t = f32[9,3] parameter(0)\n  i = s32[4] parameter(1)\n"
+        "  g = f32[4,3] gather(t, i), offset_dims={1}, collapsed_slice_dims={0}, "
+        "start_index_map={0}, index_vector_dim=1, slice_sizes={1,3}\n"
+        "  n = f32[4,3] negate(g)\n  ROOT y = f32[4,3] multiply(g, n)"
+    )
+    low, _, _ = lower(inline.graph(text.parse(module(body))))
+    assert [op.name for op in low.recorder.ops] == ["onehot", "einsum", "mul", "mul"]

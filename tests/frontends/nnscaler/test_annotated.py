@@ -14,7 +14,7 @@ from shardproof.engine.interpreters import FloatInterpreter, exact
 from shardproof.engine.ops import apply_forward
 from shardproof.frontends.nnscaler import cells
 from shardproof.frontends.nnscaler.annotated import lowered, parsed
-from shardproof.frontends.nnscaler.calls import Composed, Held, Refused
+from shardproof.frontends.nnscaler.calls import Composed, Refused, SharedInput
 from shardproof.frontends.nnscaler.operators import declared
 from shardproof.frontends.nnscaler.records import FullTensor, Part, Tensor
 from shardproof.frontends.untrusted.inert import DType
@@ -83,7 +83,7 @@ def call(
 
 
 def names(op: cells.ForwardOp) -> set[str]:
-    return {x.name for x in lowered(op).operands if isinstance(x, Held)}
+    return {x.name for x in lowered(op).operands if isinstance(x, SharedInput)}
 
 
 X, W = (2, 4, 3), (3, 6)
@@ -139,7 +139,7 @@ def value(op: cells.ForwardOp, arrays: Sequence[Array], held: dict[str, Array]) 
     draw = np.random.default_rng(len(held))
     values = [exact(x) for x in arrays]
     for x in made.operands:
-        if isinstance(x, Held):
+        if isinstance(x, SharedInput):
             values.append(exact(held.setdefault(x.name, draw.normal(size=x.shape))))
     for step in made.steps:
         operands = [values[i] for i in step.operands]

@@ -15,7 +15,7 @@ RANKS = range(12)
 def apart(program: Callable[[Any], object], rank: int) -> set[tuple[int, ...]]:
     splits = Splits(lambda _: True)
     bool(program(Watched.of(rank, {r: r for r in RANKS}, splits)))
-    return set(splits.found)
+    return set(splits.minorities)
 
 
 @pytest.mark.parametrize(
@@ -60,9 +60,9 @@ def test_numbers_of_ranks_are_compared_with_each_other() -> None:
     rank = Watched.of(5, {r: r for r in range(8)}, splits)
     place = Watched.of(1, {r: r // 4 for r in range(8)}, splits)
     assert rank % 4 == place
-    assert splits.found == {(0, 5): None}
+    assert splits.minorities == {(0, 5): None}
     assert rank != place
-    assert splits.found == {(0, 5): None, (0,): None}
+    assert splits.minorities == {(0, 5): None, (0,): None}
 
 
 def test_numbers_of_ranks_are_compared_with_constants() -> None:
@@ -71,4 +71,4 @@ def test_numbers_of_ranks_are_compared_with_constants() -> None:
     assert rank + 1 == 6.0
     assert rank < 6
     assert rank >= 0
-    assert splits.found == {(5,): None, (6, 7): None}
+    assert splits.minorities == {(5,): None, (6, 7): None}

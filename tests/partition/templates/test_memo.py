@@ -18,7 +18,7 @@ def stated(result: Partition) -> list[object]:
 def test_mutants_have_the_same_templates_with_and_without_a_memo() -> None:
     plan, memo = llama(tp=2, microbatches=2), Memo()
     stated(partition(plan, memo=memo))
-    known = len(memo.held)
+    known = len(memo.obligations)
     assert known > 100
     made = [m.apply(plan, Random("1")) for m in campaign.MUTATORS if m.keeps][:16:5]
     for mutant in made:
@@ -27,7 +27,7 @@ def test_mutants_have_the_same_templates_with_and_without_a_memo() -> None:
         assert stated(alone) == stated(together)
         assert alone.stages == together.stages
         assert len(together.templates) > 100
-    assert len(memo.held) < 1.5 * known
+    assert len(memo.obligations) < 1.5 * known
 
 
 def test_another_model_shares_nothing() -> None:
@@ -35,8 +35,8 @@ def test_another_model_shares_nothing() -> None:
     stated(partition(llama(tp=2), memo=memo))
     other = llama(tp=2, ffn=16)
     assert stated(partition(other, memo=memo)) == stated(partition(other))
-    before = len(memo.held)
+    before = len(memo.obligations)
     stated(partition(other, memo=memo))
-    assert len(memo.held) == before
+    assert len(memo.obligations) == before
     stated(partition(other, more=1, memo=memo))
-    assert len(memo.held) > before
+    assert len(memo.obligations) > before

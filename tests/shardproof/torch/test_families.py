@@ -165,7 +165,9 @@ def test_ranks_are_captured_by_the_map_that_the_face_hands_on(
     settings = Settings(executor="ray")
 
     def captured_there(step: Step, world: int) -> list[Trace]:
-        asked = across.Asked(step, world, meshes.spec(1), full_parameters(alone(1)), Limits())
+        asked = across.CaptureRequest(
+            step, world, meshes.spec(1), full_parameters(alone(1)), Limits()
+        )
         return across.record(asked, range(world), settings)
 
     traces = captured(meshes.on_mesh(1, 2), 1, 2, range(2))

@@ -1,0 +1,1 @@
+"""Programs that no part of Shardproof was written for: each was written before it was run."""

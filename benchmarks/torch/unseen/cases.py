@@ -1,0 +1,16 @@
+"""All unseen programs."""
+
+from __future__ import annotations
+
+from benchmarks.torch.ordinary.parts import Case
+from benchmarks.torch.unseen import attention, divided, heads, mixtures, recurrent, training, vision
+
+CASES: list[Case] = [
+    *vision.CASES,
+    *attention.CASES,
+    *mixtures.CASES,
+    *training.CASES,
+    *heads.CASES,
+    *divided.CASES,
+    *recurrent.CASES,
+]

@@ -1,0 +1,199 @@
+"""Masks of known entries that compare no two positions: windows, documents, rows dealt to ranks.
+
+Where every row shows one interval of columns, the rows fall into runs in which its ends stand still
+or move with the row: each run is a mask that compares positions, or two of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardproof.engine.errors import Unsupported
+from shardproof.frontends.aten.lowering import Lowering, Real, Shape
+from shardproof.frontends.aten.positions import Compared, Positions
+
+#: Entries of a mask that is read row by row, and runs of rows that one is divided into.
+MOST_ENTRIES, MOST_RUNS = 1 << 20, 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bits:
+    """A mask by its entries.
+
+    Example: the mask of a window of two keys, ``(j <= i) & (i - j < 2)``.
+    """
+
+    array: NDArray[np.bool_]
+
+    @property
+    def shape(self) -> Shape:
+        """That of the entries."""
+        return self.array.shape
+
+    @property
+    def dtype(self) -> str:
+        """A mask's: bool."""
+        return "bool"
+
+    def reshape(self, shape: Shape) -> Bits:
+        """The same entries, in their order, in another shape."""
+        return Bits(self.array.reshape(shape))
+
+    def expand(self, shape: Shape) -> Bits:
+        """The mask repeated along dimensions of size 1 and new leading ones."""
+        return Bits(np.broadcast_to(self.array, shape))
+
+    def permute(self, order: Sequence[int]) -> Bits:
+        """The mask with its dimensions in another order."""
+        return Bits(self.array.transpose(order))
+
+    def slice(self, dim: int, start: int, size: int) -> Bits:
+        """The mask of ``size`` positions of a dimension, from ``start`` on."""
+        index = (slice(None),) * dim
+        return Bits(self.array[(*index, slice(start, start + size))])
+
+    def inverse(self) -> Bits:
+        """True where this is not."""
+        return Bits(~self.array)
+
+    def real(self, lo: Lowering) -> Real:
+        """Refused: which masks become tables of 0 and 1 is `constants.as_flags`' decision."""
+        raise Unsupported("a mask of constants as numbers")
+
+
+@dataclass(frozen=True, slots=True)
+class Additive:
+    """What is added to scores: minus infinity where ``where`` is true, 0 elsewhere.
+
+    Example: ``torch.full((4, 4), -inf).triu(1)``, the causal mask of scores.
+    """
+
+    where: Compared | Bits
+    dtype: str
+
+    @property
+    def shape(self) -> Shape:
+        """That of the mask."""
+        return self.where.shape
+
+    def reshape(self, shape: Shape) -> Additive:
+        """The same mask in another shape."""
+        return Additive(self.where.reshape(shape), self.dtype)
+
+    def expand(self, shape: Shape) -> Additive:
+        """The mask repeated along dimensions of size 1 and new leading ones."""
+        return Additive(self.where.expand(shape), self.dtype)
+
+    def permute(self, order: Sequence[int]) -> Additive:
+        """The mask with its dimensions in another order."""
+        return Additive(self.where.permute(order), self.dtype)
+
+    def slice(self, dim: int, start: int, size: int) -> Additive:
+        """The mask of ``size`` positions of a dimension, from ``start`` on."""
+        return Additive(self.where.slice(dim, start, size), self.dtype)
+
+    def real(self, lo: Lowering) -> Real:
+        """Refused: minus infinity is no number; a softmax reads it as a mask."""
+        raise Unsupported("a mask of minus infinity as numbers")
+
+
+class Run(NamedTuple):
+    """``rows`` of a mask from ``start`` on, which hides columns j of its row i where j > i + last
+    and where j < i + least (None: none on that side).
+
+    Example: of a causal window of two keys over 4 rows, ``Run(0, 4, 0, -1)``.
+    """
+
+    start: int
+    rows: int
+    last: int | None
+    least: int | None
+
+
+def plane(mask: Compared | Bits, shape: Shape) -> Compared | Bits:
+    """A mask that is the same for all leading indices, of the last two; raises `Unsupported`.
+
+    Example: of a mask ``[1, 1, 4, 4]`` for scores ``[2, 8, 4, 4]``, one of 4 rows and 4 columns.
+    """
+    if len(shape) < 2:
+        raise Unsupported("a mask without rows and columns")
+    wide = mask.expand(shape)
+    if isinstance(wide, Compared):
+        of = wide.of
+        if any(of.steps[:-2]):
+            raise Unsupported("a mask that differs along more than two dimensions")
+        return Compared(Positions(of.const, of.steps[-2:], shape[-2:], of.dtype))
+    if prod(shape) > MOST_ENTRIES:
+        raise Unsupported("a large mask of constants")
+    array = wide.array.reshape(-1, *shape[-2:])
+    if not (array == array[:1]).all():
+        raise Unsupported("a mask that differs along more than two dimensions")
+    return Bits(array[0])
+
+
+def entries(mask: Compared | Bits) -> NDArray[Any]:
+    """What a mask of rows and columns is, entry by entry; raises `Unsupported` for a large one.
+
+    Example: of the positions ``j - i - 1`` of 2 rows and 2 columns, ``[[False, True], [False,
+    False]]``.
+    """
+    if prod(mask.shape) > MOST_ENTRIES:
+        raise Unsupported("a large mask of constants")
+    if isinstance(mask, Bits):
+        return mask.array
+    i, j = np.indices(mask.shape)
+    of = mask.of
+    return np.asarray(of.const + of.steps[0] * i + of.steps[1] * j >= 0)
+
+
+def runs(hidden: NDArray[Any]) -> list[Run]:
+    """The runs of rows that a mask [rows, columns] is made of; raises `Unsupported` where a row
+    shows no column, or other than an interval.
+
+    Example: rows that show keys 0, 0 to 1, 2, 2 to 3 (two documents) are three runs.
+    """
+    shown = ~hidden
+    rows, columns = shown.shape
+    first = shown.argmax(axis=1)
+    end = columns - shown[:, ::-1].argmax(axis=1)
+    if not shown.any(axis=1).all() or (shown.sum(axis=1) != end - first).any():
+        raise Unsupported("a mask of minus infinity that shows other than one interval of a row")
+    alike: list[Run] = []
+    start = 0
+    while start < rows:
+        size = 1
+        best = _run(first, end, columns, start, size)
+        while start + size < rows:
+            longer = _run(first, end, columns, start, size + 1)
+            if longer is None:
+                break
+            best, size = longer, size + 1
+        if best is None or len(alike) == MOST_RUNS:
+            raise Unsupported("a mask of minus infinity of very many kinds of rows")
+        alike.append(best)
+        start += size
+    return alike
+
+
+def _run(first: NDArray[Any], end: NDArray[Any], columns: int, start: int, size: int) -> Run | None:
+    """The run of some rows; None: its ends do not move with the row."""
+    row = np.arange(size)
+    least, most = first[start : start + size], end[start : start + size]
+    last = begin = None
+    (below,) = np.nonzero(most < columns)
+    if len(below):
+        last = int(most[below[0]] - below[0]) - 1
+        if last < 0 or (most != np.minimum(columns, last + 1 + row)).any():
+            return None
+    (after,) = np.nonzero(least > 0)
+    if len(after):
+        begin = int(least[after[-1]] - after[-1])
+        if (least != np.maximum(0, begin + row)).any():
+            return None
+    return Run(start, size, last, begin)

@@ -1,0 +1,142 @@
+"""A plan as its records have it: which of its operators are other ones then.
+
+By default groups are in the order of their ranks, as the runtime makes them.  The records of a plan
+may tell of another order, which is what the user may state, and the first repair that is tried for
+a plan that is wrong.  What is different then is noted while the plan is written, so that nobody has
+to read it again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from shardproof.engine.plan.ir import Body, Op, Program
+from shardproof.frontends.errors import UnreadablePlan
+from shardproof.frontends.nnscaler.cells import Prim
+from shardproof.frontends.nnscaler.primitives import Step, Steps
+
+#: What a rank does with its part of a group: by rank, and as recorded.
+CHUNK, SLICE, GATHER = "chunk", "slice", "all_gather"
+#: The primitives of which the records have an account of their own.
+_BY: Final = {"ChunkPrim": CHUNK, "AllGatherPrim": GATHER}
+
+
+class Change(NamedTuple):
+    """An operator of a body that is another one: a slice with ``attrs``, or an all-gather that has
+    these, too.
+
+    Example: ``Change(1, 7, 0, {"dim": 2, "start": 1024, "size": 512})``: the first operator of body
+    7 of program 1, a chunk by rank, takes 512 positions from 1024 on.
+    """
+
+    program: int
+    body: int
+    op: int
+    attrs: Mapping[str, int]
+
+
+class Otherwise:
+    """The changes of one device's program, as they are met, such as one for each of its chunks;
+    ``known``: whether these are all."""
+
+    def __init__(self, program: int) -> None:
+        self.changes: list[Change] = []
+        self.known = True
+        self._program = program
+
+    def note(self, body: int, op: int, prim: Prim, made: Steps) -> None:
+        """Note what ``prim`` is as recorded; ``op``: the number of its operator, written next."""
+        if prim.kind not in _BY:
+            return
+        try:
+            step = recorded(prim, made).steps[0]
+        except (UnreadablePlan, LookupError):
+            self.known = False
+            return
+        attrs = {key: value for key, value in step.attrs.items() if isinstance(value, int)}
+        if step.name == GATHER:
+            attrs = {"position": attrs["position"]}
+        self.changes.append(Change(self._program, body, op, attrs))
+
+
+def recorded(prim: Prim, made: Steps) -> Steps:
+    """A primitive by the user's word on groups: see `frontends.nnscaler.convert.convert`.
+
+    Example: a chunk of 2048 positions whose output's index map begins at 1024 is the slice from
+    1024 on; by rank (``made``) it is what the rank's position in its group says.
+    """
+    if prim.kind == "ChunkPrim":
+        return Steps((_slice(prim),), 1)
+    if prim.kind == "AllGatherPrim":
+        dim = prim.number("dim")
+        attrs = {**made.steps[0].attrs, "position": prim.inputs[0].box[dim][0]}
+        return Steps((made.steps[0]._replace(attrs=attrs),), 1)
+    return made
+
+
+def _slice(prim: Prim) -> Step:
+    """A chunk taken where its output's index map says, whatever the rank (a stated assumption)."""
+    dim = prim.number("dim")
+    if len(prim.inputs) != 1 or len(prim.outputs) != 1 or not 0 <= dim < len(prim.outputs[0].box):
+        raise UnreadablePlan(f"expected one input and one output with dimension {dim} in a chunk")
+    low, high = prim.outputs[0].box[dim]
+    start = low - prim.inputs[0].box[dim][0]
+    return Step("slice", {"dim": dim, "start": start, "size": high - low})
+
+
+def line_of(changes: Sequence[Change] | None) -> bytes:
+    """Changes as one line; None: they are not known.
+
+    Example: ``b"null"`` and a line break for None.
+    """
+    return json.dumps(changes).encode() + b"\n"
+
+
+def changes_of(line: bytes) -> tuple[Change, ...] | None:
+    """What `line_of` made a line of.
+
+    Example: None of ``b"null"``.
+    """
+    rows = json.loads(line)
+    return None if rows is None else tuple(Change(*row) for row in rows)
+
+
+def changed(programs: Sequence[Program], changes: Sequence[Change]) -> tuple[Program, ...]:
+    """The programs with other operators.
+
+    Example: ``changed((program,), [Change(0, 7, 0, {"position": 512})])`` is the program whose body
+    7 begins with an all-gather of a position.
+    """
+    bodies: dict[tuple[int, int], dict[int, Mapping[str, int]]] = {}
+    for program, body, op, attrs in changes:
+        bodies.setdefault((program, body), {})[op] = attrs
+    return tuple(
+        replace(
+            program,
+            bodies=tuple(
+                _changed(body, bodies.get((number, place), {}))
+                for place, body in enumerate(program.bodies)
+            ),
+        )
+        for number, program in enumerate(programs)
+    )
+
+
+def _changed(body: Body, changes: Mapping[int, Mapping[str, int]]) -> Body:
+    if not changes:
+        return body
+    ops = list(body.ops)
+    for number, attrs in changes.items():
+        ops[number] = _op(ops[number], attrs)
+    return replace(body, ops=tuple(ops))
+
+
+def _op(op: Op, attrs: Mapping[str, int]) -> Op:
+    if op.name == GATHER:
+        return replace(op, attrs={**op.attrs, **attrs})
+    if op.name != CHUNK:
+        raise AssertionError(f"{op.name} is no part of a group")
+    return replace(op, name=SLICE, attrs=dict(attrs))

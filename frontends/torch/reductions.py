@@ -1,0 +1,32 @@
+"""How collectives of PyTorch reduce, by name."""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+from typing import Any
+
+import torch.distributed as dist
+
+REDUCTIONS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")
+
+
+def reduction(number: int) -> str:
+    """A reduction by the number that c10d gives it; one that multiplies first, with its factor.
+
+    The operator's object does not tell the factor: it is that of the options in the frame that
+    issues it.  Example: 0 is ``"sum"``; of FSDP2 with a gradient divide factor of 4, 8 is
+    ``"premul_sum 0.25"``.
+    """
+    name = REDUCTIONS[number]
+    if name != "premul_sum":
+        return name
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        op: Any = getattr(frame.f_locals.get("opts"), "reduceOp", None)
+        state: Any = op.__getstate__() if isinstance(op, dist.ReduceOp) else None
+        if state is not None and state[0] == dist.ReduceOp.PREMUL_SUM:
+            factor = state[1]
+            return f"{name} {factor!r}" if isinstance(factor, float) else name
+        frame = frame.f_back
+    return name
