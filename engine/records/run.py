@@ -216,7 +216,7 @@ def write_tables(
     nodes: NodeTable,
     single: Sequence[Lineage | None],
     parallel: Sequence[Lineage | None],
-    stages: Sequence[tuple[str, int, int, bool, str]],
+    stages: Sequence[tuple[str, int, int, bool, str, tuple[int, ...]]],
     templates: Sequence[TemplateRecord],
     conclusions: Sequence[Conclusion],
 ) -> dict[str, str]:
