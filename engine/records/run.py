@@ -66,7 +66,14 @@ TABLES: Mapping[str, Mapping[str, str]] = {
     },
     "lineages": {"shape": "numbers", "terms": "refs"},
     "tensors": {"side": "word", "lineage": "ref"},
-    "stages": {"side": "word", "row": "ref", "template": "ref", "live": "flag", "problem": "word"},
+    "stages": {
+        "side": "word",
+        "row": "ref",
+        "template": "ref",
+        "live": "flag",
+        "problem": "word",
+        "opened": "refs",
+    },
     "templates": {
         "number": "ref",
         "sha256": "text",
@@ -90,7 +97,8 @@ TABLES: Mapping[str, Mapping[str, str]] = {
 class StageRecord(NamedTuple):
     """A row of the ``stages`` table: operator instance ``row`` of a side.  ``template``: -1 where
     nothing is to solve; ``live``: whether a conclusion depends on it; ``problem``: why no
-    obligation could be stated ("" if one was, or none is needed).
+    obligation could be stated ("" if one was, or none is needed); ``opened``: the nodes behind
+    which the cut of its claim lies, where it is one of its own.
 
     Example: ``StageRecord("parallel", 3, 0, True)``: the fourth instance of the parallel side has
     template 0, and a conclusion depends on it.
@@ -101,6 +109,7 @@ class StageRecord(NamedTuple):
     template: int
     live: bool
     problem: str = ""
+    opened: tuple[int, ...] = ()
 
 
 class TemplateRecord(NamedTuple):
@@ -150,7 +159,7 @@ def write_run(
     nodes: NodeTable,
     single: Sequence[Lineage | None],
     parallel: Sequence[Lineage | None],
-    stages: Sequence[tuple[str, int, int, bool, str]],
+    stages: Sequence[tuple[str, int, int, bool, str, tuple[int, ...]]],
     templates: Sequence[TemplateRecord],
     conclusions: Sequence[Conclusion],
     verdict: str,
@@ -207,7 +216,7 @@ def write_tables(
     nodes: NodeTable,
     single: Sequence[Lineage | None],
     parallel: Sequence[Lineage | None],
-    stages: Sequence[tuple[str, int, int, bool, str]],
+    stages: Sequence[tuple[str, int, int, bool, str, tuple[int, ...]]],
     templates: Sequence[TemplateRecord],
     conclusions: Sequence[Conclusion],
 ) -> dict[str, str]:
