@@ -29,7 +29,8 @@ def _softmax(lo: Lowering, x: Lowered, dim: int, half: bool = False) -> Any:
 def _safe_softmax(lo: Lowering, x: Lowered, dim: int, dtype: str | None = None) -> Any:
     """A softmax that is 0 in rows of which everything is masked."""
     if (scores := masked(lo, x)) is not None:
-        return softmax(lo, scores, *dimensions(x.shape, dim), safe=True)
+        (at,) = dimensions(x.shape, dim)
+        return softmax(lo, scores, at, safe=True)
     return _softmax(lo, x, dim)
 
 

@@ -30,8 +30,8 @@ class Hidden:
         return self.scores.shape  # type: ignore[no-any-return]
 
     def _both(self, move: str, *given: Any) -> Hidden:
-        moved = (getattr(self.lo, move)(x, *given) for x in (self.scores, self.kept))
-        return Hidden(self.lo, *moved, self.dtype)
+        moved = getattr(self.lo, move)
+        return Hidden(self.lo, moved(self.scores, *given), moved(self.kept, *given), self.dtype)
 
     def reshape(self, shape: Shape) -> Hidden:
         """The same scores in another shape."""
