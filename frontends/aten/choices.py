@@ -10,6 +10,7 @@ from typing import Any
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten import ids, lookups
+from shardproof.frontends.aten.constants import numbered
 from shardproof.frontends.aten.lowering import (
     Const,
     Lowered,
@@ -171,14 +172,14 @@ def _scatter_value(lo: Lowering, x: Lowered, dim: int, index: Lowered, value: fl
 def _index_select(lo: Lowering, x: Lowered, dim: int, index: Lowered) -> Any:
     """Places of a dimension by ids [k]."""
     (at,) = dimensions(x.shape, dim)
-    if isinstance(index, Positions):
+    if isinstance(index, Positions) and index.steps == (1,):
         _, first, count = consecutive(index, x.shape[at])
         return lo.slice(x, at, first, count)
     order = (at, *(d for d in range(len(x.shape)) if d != at))
     back = tuple(order.index(d) for d in range(len(order)))
     rest = tuple(x.shape[d] for d in order[1:])
     table = lo.reshape(_turned(lo, x, order), (x.shape[at], prod(rest)))
-    real = lo.real(index)
+    real = numbered(lo, index) if isinstance(index, Positions) else lo.real(index)
     rows = lo.emits("embedding", [real, lo.real(table)], {}, table.dtype)[0]
     return _turned(lo, lo.reshape(rows, (*index.shape, *rest)), back)
 
@@ -191,7 +192,7 @@ def _index_add(
     order = (at, *(d for d in range(len(x.shape)) if d != at))
     back = tuple(order.index(d) for d in range(len(order)))
     rest = tuple(x.shape[d] for d in order[1:])
-    real = lo.real(index)
+    real = numbered(lo, index) if isinstance(index, Positions) else lo.real(index)
     rows = lo.real(lo.reshape(_turned(lo, source, order), (*index.shape, prod(rest))))
     table = lo.real(Const(Fraction(0), (x.shape[at], prod(rest)), rows.dtype))
     added = lo.derivative("embedding", [real, table], rows, 1)

@@ -204,12 +204,32 @@ def _index(lo: Lowering, x: Lowered, indices: Sequence[Lowered | None]) -> Any:
             lo, x, indices[0] if index is None else lookups.wrapped(index, x.shape[0])
         )
     chosen = _entries(x, indices)
+    along = _dimension(indices)
+    if chosen is None and along is not None:
+        return rule_of("aten.index_select.default")(lo, x, along, indices[along])  # type: ignore[misc]
     if chosen is None:
         raise Unsupported("an index by other than ids of rows")
     column = _column(x, chosen)
     if column is not None:
         return lo.reshape(lo.slice(x, 1, column, 1), x.shape[:1])
     return lookups.entries_of(lo, x, chosen)
+
+
+def _dimension(indices: Sequence[Lowered | None]) -> int | None:
+    """The dimension of which one-dimensional ids, none of them negative, choose positions; None:
+    indices are others."""
+    own = [(dim, index) for dim, index in enumerate(indices) if index is not None]
+    if len(own) != 1 or len(own[0][1].shape) != 1:
+        return None
+    dim, index = own[0]
+    if isinstance(index, Positions):
+        return (
+            dim
+            if min(index.const, index.const + index.steps[0] * (index.shape[0] - 1)) >= 0
+            else None
+        )
+    domain = getattr(index, "domain", None)
+    return dim if domain is not None and domain[0] >= 0 else None
 
 
 def rows_at(lo: Lowering, table: Lowered, at: Positions) -> Any:
@@ -277,6 +297,9 @@ def _index_put(
         column = None if chosen is None else _column(x, chosen)
         if column is not None:
             return _in_column(lo, values, column, x.shape[1])
+    along = _dimension(indices) if accumulate else None
+    if along is not None:
+        return rule_of("aten.index_add.default")(lo, x, along, indices[along], values)  # type: ignore[misc]
     if len(indices) != 1 or accumulate or not isinstance(values, Const) or values.shape != ():
         raise Unsupported("index_put of anything but one number where a mask is true")
     (mask,) = indices

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from shardproof.frontends.aten import Const
+from shardproof.frontends.aten.positions import Positions
 from tests.frontends.aten.calls import Both, Call, Draw, call
 from tests.frontends.aten.calls_of_norms import REFERENCES
 
@@ -187,6 +188,31 @@ def _(d: Draw) -> Call:
 @call("aten.tril.default", "aten.triu.default")
 def _(d: Draw) -> Call:
     return (d.real(*d.sizes(2 + d.below(2))), d.below(3) - 1), {}
+
+
+def _along(d: Draw) -> tuple[list[int], int, Any]:
+    """A shape, a dimension that is not the first, and ids (or positions in steps) along it."""
+    shape = list(d.sizes(2 + d.below(2)))
+    dim = 1 + d.below(len(shape) - 1)
+    shape[dim] += 4
+    if d.below(2):
+        return shape, dim, d.ids(shape[dim], 1 + d.below(4))
+    last = Positions(4, (-2,), (3,), "int64")
+    return shape, dim, Both(last, torch.tensor([4, 2, 0]))
+
+
+@call("aten.index.Tensor")
+def _(d: Draw) -> Call:
+    shape, dim, index = _along(d)
+    return (d.real(*shape), [*(None for _ in range(dim)), index]), {}
+
+
+@call("aten.index_put.default")
+def _(d: Draw) -> Call:
+    shape, dim, index = _along(d)
+    (count,) = index.tensor.shape if isinstance(index, Both) else index.shape
+    own = [count if i == dim else n for i, n in enumerate(shape)]
+    return (d.real(*shape), [*(None for _ in range(dim)), index], d.real(*own), True), {}
 
 
 # -- weights and images ----------------------------------------------------------------------------
