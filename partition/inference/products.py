@@ -12,7 +12,7 @@ from operator import and_
 from string import ascii_letters
 
 from shardproof.engine.errors import ShapeMismatch
-from shardproof.engine.lineage.expressions import Einsum, Order
+from shardproof.engine.lineage.expressions import Einsum, Expression, Order
 from shardproof.engine.lineage.floating import picked, sunk
 from shardproof.engine.lineage.lineage import (
     ABSOLUTE,
@@ -257,9 +257,6 @@ class Products(Sums):
             if rest.factor != factor:
                 self.counted.add(SOME)
             return self._product_addend(*rest, intervals)
-        if (seen := self._seen_anyway(read)) is not None:
-            addends, atoms = [x.addend for x in seen], [x.intervals for x in seen]
-            return self._product_addend(factor, addends, atoms, dims, outputs, extents, intervals)
         pulled = self._pulled(factor, read, dims, outputs, extents, intervals)
         if pulled is not None:
             return pulled
@@ -269,11 +266,22 @@ class Products(Sums):
         ]
         form = canonical(drafts, outputs, dict(extents))
         definition = Einsum(form.operands, form.outputs)
+        if not self._is_reference(definition) and (seen := self._seen_anyway(read)) is not None:
+            addends, atoms = [x.addend for x in seen], [x.intervals for x in seen]
+            return self._product_addend(factor, addends, atoms, dims, outputs, extents, intervals)
         node = self._definition(definition, form.outputs, form.extents, chosen)
         partials = self._inherited(node, [chosen[i] for i in form.order])
         partials += self._partial_sums(node, form.labels, outputs, intervals)
         view = result_view(dims, form.labels, form.outputs, intervals)
         return Addend(factor, node, view, tuple(sorted(partials, key=lambda p: p.reduction)))
+
+    def _is_reference(self, definition: Expression) -> bool:
+        """Whether the single-device program defines a value so, or it is that program that is read:
+        what it computes is not written otherwise."""
+        if self.reference_size is None:
+            return True
+        node = self.table.find(definition)
+        return node is not None and node < self.reference_size
 
     def _seen_anyway(self, factors: Sequence[Factor]) -> list[Factor] | None:
         """Factors without one that is 0 or 1 as a mask says, where another has that mask."""
