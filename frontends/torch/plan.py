@@ -192,7 +192,9 @@ def _with_tables(sides: Sides) -> Program:
     Example: the slopes of 2 heads, where the single-device step has those of 4.
     """
     program = sides.single.program
-    tables = {s.name: s for side in sides.ranks for s in side.program.shards if s.kind == "constant"}
+    tables = {
+        s.name: s for side in sides.ranks for s in side.program.shards if s.kind == "constant"
+    }
     own = [s for name, s in tables.items() if name not in sides.single.contents]
     return replace(program, shards=(*program.shards, *own)) if own else program
 

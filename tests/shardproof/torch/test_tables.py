@@ -79,7 +79,5 @@ def test_a_table_that_ranks_alone_have_is_no_difference_by_itself() -> None:
             dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
         job.end(loss=loss)
 
-    result = sp.verify(
-        single, parallel, world_size=2, batch=BATCH, executor="local", cache=False
-    )
+    result = sp.verify(single, parallel, world_size=2, batch=BATCH, executor="local", cache=False)
     assert result.verdict in ("proved", "inconclusive"), sp.told(result)
