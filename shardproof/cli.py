@@ -8,6 +8,7 @@ and everything else to stderr.
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 import threading
@@ -220,6 +221,8 @@ def verify(
 ) -> int:
     """Verify two plans of one format or two folders of traces (SINGLE PARALLEL), or a plan that
     holds both sides (SINGLE): a folder, or its text."""
+    # The matrices of a simulation are small: threads of BLAS would wait for one another.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from shardproof import sources
     from shardproof.run.options import Options
     from shardproof.run.progress import on_stderr

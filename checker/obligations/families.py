@@ -17,7 +17,7 @@ from math import prod
 
 from shardproof.checker.obligations.translations import attribute_axes, is_even
 from shardproof.engine.algebra.affine import Affine
-from shardproof.engine.claims.cone import cone
+from shardproof.engine.claims.cone import Cut, cone
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.lineage.lineage import Lineage
 from shardproof.engine.lineage.members import concrete
@@ -56,7 +56,7 @@ def _at(value: Attr, here: Point) -> Attr:
     return value
 
 
-def members(nodes: NodeTable, claim: Claim, widened: int = 0) -> Iterator[tuple[Point, Claim]]:
+def members(nodes: NodeTable, claim: Claim, widened: Cut = 0) -> Iterator[tuple[Point, Claim]]:
     """The claims at all members of a family, and where these are (empty: all at once); none where
     the claim at any one of them is the claim at all.
 

@@ -14,7 +14,7 @@ from shardproof.checker.obligations.translations import is_moved
 from shardproof.checker.result import Problems
 from shardproof.checker.values.sides import UNCLAIMED, Side
 from shardproof.engine.algebra.terms import Term
-from shardproof.engine.claims.cone import cone
+from shardproof.engine.claims.cone import Cut, cone
 from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.lineage.expressions import Unary
 from shardproof.engine.lineage.nodes import NodeTable
@@ -101,7 +101,8 @@ class Rebuilder:
                 )
                 continue
             try:
-                self.claim(claim, stage.template, where, defined if live else None)
+                known = defined if live else None
+                self.claim(claim, stage.template, where, known, stage.opened)
             except _FORESEEN as error:
                 self.problems.add("unproved", f"{where}: its obligation cannot be stated: {error}")
             except _UNFORESEEN as error:
@@ -117,12 +118,20 @@ class Rebuilder:
         self.unforeseen += 1
         _LOG.info("an obligation cannot be stated", exc_info=error)
 
-    def claim(self, claim: Claim, template: int, where: str, defined: Defined | None) -> None:
+    def claim(
+        self,
+        claim: Claim,
+        template: int,
+        where: str,
+        defined: Defined | None,
+        opened: Sequence[int] = (),
+    ) -> None:
         """Write the obligation of a claim again and hold it to its template's stored text: it is
         that text, at the narrowest cut or a wider one, or the claim is its template's claim, moved;
         else a problem at ``where``.  Claims of one form are written once, unless ``thorough``.
 
-        ``defined``: what partial functions are known to be defined of, as in `side`.
+        ``defined``: what partial functions are known to be defined of, as in `side`; ``opened``:
+        behind which nodes the run says that the cut lies.
         """
         if defined is not None:
             self._nodes(claim, where, defined)
@@ -131,7 +140,7 @@ class Rebuilder:
             return
         self._follow(claim)
         self.particular = False
-        widened = self._rebuild(claim, template, where, defined)
+        widened = self._rebuild(claim, template, where, defined, opened)
         if widened is None:
             self._translated(claim, template, where, defined)
             self._remember(key, template)
@@ -159,7 +168,7 @@ class Rebuilder:
             self._definedness(claim, obligation, where, defined)
         self._members(claim, 0, where, texts)
 
-    def _members(self, claim: Claim, widened: int, where: str, known: Texts) -> None:
+    def _members(self, claim: Claim, widened: Cut, where: str, known: Texts) -> None:
         """Other members of the family that a claim is of, where they decide it."""
         for here, member in members(self.nodes, claim, widened):
             goals = self._build(member, widened).goals
@@ -212,10 +221,16 @@ class Rebuilder:
                 raise Unsupported(f"node {number} is another value at every {sorted(axes)}")
 
     def _rebuild(
-        self, claim: Claim, template: int, where: str, defined: Defined | None
-    ) -> int | None:
-        """By how many definitions the stored obligation is widened (None: it is another one)."""
-        for widened in range(MOST_WIDENED + 1):
+        self,
+        claim: Claim,
+        template: int,
+        where: str,
+        defined: Defined | None,
+        opened: Sequence[int],
+    ) -> Cut | None:
+        """How the stored obligation is widened (None: it is another one)."""
+        cuts: list[Cut] = [frozenset(opened)] if opened else [*range(MOST_WIDENED + 1)]
+        for widened in cuts:
             try:
                 obligation = self._build(claim, widened)
             except (*_FORESEEN, *_UNFORESEEN) as error:
@@ -231,7 +246,7 @@ class Rebuilder:
                 return widened
         return None
 
-    def _build(self, claim: Claim, widened: int = 0) -> Obligation:
+    def _build(self, claim: Claim, widened: Cut = 0) -> Obligation:
         return build(self.nodes, claim, widened=widened, more=self.more)
 
     def _definedness(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.lineage.expressions import Comparison, Einsum, Operand, Restrict, Unary
@@ -13,6 +13,11 @@ from shardproof.engine.ops.laws import exponent_of
 
 #: Definitions that a claim may span before it is too large to state.
 MOST_NODES = 200
+
+
+#: How far the cut of a claim lies behind its inputs: by so many definitions everywhere, or behind
+#: these nodes.
+Cut: TypeAlias = int | frozenset[int]
 
 
 class Cone(NamedTuple):
@@ -53,7 +58,7 @@ def cone(
     outputs: Sequence[Lineage],
     *,
     adds: bool,
-    widened: int = 0,
+    widened: Cut = 0,
 ) -> Cone:
     """The cone of a claim; raises `Unsupported` if it is too large.
 
@@ -61,12 +66,13 @@ def cone(
     and ``w`` as opaque, whatever they are made of; ``widened=1`` opens what these are defined as.
 
     ``adds``: the operator adds its inputs up, so that partial sums have to be opened.
-    ``widened``: by how many definitions the cut is moved away from the inputs; then partial sums
+    ``widened``: by how many definitions the cut is moved away from the inputs, or behind which
+    nodes (whatever they are: the claim follows from the one that is stated); then partial sums
     are opened, too.  A partial sum that is taken for a complete one, over a block or in the
     definition of a result, always has to be; and one is where fewer definitions are read then (a
     sum over a block is the complete sum of another node).
     """
-    adds = adds or widened > 0
+    adds = adds or bool(widened)
     narrow = _cone(nodes, inputs, outputs, adds, widened)
     partials = [partial for x in inputs for addend in x.addends for partial in addend.partials]
     if adds or not partials:
@@ -86,7 +92,7 @@ def _cone(
     inputs: Sequence[Lineage],
     outputs: Sequence[Lineage],
     adds: bool,
-    widened: int,
+    widened: Cut,
 ) -> Cone:
     opened: set[int] = set()
     opaque: set[int] = set()
@@ -108,6 +114,9 @@ def _cone(
             else:
                 opaque.add(addend.node)
     opaque = _unblocked(nodes, opaque) - opened
+    if isinstance(widened, frozenset):
+        opaque = _unblocked(nodes, _behind(nodes, opaque, widened))
+        widened = 0
     for _ in range(widened):
         inner = {o for n in opaque for o in operand_nodes(nodes, n)}
         leaves = {n for n in opaque if not operand_nodes(nodes, n)}
@@ -121,6 +130,19 @@ def _cone(
         frozenset(opened),
         frozenset(_defined(nodes, inputs, outputs, opened | masked, opaque)),
     )
+
+
+def _behind(nodes: NodeTable, numbers: set[int], opens: frozenset[int]) -> set[int]:
+    """Nodes, where one is of ``opens``, those that it is made of."""
+    cut, seen, todo = set[int](), set(numbers), list(numbers)
+    while todo:
+        number = todo.pop()
+        inner = operand_nodes(nodes, number) if number in opens else ()
+        if not inner:
+            cut.add(number)
+        todo += [n for n in dict.fromkeys(inner) if n not in seen]
+        seen.update(inner)
+    return cut
 
 
 def _unblocked(nodes: NodeTable, numbers: set[int]) -> set[int]:

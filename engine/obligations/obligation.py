@@ -25,7 +25,7 @@ import numpy as np
 
 from shardproof.engine.algebra.terms import Term, TermTable
 from shardproof.engine.claims.claim import Claim
-from shardproof.engine.claims.cone import Cone, compares, cone, exponentials, lawful
+from shardproof.engine.claims.cone import Cone, Cut, compares, cone, exponentials, lawful
 from shardproof.engine.claims.symmetry import attribute_axes, is_even, is_uniform
 from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.interpreters import MASKED, Weighted
@@ -116,7 +116,7 @@ def _places(claim: Claim) -> list[tuple[int, int]]:
 MOST_MEMBERS = 1024
 
 
-def build(nodes: NodeTable, claim: Claim, widened: int = 0, more: int = 0) -> Obligation:
+def build(nodes: NodeTable, claim: Claim, widened: Cut = 0, more: int = 0) -> Obligation:
     """The obligation of a claim; raises `Unsupported` where it cannot be stated at small size,
     `ShapeMismatch` if the operator does not take the inputs.
 

@@ -66,7 +66,14 @@ TABLES: Mapping[str, Mapping[str, str]] = {
     },
     "lineages": {"shape": "numbers", "terms": "refs"},
     "tensors": {"side": "word", "lineage": "ref"},
-    "stages": {"side": "word", "row": "ref", "template": "ref", "live": "flag", "problem": "word"},
+    "stages": {
+        "side": "word",
+        "row": "ref",
+        "template": "ref",
+        "live": "flag",
+        "problem": "word",
+        "opened": "refs",
+    },
     "templates": {
         "number": "ref",
         "sha256": "text",
@@ -90,7 +97,8 @@ TABLES: Mapping[str, Mapping[str, str]] = {
 class StageRecord(NamedTuple):
     """A row of the ``stages`` table: operator instance ``row`` of a side.  ``template``: -1 where
     nothing is to solve; ``live``: whether a conclusion depends on it; ``problem``: why no
-    obligation could be stated ("" if one was, or none is needed).
+    obligation could be stated ("" if one was, or none is needed); ``opened``: the nodes behind
+    which the cut of its claim lies, where it is one of its own.
 
     Example: ``StageRecord("parallel", 3, 0, True)``: the fourth instance of the parallel side has
     template 0, and a conclusion depends on it.
@@ -101,6 +109,7 @@ class StageRecord(NamedTuple):
     template: int
     live: bool
     problem: str = ""
+    opened: tuple[int, ...] = ()
 
 
 class TemplateRecord(NamedTuple):
@@ -150,7 +159,7 @@ def write_run(
     nodes: NodeTable,
     single: Sequence[Lineage | None],
     parallel: Sequence[Lineage | None],
-    stages: Sequence[tuple[str, int, int, bool, str]],
+    stages: Sequence[tuple[str, int, int, bool, str, tuple[int, ...]]],
     templates: Sequence[TemplateRecord],
     conclusions: Sequence[Conclusion],
     verdict: str,
@@ -162,6 +171,7 @@ def write_run(
     settings: Mapping[str, str | int | float | bool] | None = None,
     proofs: Sequence[tuple[ProofEntry, str]] = (),
     saved: str = "",
+    written: Mapping[str, str] | None = None,
 ) -> Certificate:
     """Store a run in ``folder``, which may hold other files (a ledger); its certificate.
 
@@ -170,9 +180,48 @@ def write_run(
 
     ``inputs``: SHA-256 of the files that the plan was read from; ``reasons``: why the verdict is
     not "proved"; ``proofs``: of every template, if proofs are to be stored; ``saved``: the digest
-    of ``plan`` if `engine.plan_files.store.save` has put it there already.  Raises `InvalidInput`
-    for what cannot be stored.
+    of ``plan`` if `engine.plan_files.store.save` has put it there already; ``written``: the digests
+    of the tables if `write_tables` has.  Raises `InvalidInput` for what cannot be stored.
     """
+    target = Path(folder)
+    files = dict(
+        write_tables(target, nodes, single, parallel, stages, templates, conclusions)
+        if written is None
+        else written
+    )
+    digest = saved or store.save(plan, target / PLAN)
+    if proofs:
+        encoded = proof_files.encode_proofs(proofs)
+        files[proof_files.FILE] = write_file(target / proof_files.FILE, encoded)
+    certificate = Certificate(
+        verdict=verdict,
+        plan=digest,
+        inputs=dict(inputs or {}),
+        files=files,
+        assumptions=texts(assumptions),
+        assumption_details=tuple(assumptions),
+        reasons=tuple(reasons),
+        conclusions=summary(conclusions),
+        counts=dict(counts or {}),
+        solvers=dict(solvers or {}),
+        settings=dict(settings or {}),
+        proofs=tuple(entry for entry, _ in proofs),
+    )
+    write_certificate(target, certificate)
+    return certificate
+
+
+def write_tables(
+    folder: str | Path,
+    nodes: NodeTable,
+    single: Sequence[Lineage | None],
+    parallel: Sequence[Lineage | None],
+    stages: Sequence[tuple[str, int, int, bool, str, tuple[int, ...]]],
+    templates: Sequence[TemplateRecord],
+    conclusions: Sequence[Conclusion],
+) -> dict[str, str]:
+    """Store the tables of a run, without its certificate; their digests by the names of their
+    files, such as ``stages.arrow``."""
     target = Path(folder)
     lineages = LineageWriter()
     sides = {SINGLE: [lineages(x) for x in single], PARALLEL: [lineages(x) for x in parallel]}
@@ -196,32 +245,12 @@ def write_run(
         (target / NAME).unlink(missing_ok=True)
     except OSError as error:
         raise unwritable(error, target) from error
-    digest = saved or store.save(plan, target / PLAN)
-    files = {
+    return {
         name + SUFFIX: write_file(
             target / (name + SUFFIX), encode(name, declared, tables[name], FORMAT)
         )
         for name, declared in TABLES.items()
     }
-    if proofs:
-        encoded = proof_files.encode_proofs(proofs)
-        files[proof_files.FILE] = write_file(target / proof_files.FILE, encoded)
-    certificate = Certificate(
-        verdict=verdict,
-        plan=digest,
-        inputs=dict(inputs or {}),
-        files=files,
-        assumptions=texts(assumptions),
-        assumption_details=tuple(assumptions),
-        reasons=tuple(reasons),
-        conclusions=summary(conclusions),
-        counts=dict(counts or {}),
-        solvers=dict(solvers or {}),
-        settings=dict(settings or {}),
-        proofs=tuple(entry for entry, _ in proofs),
-    )
-    write_certificate(target, certificate)
-    return certificate
 
 
 def summary(conclusions: Sequence[Conclusion]) -> dict[str, tuple[int, int]]:

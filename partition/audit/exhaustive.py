@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardproof.engine.algebra.affine import Affine
-from shardproof.engine.claims.cone import cone
+from shardproof.engine.claims.cone import Cut, cone
 from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.lineage.members import concrete
 from shardproof.engine.obligations.obligation import Claim, Obligation, build, points
@@ -137,13 +137,13 @@ class _Lookup:
                 self.examples.setdefault(form, []).append((member, template))
 
     def batches(
-        self, claim: Claim, axes: tuple[str, ...], batch: int, steps: int = 0
+        self, claim: Claim, axes: tuple[str, ...], batch: int, cut: Cut = 0
     ) -> Iterator[tuple[Numbers, Numbers]]:
         """The coordinates of a claim's members and their templates, at most ``batch`` at a time;
-        ``steps``: by how many definitions the cut of the claim is moved back."""
+        ``cut``: how the cut of the claim is moved back."""
         family = Family(self.result.nodes, claim, axes)
-        if steps:
-            yield from self._widened(family, batch, steps)
+        if cut:
+            yield from self._widened(family, batch, cut)
             return
         known: list[tuple[Numbers, Numbers, int]] = []
         # Those at which the symmetric run would state this claim come first: most are one of them.
@@ -156,7 +156,7 @@ class _Lookup:
             coordinates = family.coordinates(first, min(batch, len(family) - first))
             yield coordinates, self._templates(family, coordinates, known)
 
-    def _widened(self, family: Family, batch: int, steps: int) -> Iterator[tuple[Numbers, Numbers]]:
+    def _widened(self, family: Family, batch: int, cut: Cut) -> Iterator[tuple[Numbers, Numbers]]:
         """Members whose cut is moved back: what lies behind it is not compared by their numbers, so
         that each is stated by itself."""
         for first in range(0, len(family), batch):
@@ -165,7 +165,7 @@ class _Lookup:
             for place in coordinates.tolist():
                 member = _member(family.claim, dict(zip(family.axes, place, strict=True)))
                 self.more.append(
-                    build(self.result.nodes, member, widened=steps, more=self.result.more)
+                    build(self.result.nodes, member, widened=cut, more=self.result.more)
                 )
                 templates.append(len(self.result.templates) + len(self.more) - 1)
             yield coordinates, np.array(templates, np.int64)

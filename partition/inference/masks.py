@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from shardproof.engine.errors import Unsupported
-from shardproof.engine.lineage.expressions import Causal, Combine, Operand
+from shardproof.engine.lineage.expressions import Causal, Combine, Einsum, Operand, Unary
 from shardproof.engine.lineage.lineage import BROADCAST, Addend, StridedInterval
 from shardproof.engine.lineage.nodes import NodeTable
+from shardproof.partition.inference.laws import Factor
 
 
 def unscaled(nodes: NodeTable, addends: Sequence[Addend]) -> Sequence[Addend]:
@@ -78,3 +79,74 @@ def _reads(
         and (interval.stride, interval.start, interval.size) == (1, other.start, other.size)
         and other.stride == 1
     )
+
+
+def masked_by(nodes: NodeTable, factor: Factor, order: Factor) -> frozenset[int] | None:
+    """The definitions by which a factor of a product is zero wherever a causal mask, read as
+    another factor is, says so (None: it is not).
+
+    Example: the weights of a causal attention are, so their gradient need not be masked again.
+    """
+    read = {interval.axis: (interval, label) for interval, label in order.intervals}
+    whole = len(read) == len(order.intervals) == 2
+    if not whole or order.addend.view.fixed or factor.addend.partials:
+        return None
+    axes = []
+    for axis in (0, 1):
+        mine, label = read[axis]
+        own = [i for i, other in factor.intervals if other == label]
+        if len(own) != 1 or (own[0].stride, mine.stride) != (1, 1) or own[0].start != mine.start:
+            return None
+        axes.append(own[0].axis)
+    return _hidden(nodes, factor.addend.node, axes[0], axes[1])
+
+
+def _hidden(nodes: NodeTable, number: int, query: int, key: int) -> frozenset[int] | None:
+    """The definitions by which a node is zero where its index along one axis is behind that along
+    another (None: it is not)."""
+    match nodes[number].definition:
+        case Unary(function="exp", factor=factor, node=node):
+            if factor > 0 and _is_masked(nodes, node, query, key):
+                return frozenset({number})
+        case Einsum(operands=operands, outputs=outputs):
+            for operand in operands:
+                inside = _axes(operand, outputs, (query, key))
+                by = None if inside is None else _hidden(nodes, operand.node, *inside)
+                if by is not None:
+                    return by | {number}
+        case Combine(operands=operands, outputs=outputs):
+            every = frozenset({number})
+            for operand in operands:
+                inside = _axes(operand, outputs, (query, key))
+                by = None if inside is None else _hidden(nodes, operand.node, *inside)
+                if by is None:
+                    return None
+                every |= by
+            return every
+    return None
+
+
+def _is_masked(nodes: NodeTable, number: int, query: int, key: int) -> bool:
+    """Whether a node is minus infinity there."""
+    match nodes[number].definition:
+        case Causal():
+            return (query, key) == (0, 1)
+        case Combine(factors=factors, operands=operands, outputs=outputs):
+            for factor, operand in zip(factors, operands, strict=True):
+                inside = _axes(operand, outputs, (query, key))
+                if factor > 0 and inside is not None and _is_masked(nodes, operand.node, *inside):
+                    return True
+    return False
+
+
+def _axes(
+    operand: Operand, outputs: Sequence[int], axes: tuple[int, int]
+) -> tuple[int, int] | None:
+    """The axes of an operand that run along two axes of what reads it."""
+    along = []
+    for axis in axes:
+        own = [(a, s) for a, s, _, label in operand.intervals if label == outputs[axis]]
+        if len(own) != 1 or own[0][1] != 1:
+            return None
+        along.append(own[0][0])
+    return along[0], along[1]

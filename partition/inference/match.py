@@ -38,14 +38,14 @@ from shardproof.partition.inference.closed import Closed
 MOST_PRODUCTS, MOST_FACTORS = 24, 8
 #: Definitions of reference nodes that are multiplied out below a value, one under the other.
 DEEPEST = 3
-#: Reference nodes that are compared with one value, and how far above its leaves they may be (by so
-#: many definitions they are multiplied out themselves).
-MOST_CANDIDATES, HIGHEST = 100, 5
+#: Reference nodes that are compared with one value, how far above its leaves they may be, and by
+#: how many definitions they are multiplied out themselves.
+MOST_CANDIDATES, HIGHEST, TALLEST = 100, 5, 7
 #: Definitions that a value and a candidate are multiplied out by until they meet, and how many
 #: candidates are tried.
 DOWN, MOST_MET = 8, 12
 #: Products looked at for one plan; a plan that differs everywhere is not matched at length.
-MOST_WORK = 20_000
+MOST_WORK = 200_000
 
 
 class _TooLarge(Exception):
@@ -85,15 +85,15 @@ class _Form(NamedTuple):
 class Alias(NamedTuple):
     """A value is ``factor`` times ``node``; its axis i is axis ``axes[i]`` of the node; ``sums``:
     where a label that it reduces is reduced there, and at which stride; ``leaves``: where a node
-    that both read is read there (of single products). Example:
-    ``Alias(7, Fraction(1), (0, 1), {}, {})``.
-    """
+    that both read is read there (of single products); ``opened``: what was multiplied out. Example:
+    ``Alias(7, Fraction(1), (0, 1), {}, {}, frozenset())``."""
 
     node: int
     factor: Fraction
     axes: tuple[int, ...]
     sums: Mapping[Inside, tuple[Inside, int]]
     leaves: Mapping[Path, Path]
+    opened: frozenset[int]
 
 
 class _Sum(NamedTuple):
@@ -211,12 +211,14 @@ class Matcher:
     example ``a c + b c`` of the single device for ``(a + b) c``.
     """
 
-    def __init__(self, table: NodeTable, reference_size: int) -> None:
+    def __init__(self, table: NodeTable, reference_size: int, opened: set[int]) -> None:
+        """``opened``: gets what was multiplied out for the values that are asked for."""
         self.table = table
         self.reference_size = reference_size
         #: Whether values are looked for that meet a reference node further down: where exponentials
         #: are written by others, factors are in other places.
         self.meets = False
+        self.opened = opened
         self._aliases: dict[int, Alias | None] = {}
         self._closed = Closed(table, reference_size)
         self._users: dict[int, list[int]] = {}
@@ -241,6 +243,7 @@ class Matcher:
         if any(partial is None for partial in partials):
             return x
         parts = normal([partial for partial in partials if partial is not None])
+        self.opened |= alias.opened
         return Lineage(x.shape, (_renamed(addend, alias)._replace(partials=parts),))
 
     def _part(self, partial: PartialRange, alias: Alias) -> PartialRange | None:
@@ -420,7 +423,7 @@ class Matcher:
         extents: tuple[int, ...],
         candidate: int,
         leaves: frozenset[int],
-        depth: int = HIGHEST,
+        depth: int = TALLEST,
     ) -> Alias | None:
         """How a candidate is the value, if its expansion is the same."""
         there = self._sum(candidate, leaves, depth)
@@ -441,7 +444,8 @@ class Matcher:
                 sums = _reduced_alike(value.reduced, there.reduced)
                 several = len(value.leaves) != len(there.leaves)
                 read = {} if several else dict(zip(value.leaves, there.leaves, strict=True))
-                return Alias(candidate, ratios.pop(), axes, sums, read)
+                opened = value.opened | there.opened
+                return Alias(candidate, ratios.pop(), axes, sums, read, opened)
         return None
 
 

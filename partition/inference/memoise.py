@@ -220,9 +220,11 @@ class Repeats:
         read: Callable[[], list[Lineage]],
     ) -> list[Lineage]:
         """Read a row, and remember how it was done; not if it met what it was not given."""
-        already = len(self._interpreter.partial)
+        already, dropped = len(self._interpreter.partial), self._interpreter.dropped
         with self._table.watched() as met:
             result = read()
+        if self._interpreter.dropped > dropped:
+            return result
         try:
             made = self._made(met, nodes, tokens)
             outputs = tuple(

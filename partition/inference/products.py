@@ -12,7 +12,7 @@ from operator import and_
 from string import ascii_letters
 
 from shardproof.engine.errors import ShapeMismatch
-from shardproof.engine.lineage.expressions import Einsum
+from shardproof.engine.lineage.expressions import Einsum, Order
 from shardproof.engine.lineage.floating import picked, sunk
 from shardproof.engine.lineage.lineage import (
     ABSOLUTE,
@@ -28,7 +28,7 @@ from shardproof.engine.lineage.places import has_places
 from shardproof.engine.lineage.sums import SOME, root_kinds
 from shardproof.engine.lineage.views import Misaligned, align, constant_interval, merge
 from shardproof.partition.inference.canonical import Draft, canonical
-from shardproof.partition.inference.closing import closed
+from shardproof.partition.inference.closing import closed, composed
 from shardproof.partition.inference.exponentials import closed_maximum
 from shardproof.partition.inference.floats import Way, dropped, ways
 from shardproof.partition.inference.laws import (
@@ -38,8 +38,10 @@ from shardproof.partition.inference.laws import (
     left,
     outside,
 )
+from shardproof.partition.inference.masks import masked_by
 from shardproof.partition.inference.pieces import each, multiplied
 from shardproof.partition.inference.sums import Sums, tried
+from shardproof.partition.inference.vanishing import Zeros
 from shardproof.partition.inference.views import result_view, view_of_constant
 from shardproof.partition.inference.windows import Reads
 
@@ -67,6 +69,7 @@ class Products(Sums):
         super().__init__(table, reference_size, mesh)
         self._in_regions: dict[Region, Lineage] = {}
         self._singles: dict[Lineage, Addend] = {}
+        self._zeros = Zeros(table, self.einsum, self.fold)
 
     def einsum(self, spec: str, *xs: Lineage, sizes: Mapping[str, int] | None = None) -> Lineage:
         """A product summed over labels, addend by addend; over a shard of a label it is part of a
@@ -104,8 +107,24 @@ class Products(Sums):
                 ]
                 addends.append(self._product(operands, output, pieces, extents))
         if len(addends) == 1:
-            return self.known(Lineage(shape, (addends[0],)))
+            return self.known(Lineage(shape, tuple(self.nonzero(addends))))
         return self.fold(Lineage(shape, tuple(addends)))
+
+    def nonzero(self, addends: Sequence[Addend]) -> list[Addend]:
+        """Addends without complete sums that are zero, and without what adds zero to these."""
+        return [kept for addend in addends for kept in self._nonzero(addend)]
+
+    def _nonzero(self, addend: Addend) -> tuple[Addend, ...]:
+        if addend.partials or (whole := self._zeros.rest(addend.node)) is None:
+            return (addend,)
+        try:
+            parts = [composed(addend, t) for t in whole.lineage.addends]
+        except Misaligned:
+            return (addend,)
+        self.rewrote = True
+        self.dropped += 1
+        self.opened |= whole.opened
+        return tuple(t._replace(places=addend.places) for t in parts)
 
     def _einsum(self, spec: str, xs: Sequence[Lineage], sizes: Mapping[str, int]) -> Lineage:
         """A product in one region.  Behind a wrong chunk ranks, layers and operands have the same
@@ -238,6 +257,9 @@ class Products(Sums):
             if rest.factor != factor:
                 self.counted.add(SOME)
             return self._product_addend(*rest, intervals)
+        if (seen := self._seen_anyway(read)) is not None:
+            addends, atoms = [x.addend for x in seen], [x.intervals for x in seen]
+            return self._product_addend(factor, addends, atoms, dims, outputs, extents, intervals)
         pulled = self._pulled(factor, read, dims, outputs, extents, intervals)
         if pulled is not None:
             return pulled
@@ -252,6 +274,21 @@ class Products(Sums):
         partials += self._partial_sums(node, form.labels, outputs, intervals)
         view = result_view(dims, form.labels, form.outputs, intervals)
         return Addend(factor, node, view, tuple(sorted(partials, key=lambda p: p.reduction)))
+
+    def _seen_anyway(self, factors: Sequence[Factor]) -> list[Factor] | None:
+        """Factors without one that is 0 or 1 as a mask says, where another has that mask."""
+        order, *others = sorted(
+            factors, key=lambda x: not isinstance(self.table[x.addend.node].definition, Order)
+        )
+        if not isinstance(self.table[order.addend.node].definition, Order):
+            return None
+        opened = next((by for x in others if (by := masked_by(self.table, x, order))), None)
+        if opened is None:
+            return None
+        self.rewrote = True
+        self.dropped += 1
+        self.opened |= opened
+        return [x for x in factors if x is not order]
 
     def _pulled(
         self,

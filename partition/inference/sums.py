@@ -72,7 +72,14 @@ class Values:
         self.partial: list[tuple[str, Addend]] = []
         self.counted: set[int] = set()
         self.rewrote = False
-        self.matcher = None if reference_size is None else Matcher(table, reference_size)
+        #: How often a sum was written without what is zero in it, which only its operands' own
+        #: definitions tell.
+        self.dropped = 0
+        #: Definitions by which sums were seen to be zero, and values to be others.
+        self.opened: set[int] = set()
+        self.matcher = (
+            None if reference_size is None else Matcher(table, reference_size, self.opened)
+        )
         self.references = None if reference_size is None else References(table, reference_size)
 
     def shape(self, x: Lineage) -> tuple[int, ...]:
@@ -191,6 +198,7 @@ class Sums(Values):
             whole = [t if t.partials else self._in_sums(t, sums) for t in addends]
             again = collect(merge_partials(self.table, whole, self.mesh))
             addends = again if len(again) < len(addends) else addends
+        addends = self.nonzero(addends)
         if len(addends) < 2:
             return self.known(Lineage(x.shape, tuple(addends)))
         if any(addend.partials for addend in addends):
@@ -217,6 +225,10 @@ class Sums(Values):
                 p.addends[0]._replace(factor=t.factor) for p, t in zip(apart, addends, strict=True)
             ]
             return self.known(self._sum_node(shape, pieces))
+
+    def nonzero(self, addends: Sequence[Addend]) -> list[Addend]:
+        """Addends without sums that are zero (products know)."""
+        return list(addends)
 
     def factored(self, shape: tuple[int, ...], addends: Sequence[Addend]) -> Lineage | None:
         """A sum as a product with the exponentials that all its addends have; None where they have

@@ -50,8 +50,8 @@ class Trace:
     where an operator on its way is not supported; ``repeats[r]``: what instance r repeats, where it
     does; ``partial``: by instance, functions that are undefined somewhere, and what they were taken
     of; ``guessed``: values were matched by what they multiply out to, or written otherwise by a
-    law; ``counted``: over how many positions what does not vary was summed
-    (`engine.lineage.sums.SOME`: some number).
+    law; ``opened``: by instance, definitions that show it; ``counted``: over how many positions
+    what does not vary was summed (`engine.lineage.sums.SOME`: some number).
 
     Example: ``lineages[38]`` of the GPT of examples/gpt.py, an embedding whose table is divided
     over the vocabulary, is ``n40[a1[<8*dp + 4*mb> +4 of 16], a2[32], a0[64]] part #0[<256*tp> +256
@@ -63,6 +63,7 @@ class Trace:
     partial: dict[int, list[tuple[str, Addend]]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     guessed: bool = False
+    opened: dict[int, frozenset[int]] = field(default_factory=dict)
     counted: frozenset[int] = frozenset()
 
 
@@ -134,6 +135,7 @@ class Tracer:
             if any(x is None and v >= 0 for x, v in zip(inputs, instance.inputs, strict=True)):
                 continue
             already = len(self.interpreter.partial)
+            self.interpreter.opened.clear()
             try:
                 if empty:
                     self.check_sizes(instance, unrolled)
@@ -149,6 +151,8 @@ class Tracer:
             except ShapeMismatch as error:
                 trace.findings.append(self.finding("shape", instance, str(error)))
                 continue
+            if self.interpreter.opened:
+                trace.opened[number] = frozenset(self.interpreter.opened)
             if len(self.interpreter.partial) > already:
                 trace.partial[number] = self.interpreter.partial[already:]
             for value, lineage in zip(instance.outputs, outputs, strict=True):

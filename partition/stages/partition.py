@@ -14,6 +14,7 @@ from fractions import Fraction
 from itertools import chain
 from typing import Final, NamedTuple
 
+from shardproof.engine.claims.cone import Cut
 from shardproof.engine.claims.symmetry import is_translated
 from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from shardproof.engine.findings import UNSUPPORTED, Finding
@@ -46,7 +47,8 @@ SINGLE, PARALLEL = "single", "parallel"
 
 class Stage(NamedTuple):
     """``side``, ``row``: which instance; ``template``: `NONE` where nothing is to solve; ``live``:
-    whether a conclusion depends on it; ``problem``: why no obligation could be stated.
+    whether a conclusion depends on it; ``problem``: why no obligation could be stated; ``opened``:
+    the nodes behind which the cut of its claim lies, where it is one of its own.
 
     Example: ``Stage("parallel", 38, 84, True)``, the first all-reduce of a GPT at tp 2.
     """
@@ -56,6 +58,7 @@ class Stage(NamedTuple):
     template: int
     live: bool
     problem: str = ""
+    opened: tuple[int, ...] = ()
 
 
 class Template(NamedTuple):
@@ -72,7 +75,8 @@ class Template(NamedTuple):
 @dataclass(slots=True)
 class Side:
     """One side of a plan, unrolled, with a lineage per tensor; ``repeats``: instances that are
-    another instance over other nodes.
+    another instance over other nodes; ``opened``: definitions that show what was inferred of an
+    instance.
 
     Example: the ranks of the GPT of examples/gpt.py: one program, 265 instances, 310 tensors.
     """
@@ -82,6 +86,7 @@ class Side:
     lineages: list[Lineage | None]
     microbatches: int
     repeats: Mapping[int, Repeat] = field(default_factory=dict)
+    opened: Mapping[int, frozenset[int]] = field(default_factory=dict)
 
     def claim(self, instance: Instance) -> Claim | None:
         """The claim of an instance; None if a lineage is missing."""
@@ -118,7 +123,7 @@ class Partition:
     ``counted``: a side sums what does not vary over this many positions (0: some number): its value
     tells how many there are.  ``guessed``: some values were matched by what they multiply out to
     (`partition.inference.match`);
-    ``wider``: templates whose cut was moved back, and by how many definitions; ``memo``: what is
+    ``wider``: templates whose cut was moved back, and how; ``memo``: what is
     known from other plans, if anybody asks of several.
     """
 
@@ -138,7 +143,7 @@ class Partition:
     more: int = 0
     guessed: bool = False
     counted: frozenset[int] = frozenset()
-    wider: dict[int, int] = field(default_factory=dict)
+    wider: dict[int, Cut] = field(default_factory=dict)
     memo: Memo | None = None
 
     def side(self, name: str) -> Side:
@@ -187,9 +192,16 @@ def partition(
     result = Partition(
         plan,
         nodes,
-        Side((plan.single,), derived.unrolled, first.lineages, 1, first.repeats),
+        Side((plan.single,), derived.unrolled, first.lineages, 1, first.repeats, first.opened),
         derived,
-        Side(plan.programs, parallel, second.lineages, plan.microbatches, second.repeats),
+        Side(
+            plan.programs,
+            parallel,
+            second.lineages,
+            plan.microbatches,
+            second.repeats,
+            second.opened,
+        ),
         size,
         faults=list(parallel.faults),
         findings=list(parallel.findings),
@@ -226,7 +238,8 @@ def _whole(faults: Sequence[Finding]) -> None:
 
 class LoweredClaim(NamedTuple):
     """What became of a claim: its template, or `NONE` and why there is none; ``alone``: it has to
-    be stated by itself, with its cut moved back, since it may not hold as it is.
+    be stated by itself, with its cut moved back, since it may not hold as it is; ``opened``: behind
+    which nodes it lies then.
 
     Example: ``LoweredClaim(84)``; ``LoweredClaim(-1, "a tensor without a lineage")``.
     """
@@ -234,6 +247,7 @@ class LoweredClaim(NamedTuple):
     template: int
     problem: str = ""
     alone: bool = False
+    opened: tuple[int, ...] = ()
 
 
 #: In place of a template: there is nothing to solve.
@@ -245,6 +259,9 @@ ALONE: Final = LoweredClaim(NONE, alone=True)
 #: By how many definitions the cut of a claim is moved back, at most; the checker allows no less
 #: (`checker.obligations.restate.MOST_WIDENED`).
 WIDEST: Final = 5
+
+#: Definitions that are tried to be left closed where a claim says which ones show it.
+MOST_TRIED: Final = 24
 
 #: Why the claims of a plan are not stated one by one.
 POINTLESS: Final = "not stated, since a conclusion does not hold"
@@ -279,7 +296,8 @@ def _stage(result: Partition, forms: Forms, tell: Callable[[int], None]) -> None
             lowered = LoweredClaim(NONE, POINTLESS)
             if not pointless:
                 lowered = _template(result, name, number, known)
-            result.stages.append(Stage(name, number, lowered.template, used, lowered.problem))
+            stage = Stage(name, number, lowered.template, used, lowered.problem, lowered.opened)
+            result.stages.append(stage)
 
 
 def _template(result: Partition, name: str, number: int, known: Known) -> LoweredClaim:
@@ -294,14 +312,23 @@ def _template(result: Partition, name: str, number: int, known: Known) -> Lowere
     try:
         signature = known.signatures(claim)
     except Unsupported as error:
-        return LoweredClaim(NONE, str(error))
-    lowered = known.equal.get(signature.content)
-    if lowered is None:
-        lowered = _alike(result, claim, known) or _lowered(result, claim, known)
-        known.equal[signature.content] = lowered
+        # What is too large down to the inputs may be small behind them.
+        signature = None
+        lowered = ALONE if number in side.opened else LoweredClaim(NONE, str(error))
+    if signature is not None:
+        lowered = known.equal.get(signature.content)
+        if lowered is None:
+            lowered = _alike(result, claim, known) or _lowered(result, claim, known)
+            known.equal[signature.content] = lowered
+    assert lowered is not None
     if lowered.alone:
-        lowered = _unfolded(result, claim)
-    elif repeat is not None and repeat.row == number and signature.nodes <= repeat.nodes:
+        lowered = _unfolded(result, claim, side.opened.get(number, frozenset()))
+    elif (
+        signature is not None
+        and repeat is not None
+        and repeat.row == number
+        and signature.nodes <= repeat.nodes
+    ):
         # A claim that speaks of no other nodes is the same claim wherever the instance is repeated.
         known.repeats[name, repeat.number] = lowered
     if lowered.template == len(result.examples):
@@ -347,9 +374,15 @@ def _makes_what_it_reads(claim: Claim) -> bool:
     return several and any(addend.node in made for addends in read for addend in addends)
 
 
-def _unfolded(result: Partition, claim: Claim) -> LoweredClaim:
+def _unfolded(result: Partition, claim: Claim, opened: frozenset[int]) -> LoweredClaim:
     """A template for this claim alone, with its cut moved back until it may hold: what lies behind
-    the cut is not part of what claims are compared by."""
+    the cut is not part of what claims are compared by.  ``opened``: definitions that show it."""
+    cut = _fewest(result, claim, opened)
+    if cut is not None:
+        nodes, obligation = cut
+        result.wider[len(result.templates)] = nodes
+        result.templates.append(Template(claim, obligation))
+        return LoweredClaim(len(result.templates) - 1, opened=tuple(sorted(nodes)))
     for steps in range(1, WIDEST + 1):
         try:
             obligation = build(result.nodes, claim, widened=steps, more=result.more)
@@ -364,6 +397,31 @@ def _unfolded(result: Partition, claim: Claim) -> LoweredClaim:
     except Unsupported as error:
         return LoweredClaim(NONE, str(error))
     return LoweredClaim(len(result.templates) - 1)
+
+
+def _fewest(
+    result: Partition, claim: Claim, opened: frozenset[int]
+) -> tuple[frozenset[int], Obligation] | None:
+    """As few of some definitions as it takes for a claim to hold once they are opened, and its
+    obligation; None where it does not."""
+
+    def attempt(nodes: frozenset[int]) -> Obligation | None:
+        try:
+            obligation = build(result.nodes, claim, widened=nodes, more=result.more)
+        except (Unsupported, ShapeMismatch):
+            return None
+        return obligation if holds(obligation) else None
+
+    first = attempt(opened) if opened else None
+    if first is None:
+        return None
+    kept, obligation = opened, first
+    for number in sorted(opened)[:MOST_TRIED]:
+        less = kept - {number}
+        other = attempt(less) if less else None
+        if other is not None:
+            kept, obligation = less, other
+    return kept, obligation
 
 
 def is_same(nodes: NodeTable, claim: Claim, example: Claim) -> bool:

@@ -9,8 +9,8 @@ from pathlib import Path
 from shardproof.cluster.settings import Settings
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.records.certificate import SHAPES
-from shardproof.engine.records.run import TemplateRecord, write_run
-from shardproof.partition.stages.partition import Partition
+from shardproof.engine.records.run import TemplateRecord, write_run, write_tables
+from shardproof.partition.stages.partition import Partition, Stage
 from shardproof.run.proofs import Proof
 from shardproof.run.result import Counts
 from shardproof.run.solve import Answers
@@ -28,16 +28,14 @@ def write(
     inputs: Mapping[str, str],
     proofs: Sequence[Proof] = (),
     saved: str = "",
+    written: Mapping[str, str] | None = None,
 ) -> None:
     """Write the tables and the certificate of a run to its directory; ``saved``: the digest of the
-    plan that is there already.
+    plan that is there already; ``written``: what `tables` gave, if they are.
 
     Example: ``certificate.json`` beside ``templates.arrow``, ``stages.arrow``, ``nodes.arrow`` and
     the other tables.
     """
-    examples: dict[int, tuple[str, int]] = {}
-    for template, example in enumerate(result.examples):
-        examples.setdefault(answers.text_of[template], example)
     options = settings.options
     write_run(
         out,
@@ -45,13 +43,8 @@ def write(
         nodes=result.nodes,
         single=result.single.lineages,
         parallel=result.parallel.lineages,
-        stages=[
-            s._replace(template=answers.text_of[s.template]) if s.template >= 0 else s
-            for s in result.stages
-        ],
-        templates=[
-            TemplateRecord(*texts, *examples[number]) for number, texts in enumerate(answers.texts)
-        ],
+        stages=_stages(result, answers),
+        templates=_templates(result, answers),
         conclusions=result.conclusions,
         verdict=decision.verdict,
         inputs=inputs,
@@ -68,4 +61,33 @@ def write(
         },
         proofs=proofs,
         saved=saved,
+        written=written,
     )
+
+
+def tables(out: Path, result: Partition, answers: Answers) -> dict[str, str]:
+    """Write the tables of a run, which no verdict changes; their digests by the names of their
+    files, such as ``lineages.arrow``."""
+    return write_tables(
+        out,
+        result.nodes,
+        result.single.lineages,
+        result.parallel.lineages,
+        _stages(result, answers),
+        _templates(result, answers),
+        result.conclusions,
+    )
+
+
+def _stages(result: Partition, answers: Answers) -> list[Stage]:
+    return [
+        s._replace(template=answers.text_of[s.template]) if s.template >= 0 else s
+        for s in result.stages
+    ]
+
+
+def _templates(result: Partition, answers: Answers) -> list[TemplateRecord]:
+    examples: dict[int, tuple[str, int]] = {}
+    for template, example in enumerate(result.examples):
+        examples.setdefault(answers.text_of[template], example)
+    return [TemplateRecord(*texts, *examples[number]) for number, texts in enumerate(answers.texts)]

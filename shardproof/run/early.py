@@ -1,11 +1,12 @@
 """What a refutation takes, begun before it is known that there is one.
 
 A plan whose own records say that its groups have another order than by rank is likely to be wrong.
-So it is run at its true size beside the partition.
+So it is run at its true size beside the partition, and its tables are written beside the diagnosis.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Final
 
@@ -37,6 +38,7 @@ class EarlySimulation(Closing):
         self._alone = alone
         self._resources = ExitStack()
         self._itself: Beside[Simulation] | None = None
+        self._writing: Beside[dict[str, str]] | None = None
 
     def begin(self, single: Derived, parallel: Unrolled) -> None:
         """The plan is unrolled: begin, if its records say otherwise."""
@@ -60,6 +62,15 @@ class EarlySimulation(Closing):
             return None
         simulation = self._itself.outcome()
         return simulation if simulation.differs else None
+
+    def write(self, tables: Callable[[], dict[str, str]], result: Partition) -> None:
+        """Begin to write the tables of a run, if it is one that is likely to be refuted."""
+        if self.is_under_way(result) and not self._alone:
+            self._writing = self._resources.enter_context(Beside(tables))
+
+    def written(self) -> dict[str, str] | None:
+        """What was written, if it was begun."""
+        return None if self._writing is None else self._writing.outcome()
 
     def close(self) -> None:
         """End what is still under way."""

@@ -125,7 +125,17 @@ def run(
         proofs = produce(answers, settings, progress.update)
     there = saved if result.plan is plan else ""
     certificate.write(
-        out, result, answers, decision, assumed, counted, settings, inputs or {}, proofs, there
+        out,
+        result,
+        answers,
+        decision,
+        assumed,
+        counted,
+        settings,
+        inputs or {},
+        proofs,
+        there,
+        attempt.written,
     )
     return Result(
         verdict=decision.verdict,
@@ -151,7 +161,8 @@ def run(
 
 
 class _Attempt(NamedTuple):
-    """What came out for a plan; ``partitioned``, ``solved``: when."""
+    """What came out for a plan; ``partitioned``, ``solved``: when; ``written``: the digests of the
+    tables, if they were written."""
 
     result: Partition
     answers: Answers
@@ -159,6 +170,7 @@ class _Attempt(NamedTuple):
     cache: VerdictCache | None
     partitioned: float
     solved: float
+    written: Mapping[str, str] | None
 
 
 class _Work(NamedTuple):
@@ -209,8 +221,9 @@ class _Work(NamedTuple):
                 _audit(result, solving, audited)
         solved = time.perf_counter()
         progress.phase("compose")
+        early.write(partial(certificate.tables, self.out, result, answers), result)
         decision = _decide(result, answers, otherwise, progress, early)
-        return _Attempt(result, answers, decision, cache, partitioned, solved)
+        return _Attempt(result, answers, decision, cache, partitioned, solved, early.written())
 
 
 def counts(result: Partition, answers: Answers) -> Counts:

@@ -129,6 +129,8 @@ def decides_nothing(before: Run, after: Run, cell: Cell) -> str:
                 return "another example of the same template"
         case "stages", "problem" if (stage := before.stages[cell.row]).template < 0:
             return "" if stage.live else "why what nothing depends on has no obligation"
+        case "stages", "opened":
+            return "where a claim is cut: wherever it is, the claim is stated there, and follows"
         case (("atoms" | "parts"), "start") if _same_function(before, after):
             return "a coordinate that takes one value only"
     return ""

@@ -13,7 +13,7 @@ from tests.faults.plans import attrs, edit_op, llama
 
 def test_what_is_closed_has_no_expansion() -> None:
     result = partition(edit_op(llama(), "rms_norm", attrs(eps=Fraction(1, 2))))
-    matcher = Matcher(result.nodes, result.reference_size)
+    matcher = Matcher(result.nodes, result.reference_size, set())
     closed = Closed(result.nodes, result.reference_size)
     seen: Counter[tuple[bool, bool]] = Counter()
     for number in range(result.reference_size, len(result.nodes)):

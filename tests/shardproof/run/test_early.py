@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -66,6 +67,21 @@ def test_such_a_plan_is_decided_by_its_true_size(
         worst = itself.worst
         assert worst is not None
         assert f"{worst.worst.actual:.9g}" in "".join(f.actual for f in result.findings)
+
+
+def test_tables_that_are_written_beside_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = replace(wrong(llama()), recorded=TOLD)
+    tables = []
+    for large in (0, 1 << 30):
+        monkeypatch.setattr(early, "LARGE", large)
+        folder = tmp_path / str(large)
+        verify(plan, out=folder)
+        tables.append({p.name: p.read_bytes() for p in folder.glob("*.arrow")})
+        assert "lineages.arrow" in tables[-1]
+        assert (folder / "certificate.json").exists()
+    assert tables[0] == tables[1]
 
 
 def test_a_plan_that_keeps_to_its_records_is_not_run_early(monkeypatch: pytest.MonkeyPatch) -> None:

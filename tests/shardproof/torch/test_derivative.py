@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import shardproof.torch as sp
 from shardproof import derivative
 from shardproof.checker import check
 
+EPSILON = 1e-5
 BATCH = {"x": sp.tensor((4, 3)), "y": sp.tensor((4, 2))}
 Step = Callable[[sp.Job], None]
 
@@ -75,10 +78,12 @@ def microbatches(job: sp.Job) -> None:
     job.end(loss=losses)
 
 
-def verify(folder: Path, one: Step, strict: bool = False) -> sp.Result:
+def verify(
+    folder: Path, one: Step, strict: bool = False, batch: dict[str, Any] = BATCH
+) -> sp.Result:
     """One side against itself."""
     options: dict[str, Any] = {"executor": "local", "cache": False, "strict": strict}
-    return sp.verify(one, one, world_size=1, batch=BATCH, out=folder / "run", **options)
+    return sp.verify(one, one, world_size=1, batch=batch, out=folder / "run", **options)
 
 
 def gated(x: torch.Tensor) -> torch.Tensor:
@@ -112,6 +117,164 @@ def test_what_differs_is_said_and_needed_by_strict_alone(tmp_path: Path, functio
     strict = verify(tmp_path / "strict", step(function.apply), strict=True)
     assert strict.verdict == "inconclusive"
     assert "is not the derivative of its forward" in strict.reason
+
+
+class Norm(torch.autograd.Function):
+    """A layer norm as kernels have it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        mean = x.mean(-1, keepdim=True)
+        scale = torch.rsqrt((x - mean).square().mean(-1, keepdim=True) + EPSILON)
+        y = (x - mean) * scale
+        ctx.save_for_backward(y, scale)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        y, scale = ctx.saved_tensors
+        inner = gradient - y * (gradient * y).mean(-1, keepdim=True)
+        return scale * (inner - gradient.mean(-1, keepdim=True))  # type: ignore[no-any-return]
+
+
+class Uncentred(Norm):
+    """The gradient that goes through the mean is forgotten."""
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        y, scale = ctx.saved_tensors
+        return scale * (gradient - y * (gradient * y).mean(-1, keepdim=True))  # type: ignore[no-any-return]
+
+
+def lm(model: Callable[[], nn.Module], wrap: Callable[[torch.Tensor], torch.Tensor]) -> Step:
+    """Cross entropy of a language model over 7 words, through a function that changes nothing."""
+
+    def run(job: sp.Job) -> None:
+        own = model()
+        job.start(own)
+        logits = wrap(own(job.batch["ids"]))
+        loss = F.cross_entropy(logits.flatten(0, 1), job.batch["labels"].flatten())
+        loss.backward()
+        job.end(loss=loss)
+
+    return run
+
+
+class Root(nn.Module):
+    """An RMS norm as Llama has it."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + EPSILON))
+
+
+class Attention(nn.Module):
+    """Causal attention of two heads: with a mask of minus infinity, or rotated and by an operator
+    of PyTorch's."""
+
+    def __init__(self, width: int, llama: bool) -> None:
+        super().__init__()
+        self.llama = llama
+        self.q, self.k, self.v, self.o = (nn.Linear(width, width, bias=not llama) for _ in "qkvo")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, t, d = x.shape
+        q, k, v = (w(x).view(b, t, 2, d // 2).transpose(1, 2) for w in (self.q, self.k, self.v))
+        if self.llama:
+            angle = torch.outer(torch.arange(t).float(), torch.ones(d // 2))
+            q, k = (
+                h * angle.cos() + torch.cat((-h[..., d // 4 :], h[..., : d // 4]), -1) * angle.sin()
+                for h in (q, k)
+            )
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        else:
+            scores = q @ k.transpose(-1, -2) / math.sqrt(d // 2)
+            later = torch.ones(t, t, dtype=torch.bool).triu(1)
+            y = scores.masked_fill(later, float("-inf")).softmax(-1) @ v
+        return self.o(y.transpose(1, 2).reshape(b, t, d))  # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, llama: bool) -> None:
+        super().__init__()
+        norm = Root if llama else nn.LayerNorm
+        self.before, self.after = norm(width), norm(width)
+        self.attention = Attention(width, llama)
+        self.up = nn.Linear(width, 2 * width, bias=not llama)
+        self.gate = nn.Linear(width, 2 * width, bias=False) if llama else None
+        self.down = nn.Linear(2 * width, width, bias=not llama)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attention(self.before(x))
+        y = self.after(x)
+        inner = F.gelu(self.up(y)) if self.gate is None else F.silu(self.gate(y)) * self.up(y)
+        return x + self.down(inner)  # type: ignore[no-any-return]
+
+
+class Transformer(nn.Module):
+    def __init__(self, llama: bool, width: int = 8) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(7, width)
+        self.block = Block(width, llama)
+        self.norm = Root(width) if llama else nn.LayerNorm(width)
+        self.head = nn.Linear(width, 7, bias=False)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.norm(self.block(self.embed(ids))))  # type: ignore[no-any-return]
+
+
+class Same(torch.autograd.Function):
+    """What it is given; a kernel of the user's own is recorded like any other operator."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 1
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * 1
+
+
+class Twice(Same):
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * 2
+
+
+WORDS = {
+    "ids": sp.tensor((2, 4), torch.long, low=0, high=7),
+    "labels": sp.tensor((2, 4), torch.long, low=0, high=7),
+}
+
+
+@pytest.mark.parametrize("norm", [Norm.apply, nn.LayerNorm(2, elementwise_affine=False)])
+def test_layer_norms_are_proved(tmp_path: Path, norm: Any) -> None:
+    result = verify(tmp_path, step(lambda x: torch.sigmoid(norm(x))), strict=True)
+    assert result.verdict == "proved", sp.told(result)
+    assert any("is the derivative of its forward: proved for 2" in a for a in result.assumptions)
+    assert check(tmp_path / "run" / "derivative").ok
+
+
+def test_a_layer_norm_without_the_gradient_of_its_mean_differs(tmp_path: Path) -> None:
+    result = verify(tmp_path, step(lambda x: torch.sigmoid(Uncentred.apply(x))))
+    (finding,) = [f for f in result.findings if f.kind == "not required"]
+    assert "differs" in finding.message
+    assert finding.source.endswith("(backward)")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("llama", [False, True], ids=["GPT", "Llama"])
+def test_language_models_are_proved(tmp_path: Path, llama: bool) -> None:
+    """Also by the second eye; one whose last gradient is doubled differs."""
+    right = lm(lambda: Transformer(llama), Same.apply)
+    result = verify(tmp_path, right, batch=WORDS)
+    assert any("is the derivative of its forward: proved" in a for a in result.assumptions)
+    assert check(tmp_path / "run" / "derivative").ok
+    wrong = verify(tmp_path / "wrong", lm(lambda: Transformer(llama), Twice.apply), batch=WORDS)
+    assert any("is not the derivative of its forward" in a for a in wrong.assumptions)
 
 
 def test_what_has_no_rule_is_not_decided(tmp_path: Path) -> None:

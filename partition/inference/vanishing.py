@@ -1,0 +1,328 @@
+"""Sums that are zero: of what is centred.
+
+The sum of ``x - mean(x)`` is zero, whatever it is multiplied with that does not vary along it.
+That is seen where a sum is written as a sum of products: what is left of these cancels, or does
+not.
+
+Like all of inference that is a claim; the obligation of the operator states it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import product
+from math import prod
+from typing import NamedTuple
+
+from shardproof.engine.algebra.affine import ZERO, Affine
+from shardproof.engine.claims.cone import operands
+from shardproof.engine.lineage.expressions import Combine, Einsum, Operand
+from shardproof.engine.lineage.lineage import ABSOLUTE, Addend, Lineage, StridedInterval, View
+from shardproof.engine.lineage.nodes import NodeTable
+from shardproof.engine.ops.primitives import labels
+from shardproof.partition.inference.opened import opened
+
+#: Products that a sum is written as, and factors of one.
+MOST_PRODUCTS, MOST_FACTORS = 32, 24
+#: Sums along the labels that are opened, one under the other.
+DEEPEST = 3
+#: Definitions under a sum that are looked at for one that is worth opening.
+MOST_LOOKED_AT = 60
+#: How often labels are told apart by what is read beside them.
+ROUNDS = 3
+
+
+class _TooLarge(Exception):
+    """The sum is of too many products."""
+
+
+class _Leaf(NamedTuple):
+    """A factor: how a product reads a node."""
+
+    node: int
+    intervals: tuple[tuple[int, int, int, int], ...]
+    fixed: tuple[tuple[int, int, int, Affine], ...] = ()
+
+    def labels(self) -> frozenset[int]:
+        return frozenset(label for *_, label in self.intervals)
+
+
+class _Product(NamedTuple):
+    """``summed``: the labels that the product is summed over."""
+
+    factor: Fraction
+    leaves: tuple[_Leaf, ...]
+    summed: frozenset[int]
+
+
+@dataclass(slots=True)
+class _Expansion:
+    """Writes sums as sums of products, in labels of its own."""
+
+    table: NodeTable
+    extents: dict[int, int] = field(default_factory=dict)
+    opened: set[int] = field(default_factory=set)
+
+    def label(self, extent: int) -> int:
+        if extent == ABSOLUTE:
+            raise _TooLarge
+        self.extents[len(self.extents)] = extent
+        return len(self.extents) - 1
+
+    def multiplied(
+        self, leaves: Sequence[_Leaf], over: frozenset[int], depth: int
+    ) -> list[_Product]:
+        """The product of some leaves; sums that run along ``over`` are opened ``depth`` times."""
+        whole = [_Product(Fraction(1), (), frozenset())]
+        for leaf in leaves:
+            opened = self._open(leaf, over, depth)
+            whole = [
+                _Product(p.factor * q.factor, p.leaves + q.leaves, p.summed | q.summed)
+                for p, q in product(whole, opened)
+            ]
+            if len(whole) > MOST_PRODUCTS or any(len(p.leaves) > MOST_FACTORS for p in whole):
+                raise _TooLarge
+        return whole
+
+    def _open(self, leaf: _Leaf, over: frozenset[int], depth: int) -> list[_Product]:
+        if leaf.node == self.table.one:
+            return [_Product(Fraction(1), (), frozenset())]
+        node = self.table[leaf.node]
+        definition = node.definition
+        known = not node.coordinates and not self.table.is_masked(leaf.node)
+        if known and isinstance(definition, Einsum):
+            self.opened.add(leaf.node)
+            inner: dict[int, int] = {}
+            below = [self._read(o, leaf, definition.outputs, inner) for o in definition.operands]
+            own = frozenset(inner.values())
+            return [p._replace(summed=p.summed | own) for p in self.multiplied(below, over, depth)]
+        if known and isinstance(definition, Combine) and depth and over & leaf.labels():
+            self.opened.add(leaf.node)
+            return [
+                p._replace(factor=p.factor * factor)
+                for factor, o in zip(definition.factors, definition.operands, strict=True)
+                for p in self._open(self._read(o, leaf, definition.outputs, {}), over, depth - 1)
+            ]
+        return [_Product(Fraction(1), (leaf,), frozenset())]
+
+    def _read(
+        self, operand: Operand, leaf: _Leaf, outputs: Sequence[int], inner: dict[int, int]
+    ) -> _Leaf:
+        """How the definition of ``leaf`` reads one of its operands, in the labels of the whole."""
+        intervals: list[tuple[int, int, int, int]] = []
+        fixed = list(operand.fixed)
+        for axis, stride, extent, label in operand.intervals:
+            if extent == ABSOLUTE:
+                raise _TooLarge
+            if label not in outputs:
+                if label not in inner:
+                    inner[label] = self.label(extent)
+                intervals.append((axis, stride, extent, inner[label]))
+                continue
+            here = outputs.index(label)
+            intervals += [(axis, stride * s, n, x) for a, s, n, x in leaf.intervals if a == here]
+            fixed += [(axis, stride * s, n, at) for a, s, n, at in leaf.fixed if a == here]
+        return _Leaf(operand.node, tuple(intervals), tuple(fixed))
+
+    def settled(self, one: _Product) -> _Product:
+        """A product in which what is summed and nothing varies along is counted."""
+        used = frozenset[int]().union(*(leaf.labels() for leaf in one.leaves))
+        count = prod(self.extents[label] for label in one.summed - used)
+        return _Product(one.factor * count, one.leaves, one.summed & used)
+
+    def form(self, one: _Product, outputs: Sequence[int]) -> object:
+        """A product without names: equal products have equal forms.  Labels go by where they are
+        read, and by what is read there beside; few unlike products are alike in that."""
+        names: dict[int, Hashable] = {label: n for n, label in enumerate(outputs)}
+        summed = [(label, (self.extents[label],)) for label in sorted(one.summed)]
+        names.update((label, extent) for label, extent in summed if label not in names)
+
+        def read(leaf: _Leaf) -> Hashable:
+            return leaf.node, leaf.fixed, tuple((*i[:3], names[i[3]]) for i in leaf.intervals)
+
+        for _ in range(ROUNDS):
+            around: dict[int, list[int]] = {}
+            for leaf in one.leaves:
+                seen = hash(read(leaf))
+                for a, s, n, label in leaf.intervals:
+                    around.setdefault(label, []).append(hash((seen, a, s, n)))
+            names.update((label, hash(tuple(sorted(around[label])))) for label, _ in summed)
+        return tuple(sorted(hash(read(leaf)) for leaf in one.leaves))
+
+
+class Rest(NamedTuple):
+    """What is left of a sum without what is zero in it, over all axes of its node; ``opened``: the
+    definitions that show it.
+
+    Example: of ``sum(x - mean(x))`` the lineage has no addends.
+    """
+
+    lineage: Lineage
+    opened: frozenset[int]
+
+
+class Zeros:
+    """The sums of a table that have zeros in them; ``einsum`` and ``fold`` make products and sums
+    of lineages.
+
+    Example: of a layer norm's gradient, the sum of what comes through the variance.
+    """
+
+    def __init__(
+        self,
+        table: NodeTable,
+        einsum: Callable[[str, Lineage], Lineage],
+        fold: Callable[[Lineage], Lineage],
+    ) -> None:
+        self.table = table
+        self._einsum = einsum
+        self._fold = fold
+        self._known: dict[int, Rest | None] = {}
+
+    def rest(self, number: int) -> Rest | None:
+        """A node without what is zero in it; None where nothing is.
+
+        Example: of ``sum(x + (y - mean(y)))`` it is ``sum(x)``.
+        """
+        if number not in self._known:
+            definition = self.table[number].definition
+            centred = isinstance(definition, Einsum) and is_centred(self.table, definition)
+            self._known[number] = (
+                self._rest(number, definition)
+                if centred and isinstance(definition, Einsum)
+                else None
+            )
+        return self._known[number]
+
+    def _rest(self, number: int, definition: Einsum) -> Rest | None:
+        by = zero(self.table, definition)
+        if by is not None:
+            return Rest(Lineage(self.table[number].extents, ()), by)
+        operand = definition.operands[0]
+        total = self.table[operand.node]
+        whole = [(axis, 1, extent) for axis, extent in enumerate(total.extents)]
+        read = [interval[:3] for interval in operand.intervals]
+        several = len(definition.operands) > 1 or not isinstance(total.definition, Combine)
+        if several or operand.fixed or read != whole:
+            return None
+        axes = tuple((StridedInterval(*i, ZERO, i[2]),) for i in whole)
+        parts = opened(self.table, Addend(Fraction(1), operand.node, View(axes)))
+        zeros = [zero(self.table, definition, [place]) for place in range(len(parts))]
+        kept = tuple(part for part, by in zip(parts, zeros, strict=True) if by is None)
+        if len(kept) == len(parts):
+            return None
+        names = labels(max(label for *_, label in operand.intervals) + 1)
+        inner = "".join(names[label] for *_, label in operand.intervals)
+        output = "".join(names[label] for label in definition.outputs)
+        made = self._einsum(f"{inner}->{output}", self._fold(Lineage(total.extents, kept)))
+        if any(t.partials or t.places for t in made.addends):
+            return None
+        shown = frozenset({operand.node}).union(*(by for by in zeros if by is not None))
+        return Rest(made, shown)
+
+
+def zero(
+    table: NodeTable, definition: Einsum, factors: Sequence[int] | None = None
+) -> frozenset[int] | None:
+    """The nodes by whose definitions a sum of products is seen to be zero (None: it is not);
+    ``factors``: over these of the operands of its one operand alone, which is a sum.
+
+    Example: ``x - sum(x) / 4`` and ``sum(x)``, of ``sum(x - sum(x) / 4)`` over 4 entries of ``x``.
+    """
+    for depth in range(1, DEEPEST + 1):
+        opened = _vanishes(table, definition, depth, factors)
+        if opened is not None:
+            return opened
+    return None
+
+
+def _vanishes(
+    table: NodeTable, definition: Einsum, depth: int, chosen: Sequence[int] | None
+) -> frozenset[int] | None:
+    expansion = _Expansion(table)
+    names: dict[int, int] = {}
+    try:
+        for operand in definition.operands:
+            for *_, extent, label in operand.intervals:
+                if label not in names:
+                    names[label] = expansion.label(extent)
+        outputs = [names[label] for label in definition.outputs]
+        over = frozenset(names.values()) - frozenset(outputs)
+        leaves = [
+            _Leaf(o.node, tuple((a, s, n, names[x]) for a, s, n, x in o.intervals), o.fixed)
+            for o in definition.operands
+        ]
+        totals: dict[object, Fraction] = {}
+        for one in _products(expansion, leaves, over, depth, chosen):
+            settled = expansion.settled(one._replace(summed=one.summed | over))
+            form = expansion.form(settled, outputs)
+            totals[form] = totals.get(form, Fraction(0)) + settled.factor
+    except _TooLarge:
+        return None
+    return None if any(totals.values()) else frozenset(expansion.opened)
+
+
+def _products(
+    expansion: _Expansion,
+    leaves: Sequence[_Leaf],
+    over: frozenset[int],
+    depth: int,
+    chosen: Sequence[int] | None,
+) -> Iterator[_Product]:
+    if chosen is None:
+        yield from expansion.multiplied(leaves, over, depth)
+        return
+    (leaf,) = leaves
+    total = expansion.table[leaf.node].definition
+    assert isinstance(total, Combine)
+    for place in chosen:
+        read = expansion._read(total.operands[place], leaf, total.outputs, {})
+        for one in expansion.multiplied([read], over, depth - 1):
+            yield one._replace(factor=one.factor * total.factors[place])
+
+
+def is_centred(table: NodeTable, definition: Einsum) -> bool:
+    """Whether a sum runs along a sum to which what was summed along the same is added: only then
+    is it looked at whether it is zero.
+
+    Example: ``sum(x - mean(x))`` does.
+    """
+    summed = {x for o in definition.operands for *_, x in o.intervals} - {*definition.outputs}
+    todo = [
+        (o.node, frozenset(a for a, s, n, x in o.intervals if x in summed and s == 1), DEEPEST)
+        for o in definition.operands
+    ]
+    for _ in range(MOST_LOOKED_AT):
+        if not todo:
+            return False
+        number, axes, depth = todo.pop()
+        node = table[number]
+        inner = node.definition
+        if not isinstance(inner, Einsum | Combine) or not depth or not axes:
+            continue
+        labels = {inner.outputs[axis] for axis in axes}
+        for o in operands(table, number):
+            own = frozenset(a for a, s, n, x in o.intervals if x in labels and s == 1)
+            if isinstance(inner, Combine) and _has_sum(table, o, labels):
+                return True
+            todo.append((o.node, own, depth - isinstance(inner, Combine)))
+    return False
+
+
+def _has_sum(table: NodeTable, operand: Operand, labels: set[int], depth: int = 3) -> bool:
+    """Whether an operand has a factor that does not run along some labels and is a sum."""
+    definition = table[operand.node].definition
+    if not isinstance(definition, Einsum):
+        return False
+    names = {x for *_, x in operand.intervals}
+    inner = {x for o in definition.operands for *_, x in o.intervals}
+    if not labels & names and inner - {*definition.outputs}:
+        return True
+    if not depth:
+        return False
+    along = {
+        definition.outputs[axis] for axis, s, n, x in operand.intervals if x in labels and s == 1
+    }
+    return any(_has_sum(table, o, along, depth - 1) for o in definition.operands)

@@ -1,0 +1,80 @@
+"""Sums that are zero: of what is centred, on one device or over ranks."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from shardproof.engine.plan.ir import Plan
+from shardproof.frontends.builder.builder import BodyBuilder, along
+from tests.partition.formulas import Formula, Given, Weight, not_proved, pair, proved
+from tests.partition.truth import truth
+
+ROWS, WIDTH = 4, 8
+BATCH = [(ROWS, WIDTH), (ROWS, WIDTH)]
+
+
+def mean(b: BodyBuilder, x: int, width: int, axis: str = "") -> int:
+    """The mean of every row, of which ranks along ``axis`` hold a part each."""
+    total = b.sum(x, 1, keepdim=True)
+    total = b.reduce_from(total, along(axis)) if axis else total
+    return b.mul_constant(total, Fraction(1, width))
+
+
+def centred(again: bool = False, right: bool = True) -> Formula:
+    """The squares of centred products; ``again``: with the mean of what is centred taken away,
+    which a wrong program takes of its own part alone."""
+
+    def formula(b: BodyBuilder, given: Given) -> int:
+        x, t = given.batch
+        ranks = "tp" if given.extents.get("tp", 1) > 1 else ""
+        inner = b.copy_to(x, along(ranks)) if ranks else x
+        y = b.linear(inner, given["w"])
+        own = mean(b, y, WIDTH, ranks)
+        y = b.sub(y, b.copy_to(own, along(ranks)) if ranks else own)
+        if again:
+            rest = mean(b, y, WIDTH, ranks if right else "")
+            y = b.sub(y, b.copy_to(rest, along(ranks)) if ranks and right else rest)
+        t = b.chunk(t, 1, along(ranks)) if ranks else t
+        loss = b.sum(b.mul(t, b.mul(y, b.silu(y))))
+        return b.reduce_from(loss, along(ranks)) if ranks else loss
+
+    return formula
+
+
+@pytest.mark.parametrize("tp", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_a_mean_that_is_zero(tp: int) -> None:
+    weights = {"w": Weight((WIDTH, WIDTH), {0: "tp"})}
+
+    def made(right: bool = True) -> Plan:
+        return pair(centred(), centred(True, right), weights, BATCH, axes={"tp": tp})
+
+    assert truth(made()).wrong == ()
+    proved(made())
+    assert truth(made(False)).wrong == ()
+    not_proved(made(False))
+
+
+def uncentred(right: bool = True) -> Formula:
+    """As `centred`, where what is taken away last is a mean of half of each row."""
+
+    def formula(b: BodyBuilder, given: Given) -> int:
+        x, t = given.batch
+        y = b.linear(x, given["w"])
+        y = b.sub(y, mean(b, y, WIDTH))
+        part = y if right else b.op("slice", y, dim=1, start=0, size=WIDTH // 2)
+        y = b.sub(y, mean(b, part, WIDTH))
+        return b.sum(b.mul(t, b.mul(y, b.silu(y))))
+
+    return formula
+
+
+def test_a_part_of_what_is_centred_is_not() -> None:
+    weights = {"w": Weight((WIDTH, WIDTH))}
+    plan = pair(centred(), uncentred(), weights, BATCH, axes={"tp": 1})
+    assert truth(plan).wrong == ()
+    proved(plan)
+    wrong = pair(centred(), uncentred(False), weights, BATCH, axes={"tp": 1})
+    assert truth(wrong).wrong == ()
+    not_proved(wrong)
