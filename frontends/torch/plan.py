@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.assumption import Assumption, Kind
 from shardproof.engine.plan.assumptions import some
-from shardproof.engine.plan.ir import Addend, Expectation, Plan, Program
+from shardproof.engine.plan.ir import Addend, Expectation, Plan
 from shardproof.frontends.builder.shapes import Inference
 from shardproof.frontends.torch import messages
 from shardproof.frontends.torch.derivative import only
 from shardproof.frontends.torch.families import Compared, Families, families, shown
 from shardproof.frontends.torch.functional import functional
-from shardproof.frontends.torch.lower import Result, Side, lower
+from shardproof.frontends.torch.lower import Result, Side, lower, with_tables
 from shardproof.frontends.torch.memory import Functional
 from shardproof.frontends.torch.mesh import Spread
 from shardproof.frontends.torch.trace import BY_NAME, Box, Trace
@@ -176,27 +176,13 @@ def plan(sides: Sides, name: str = "torch", combination: Combination | None = No
         raise InvalidInput("the single side has no loss, no gradient and no output to compare")
     return Plan(
         name,
-        _with_tables(sides),
+        with_tables(sides.single, sides.ranks),
         tuple(family.program for family in sides.families.families),
         microbatches=1,
         assumed=(*assumed(sides), *derived_stand_ins(sides)),
         notes=(*notes(sides), *(() if combination is None else (combination.text(),))),
         expectations=rows,
     )
-
-
-def _with_tables(sides: Sides) -> Program:
-    """The single side's program, with tables of constants that ranks alone have as inputs that it
-    does not read.
-
-    Example: the slopes of 2 heads, where the single-device step has those of 4.
-    """
-    program = sides.single.program
-    tables = {
-        s.name: s for side in sides.ranks for s in side.program.shards if s.kind == "constant"
-    }
-    own = [s for name, s in tables.items() if name not in sides.single.contents]
-    return replace(program, shards=(*program.shards, *own)) if own else program
 
 
 def derived_stand_ins(sides: Sides) -> tuple[Assumption, ...]:
