@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.torch.ordinary.parts import Case, Step
 from benchmarks.torch.table import cases, judged, main
-from benchmarks.torch.unseen import attention, divided, heads, mixtures, recurrent, training, vision
+from benchmarks.torch.unseen import attention, divided, heads, mixtures, training, vision
 
 #: Right ones, and the mistake that stands beside each.
 PROVED = [
@@ -28,7 +28,6 @@ PROVED = [
     (training.MUON, "each part made orthogonal"),
     (divided.STAGED, "gradients in another order"),
     (divided.SQUARE, "targets of one column"),
-    (recurrent.SCAN, "states of the first channels"),
 ]
 #: Those that CI runs.
 SAMPLE = {c.name for c in (attention.ALIBI, heads.TIED, training.COUNTED, vision.DENOISE)}
