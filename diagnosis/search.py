@@ -8,7 +8,7 @@ layers is one cause.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Final
 
@@ -341,16 +341,8 @@ def recorded_otherwise(state: Partition) -> set[str]:
     Example: ``{"chunk position"}`` of a plan whose chunks lie elsewhere than the position of their
     ranks says.
     """
-    return told_otherwise((*state.findings, *state.plan.recorded))
-
-
-def told_otherwise(findings: Iterable[Finding]) -> set[str]:
-    """The kinds among findings that say so.
-
-    Example: ``{"gradient name"}`` of ``[Finding("metadata", "..."), Finding("gradient name",
-    "...")]``.
-    """
-    return {f.kind for f in findings} & {CHUNK_POSITION, GRADIENT_NAME}
+    kinds = {f.kind for f in (*state.findings, *state.plan.recorded)}
+    return kinds & {CHUNK_POSITION, GRADIENT_NAME}
 
 
 def diagnosed(

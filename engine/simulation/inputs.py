@@ -61,7 +61,8 @@ class Inputs:
     ``positive``: no number is negative, and those of the batch and of named inputs are below 1:
     where a program takes logarithms or roots of them, it is defined.
     ``signed``: named inputs of one dimension have both signs; else they are near 1, as the weights
-    of norms are.
+    of norms are; constants among these are spread as whole numbers are, with which they may be
+    compared (positions with lengths).
     ``nudges``: every number is another one by so little that only rounding explains what becomes
     very different.
     """
@@ -132,12 +133,13 @@ class Inputs:
         values: NDArray[np.float64] = self.random.standard_normal(shape)
         if self.positive:
             values = np.abs(values)
-        if self.scale > 1 and name in self.sizes.recorder.constants:
+        named, vector = self.sizes.recorder, len(dims) < 2
+        if vector and self.signed and name in named.constants:
+            return (values + 1) * (MOST_DRAWN / 2)
+        if self.scale > 1 and name in named.constants:
             return values
-        if len(dims) < 2:
-            return (
-                values if self.signed and name in self.sizes.recorder.others else values * 0.2 + 1
-            )
+        if vector:
+            return values if self.signed and name in named.others else values * 0.2 + 1
         if name in self.tables:
             return values * self.scale
         fan_in = sum(weight * weight for weight in weights(dims[-1]))

@@ -398,9 +398,12 @@ def written(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any:
         return None
     number = number_of(value)
     if isinstance(x, Lookup):
-        if number != 0 and not (isinstance(value, float) and value == 0):
-            raise Unsupported(f"rows that are {value} instead of zero")
-        return restricted(x, mask, False)
+        kept = restricted(x, mask, False)
+        fill = value.value if isinstance(value, Const) else value
+        if fill == 0 or not isinstance(fill, (int, float, Fraction)):
+            return kept if fill == 0 else None
+        holds = lo.scale(x.among(lo, mask.function), fraction(fill))
+        return lo.add(lo.real(kept), holds)
     index = ids(x)
     rows = x.shape[:-1]
     if index is None and isinstance(x, Real) and number == 0 and mask.shape in (rows, (*rows, 1)):

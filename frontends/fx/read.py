@@ -148,7 +148,7 @@ def _joined(
     bodies = groups.needed(bodies)
     alone = replace(alone, shards=(*alone.shards, *unwritten_inputs(bodies)))
     masks.check([len(body.masks) for body in bodies])
-    assumed += masks.assumed()
+    assumed += masks.assumed() + written.assumed([single, *ranks])
     assumed += _constants([alone, *bodies], relations.accepted)
     boxes = _results(both, alone, bodies[0], assumed)
     mesh = mesh_of(bodies, [box for box in boxes if box is not None])

@@ -8,10 +8,11 @@ of ``x`` sees the zeros, and by names it would not: such a graph is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from shardproof.engine.errors import InvalidInput
+from shardproof.engine.plan.assumption import Assumption
 from shardproof.frontends.fx.records import OUTPUT, Graph, Node, operands
 from shardproof.frontends.untrusted.inert import printable
 
@@ -28,6 +29,8 @@ _ALLOCATING: Final = frozenset(
     }
 )
 
+#: Inputs that an assumption names.
+MOST_NAMED: Final = 8
 #: Python's augmented assignments, as ATen names them.
 _AUGMENTED: Final = frozenset({"__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__"})
 
@@ -39,8 +42,16 @@ def check(graph: Graph) -> None:
     Example: ``v = view(x); z = mul_(x, x); w = add(v, z)`` is refused at ``mul_``: ``v`` is no
     longer what it was; ``z = mul_(x, x); v = view(z); w = add(v, z)`` is not.
     """
+    inputs_written(graph)
+
+
+def inputs_written(graph: Graph) -> list[str]:
+    """The inputs whose memory the graph writes, in order; raises as `check` does.
+
+    Example: of ``v = view(x); z = mul_(v, y)`` it is ``["x"]``.
+    """
     if not any(_writes(node) for node in graph.nodes):
-        return
+        return []
     shared = _Shared()
     place: dict[str, int] = {}
     writers: dict[str, tuple[int, Node]] = {}
@@ -63,6 +74,21 @@ def check(graph: Graph) -> None:
                 writers[shared.root(name)] = max(before, key=lambda w: w[0])
         for name in written:
             writers[shared.root(name)] = index, node
+    return [node.name for node in graph.inputs if shared.root(node.name) in writers]
+
+
+def assumed(graphs: Sequence[Graph]) -> list[Assumption]:
+    """That no other input has the memory of one that a graph writes, where a graph does.
+
+    Example: of graphs in which ``x`` is written by ``mul_``, one assumption, which names ``x``.
+    """
+    names = sorted({name for graph in graphs for name in inputs_written(graph)})
+    if not names:
+        return []
+    listed = ", ".join(printable(name, 80) for name in names[:MOST_NAMED])
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    text = f"no two inputs share memory (written: {listed}{more})"
+    return [Assumption("inferred", "memory of inputs", "", text)]
 
 
 def _base(node: Node) -> str:

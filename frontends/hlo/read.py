@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,10 @@ from shardproof.frontends.hlo.frontend import STABLE
 from shardproof.frontends.hlo.lower import lower
 from shardproof.frontends.hlo.stacks import stacks
 from shardproof.frontends.untrusted.inert import printable
+
+#: Numbers that are longer are refused; the digits of an array in hexadecimal are no number.
+MOST_DIGITS = 4000
+LONG = re.compile(rf"(?<![0-9A-Fa-fx])\d{{{MOST_DIGITS + 1}}}")
 
 
 def read(path: str, *, partitioned: bool = False) -> Graph:
@@ -54,6 +59,8 @@ def parsed(data: str, *, partitioned: bool = False) -> Graph:
     Example: text that begins with ``HloModule m, num_partitions=8`` is a graph on eight ranks; a
     module before XLA's partitioner is refused as the ``partitioned`` side.
     """
+    if LONG.search(data):
+        raise UnreadablePlan(f"a number of more than {MOST_DIGITS} digits")
     stable = STABLE.match(data[: 1 << 12].encode())
     module = stablehlo.parse(data) if stable else text.parse(data)
     meshes = "xla.sdy.meshes" in module.header.get("frontend_attributes", "")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Final
 
-from shardproof.diagnosis.search import told_otherwise
+from shardproof.diagnosis.search import CHUNK_POSITION
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.schedule.instances import Unrolled
 from shardproof.engine.simulation.simulate import Simulation
@@ -41,11 +41,11 @@ class EarlySimulation(Closing):
         self._writing: Beside[dict[str, str]] | None = None
 
     def begin(self, single: Derived, parallel: Unrolled) -> None:
-        """The plan is unrolled: begin, if its records say otherwise."""
+        """The plan is unrolled: begin, if its records have chunks elsewhere."""
         rows = len(single.unrolled.instances) + len(parallel.instances)
         if rows <= LARGE or parallel.faults or parallel.unsupported:
             return
-        if told_otherwise((*parallel.findings, *self._plan.recorded)):
+        if any(finding.kind == CHUNK_POSITION for finding in parallel.findings):
             self._itself = Beside(lambda: outright(self._plan, single, parallel))
             if not self._alone:
                 self._resources.enter_context(self._itself)

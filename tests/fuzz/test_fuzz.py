@@ -61,6 +61,11 @@ MENDED = {
         b"dimensions={1,0}",
         b"dimensions={1,7}",
     ),
+    "a number of more digits than Python reads": (
+        "HLO text",
+        b"dimensions={1,0}",
+        b"dimensions={1," + b"7" * 5000 + b"}",
+    ),
     "an operator without its operands": (
         "StableHLO text",
         b"stablehlo.maximum %arg0, %0 :",

@@ -13,6 +13,7 @@ from shardproof.engine.algebra.affine import affine
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.schedule.instances import Unrolled
 from shardproof.engine.schedule.unroll import unroll
+from shardproof.engine.simulation import true_size
 from shardproof.engine.simulation.simulate import Simulation, simulate
 from shardproof.engine.specification.gradients import recorded
 from shardproof.frontends.zoo import build
@@ -62,6 +63,21 @@ def test_faults_show(name: str) -> None:
     assert found.differs
     assert found.worst is not None
     assert found.worst.worst.expected != pytest.approx(found.worst.worst.actual)
+
+
+def test_a_difference_of_another_plan_is_sought_on_further_inputs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan, seeds = row_parallel(), []
+    single, parallel = sides(plan)
+
+    def none(*given: object) -> Simulation:
+        seeds.append(given[-2])
+        return Simulation()
+
+    monkeypatch.setattr(true_size, "_at_true_sizes", none)
+    true_size.confirmed(Simulation(seed=2), plan, recorded(plan, single), parallel)
+    assert seeds == [2, 6, 10]
 
 
 def test_a_missing_gradient_all_reduce_leaves_the_loss_right() -> None:

@@ -31,19 +31,22 @@ def looked_up(low: int, high: int, less: int) -> dict[str, Any]:
     zero = w.call("none", "aten.lift_fresh_copy.default", [ref("zero")], (), "int64")
     own = w.call("own", "aten.index_put.default", [own, [mask], zero], (IDS,), "int64")
     rows = w.call("rows", "aten.embedding.default", [table, own], (IDS, WIDTH))
+    w.node("other", "get_attr", "other", [], None)
+    other = w.call("number", "aten.lift_fresh_copy.default", [ref("other")], ())
+    filled = w.call("filled", "aten.index_put.default", [rows, [mask], other], (IDS, WIDTH))
     every = w.call("every", "aten.arange.default", [IDS], (IDS,), "int64")
     picked = w.call("picked", "aten.index.Tensor", [entries, [every, own]], (IDS,))
     wide = [gradient, own, ROWS, -1, False]
     added = w.call("added", "aten.embedding_dense_backward.default", wide, (ROWS, WIDTH))
-    return w.output(rows, picked, added)
+    return w.output(rows, picked, added, filled)
 
 
 @pytest.mark.parametrize(("low", "high", "less"), [(0, 5, 0), (2, 6, 2), (3, 5, 3), (2, 3, 0)])
 def test_rows_of_computed_ids_are_those_of_pytorch(low: int, high: int, less: int) -> None:
     graph = msgspec.convert(looked_up(low, high, less), Graph)
-    relations = Relations(domains={"ids": (0, 8)})
+    relations = Relations(domains={"ids": (0, 8)}, constants={"other": 3})
     replayed = replay.validated(graph, [graph], relations)
-    assert (replayed.replayed, replayed.agrees, replayed.compared) == (True, True, 6), replayed
+    assert (replayed.replayed, replayed.agrees, replayed.compared) == (True, True, 8), replayed
 
 
 def test_a_row_that_is_none_is_read_also_where_it_is_zeroed_later(tmp_path: Path) -> None:

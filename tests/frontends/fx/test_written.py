@@ -104,3 +104,21 @@ def test_an_output_that_was_written_is_refused(tmp_path: Path) -> None:
         InvalidInput, match=r"g\.json.*node .z. .*writes memory that .output. reads"
     ):
         side(tmp_path / "g.json")
+
+
+def test_inputs_that_are_written_are_assumed_to_share_no_memory(tmp_path: Path) -> None:
+    """Whether the caller gives one tensor as both inputs, a graph does not say."""
+
+    class Writing(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            z = x.view(4, 2).mul_(2.0)
+            return z.view(2, 4) + y
+
+    path, given = tmp_path / "writing.pt2", (torch.ones(2, 4), torch.ones(2, 4))
+    torch.export.save(torch.export.export(Writing(), given), path)
+    result = shardproof.verify(path, path, out=tmp_path / "run", cache=False)
+    assert result.verdict == "proved", result.reason
+    assert "no two inputs share memory (written: 'x')" in result.assumptions
+    by_value = exported(tmp_path, "by value")
+    result = shardproof.verify(by_value, by_value, out=tmp_path / "again", cache=False)
+    assert not any("share memory" in text for text in result.assumptions)

@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from shardproof.diagnosis.search import GRADIENT_NAME
+from shardproof.diagnosis.search import CHUNK_POSITION, GRADIENT_NAME
 from shardproof.engine.findings import Finding
-from shardproof.engine.plan.ir import Plan
+from shardproof.engine.plan.ir import Plan, Program
+from shardproof.engine.schedule.instances import Unrolled
+from shardproof.engine.schedule.unroll import unroll
 from shardproof.engine.simulation.true_size import outright
+from shardproof.partition.stages import partition as stages
 from shardproof.partition.stages.partition import partition
 from shardproof.run import beside, early
 from shardproof.run.beside import Beside
 from tests.faults.plans import attrs, edit_op, llama, verify
 
-TOLD = (Finding(GRADIENT_NAME, "a gradient arrives for another value than its name says"),)
+TOLD = Finding(CHUNK_POSITION, "rank 1 takes positions 4 to 8; the plan records another place")
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan is said to record its chunks elsewhere."""
+
+    def elsewhere(programs: Sequence[Program], microbatches: int) -> Unrolled:
+        unrolled = unroll(programs, microbatches)
+        return replace(unrolled, findings=[*unrolled.findings, TOLD])
+
+    monkeypatch.setattr(stages, "unroll", elsewhere)
 
 
 @pytest.fixture(params=[True, False], ids=["forked", "alone"])
@@ -53,12 +67,13 @@ def right(plan: Plan) -> Plan:
     return plan
 
 
+@pytest.mark.usefixtures("told")
 @pytest.mark.parametrize(("edit", "verdict"), [(wrong, "refuted"), (right, "proved")])
 def test_such_a_plan_is_decided_by_its_true_size(
     edit: Callable[[Plan], Plan], verdict: str, forks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(early, "LARGE", 0)
-    plan = replace(edit(llama()), recorded=TOLD)
+    plan = edit(llama())
     result = verify(plan)
     assert result.verdict == verdict
     if verdict == "refuted":
@@ -69,10 +84,11 @@ def test_such_a_plan_is_decided_by_its_true_size(
         assert f"{worst.worst.actual:.9g}" in "".join(f.actual for f in result.findings)
 
 
+@pytest.mark.usefixtures("told")
 def test_tables_that_are_written_beside_are_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = replace(wrong(llama()), recorded=TOLD)
+    plan = wrong(llama())
     tables = []
     for large in (0, 1 << 30):
         monkeypatch.setattr(early, "LARGE", large)
@@ -90,4 +106,6 @@ def test_a_plan_that_keeps_to_its_records_is_not_run_early(monkeypatch: pytest.M
 
     monkeypatch.setattr(early, "LARGE", 0)
     monkeypatch.setattr(early, "outright", run)
-    assert verify(wrong(llama())).verdict == "refuted"
+    named = Finding(GRADIENT_NAME, "a gradient arrives for another value than its name says")
+    for recorded in ((), (named,)):
+        assert verify(replace(wrong(llama()), recorded=recorded)).verdict == "refuted"
