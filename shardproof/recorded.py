@@ -154,7 +154,10 @@ def answered(
 
 
 def tables_of(sides: Sides) -> tuple[dict[str, Any], set[str]]:
-    """Tables of constants of both sides by name, and the names of those that ranks alone have."""
+    """Tables of constants of both sides by name, and the names of those that ranks alone have.
+
+    Example: the slopes of 4 heads of the single side, and those of 2 that ranks made by themselves.
+    """
     tables: dict[str, Any] = {}
     for side in (*sides.ranks, sides.single):
         tables |= side.contents
