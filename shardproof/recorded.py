@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from shardproof import api, derivative
 from shardproof.diagnosis.explain.counterexample import simulated
@@ -28,6 +28,7 @@ from shardproof.frontends.torch.communicators import mismatched
 from shardproof.frontends.torch.families import shown
 from shardproof.frontends.torch.plan import (
     CANDIDATE,
+    LOSS,
     Combination,
     Known,
     Sides,
@@ -48,7 +49,7 @@ from shardproof.run import request
 from shardproof.run.options import Options, path
 from shardproof.run.progress import Progress
 from shardproof.run.result import Result
-from shardproof.run.tables import guarded
+from shardproof.run.tables import agree, guarded
 
 Combine: TypeAlias = Literal["mean", "sum"] | None
 
@@ -139,7 +140,7 @@ def answered(
         return Result("inconclusive", reason=uncaptured(traces), assumptions=known_of(traces))
     made = make_plan(traces, combination=combination(traces, combine))
     check_plan(made)
-    made = guarded(made, traces.single.contents)
+    made = guarded(made, *tables_of(traces))
     made = replace(made, assumed=(*assumed, *made.assumed))
     if validated:
         from shardproof.torch.validate import validate
@@ -150,6 +151,17 @@ def answered(
             return Result("inconclusive", reason=reason)
         made = replace(made, notes=(*made.notes, checked.text()))
     return reasoned(prove(made, traces, options, progress, start), traces)
+
+
+def tables_of(sides: Sides) -> tuple[dict[str, Any], set[str]]:
+    """Tables of constants of both sides by name, and the names of those that ranks alone have.
+
+    Example: the slopes of 4 heads of the single side, and those of 2 that ranks made by themselves.
+    """
+    tables: dict[str, Any] = {}
+    for side in (*sides.ranks, sides.single):
+        tables |= side.contents
+    return tables, tables.keys() - sides.single.contents.keys()
 
 
 def known_of(sides: Sides) -> tuple[str, ...]:
@@ -241,7 +253,17 @@ def combination(sides: Sides, combine: Combine) -> Combination:
         for comparison in simulated(result, SEEDS).comparisons
         if comparison.differs
     }
-    return next((way for n, way in allowed if f"{CANDIDATE} {n}" not in differs), allowed[0][1])
+    for number, way in allowed:
+        if f"{CANDIDATE} {number}" not in differs:
+            return way
+    # All differ for any tables of constants; one may hold for those that the programs have.
+    tables, _ = tables_of(sides)
+    for _, way in allowed if tables else ():
+        made = make_plan(sides, combination=way)
+        losses = tuple(row for row in made.expectations if row.kind == LOSS)
+        if agree(replace(made, expectations=losses), tables):
+            return way
+    return allowed[0][1]
 
 
 def prove(made: Plan, sides: Sides, options: Options, progress: Progress, start: float) -> Result:

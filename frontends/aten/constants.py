@@ -107,8 +107,9 @@ def _mask(array: Array) -> Compared | Bits:
 
 
 def table(lo: Lowering, array: Array, dtype: str) -> Any:
-    """An input that both sides have, by its contents: what varies along no dimension but others is
-    one table, expanded; a rank's part of a table of the single side is a slice of that.
+    """An input by its contents: what varies along no dimension but others is one table, expanded; a
+    rank's part of a table of the single side is a slice of that; any other one is an input of which
+    nothing is known on the single side.
 
     Example: [[1, 2], [1, 2]] is one input of shape (2,) that is called "constant" and the first 32
     digits of a hash of its entries, viewed as [1, 2] and expanded to [2, 2].
@@ -118,10 +119,11 @@ def table(lo: Lowering, array: Array, dtype: str) -> Any:
     made = least.reshape(tuple(n for n in least.shape if n != 1))
     digest = hashlib.sha256(made.tobytes() + repr((made.shape, dtype)).encode()).hexdigest()[:32]
     name = f"constant {digest}"
-    if lo.shared is None or name in lo.shared:
-        part = _named_input(lo, name, made, dtype)
-    else:
+    part = None
+    if lo.shared is not None and name not in lo.shared:
         part = _part(lo, made, dtype)
+    if part is None:
+        part = _named_input(lo, name, made, dtype)
     return lo.expand(lo.reshape(part, least.shape), array.shape)
 
 
@@ -139,7 +141,7 @@ def _named_input(lo: Lowering, name: str, table: Array, dtype: str) -> Any:
 
 
 def _part(lo: Lowering, table: Array, dtype: str) -> Any:
-    """A part of a table that the single side has; raises `Unsupported` if it is none."""
+    """A part of a table that the single side has; None: it is none."""
     for name, whole in (lo.shared or {}).items():
         if whole.dtype != table.dtype or whole.size > MOST_SEARCHED:
             continue
@@ -151,7 +153,7 @@ def _part(lo: Lowering, table: Array, dtype: str) -> Any:
                 for dim, (at, size) in enumerate(zip(start, part.shape, strict=True)):
                     value = lo.slice(value, dim, at, size)
                 return value
-    raise Unsupported("a table of constants that the single-device step does not have")
+    return None
 
 
 def numbered(lo: Lowering, of: Positions) -> Real:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -246,3 +246,15 @@ def lower(
     notes = tuple(rank.lo.notes)
     contents, gaps, still = rank.lo.contents, rank.gaps, frozenset(rank.lo.shifts)
     return Side(program, results, contents, gaps, derived, picks, literal, notes, still)
+
+
+def with_tables(single: Side, ranks: Sequence[Side]) -> Program:
+    """The single side's program, with tables of constants that ranks alone have as inputs that it
+    does not read.
+
+    Example: the slopes of 2 heads, where the single-device step has those of 4.
+    """
+    tables = {s.name: s for side in ranks for s in side.program.shards if s.kind == "constant"}
+    own = [shard for name, shard in tables.items() if name not in single.contents]
+    program = single.program
+    return replace(program, shards=(*program.shards, *own)) if own else program

@@ -21,7 +21,7 @@ from shardproof.frontends.torch import messages
 from shardproof.frontends.torch.derivative import only
 from shardproof.frontends.torch.families import Compared, Families, families, shown
 from shardproof.frontends.torch.functional import functional
-from shardproof.frontends.torch.lower import Result, Side, lower
+from shardproof.frontends.torch.lower import Result, Side, lower, with_tables
 from shardproof.frontends.torch.memory import Functional
 from shardproof.frontends.torch.mesh import Spread
 from shardproof.frontends.torch.trace import BY_NAME, Box, Trace
@@ -176,7 +176,7 @@ def plan(sides: Sides, name: str = "torch", combination: Combination | None = No
         raise InvalidInput("the single side has no loss, no gradient and no output to compare")
     return Plan(
         name,
-        sides.single.program,
+        with_tables(sides.single, sides.ranks),
         tuple(family.program for family in sides.families.families),
         microbatches=1,
         assumed=(*assumed(sides), *derived_stand_ins(sides)),

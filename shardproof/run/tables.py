@@ -6,7 +6,7 @@ be right for the numbers that it has (another part of the table that holds the s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -27,28 +27,47 @@ TOLERANCE: Final = 1e-6
 SEEDS: Final = 3
 
 
-def guarded(plan: Plan, contents: Mapping[str, Any]) -> Plan:
+def guarded(plan: Plan, contents: Mapping[str, Any], unlike: Iterable[str] = ()) -> Plan:
     """The plan; where not all that has to hold is seen to hold for any tables, and both sides agree
     with the tables that the programs have, these are stand-ins: a difference refutes nothing.
+    ``unlike``: tables that one side alone has, which as any numbers differ from all that the other
+    one has; these are stand-ins unless both sides are seen to differ with those of the programs.
 
     Example: ranks that each take half of a table of cosines, the second half of which is the first
     once more: "is taken for any numbers; with those that the programs have, both sides agree".
     """
-    if not contents or not fits(plan) or all(c.holds for c in partition(plan).conclusions):
+    own = sorted(unlike)
+    if not contents or not (own or fits(plan)) or all(c.holds for c in partition(plan).conclusions):
         return plan
-    if not all(_agree(plan, contents, seed) for seed in range(SEEDS)):
-        return plan
-    text = "is taken for any numbers; with those that the programs have, both sides agree"
-    assumed = (Assumption("stand-in", name, "", f"{name} {text}") for name in sorted(contents))
+    seen = [_agree(plan, contents, seed) for seed in range(SEEDS)] if fits(plan) else [None]
+    if all(seen):
+        text = "is taken for any numbers; with those that the programs have, both sides agree"
+        return _with_standins(plan, sorted(contents), text)
+    if own and not any(agree is False for agree in seen):
+        return _with_standins(plan, own, "is taken for any numbers, and one side alone has it")
+    return plan
+
+
+def agree(plan: Plan, contents: Mapping[str, Any]) -> bool:
+    """Whether both sides are seen to compute the same with the tables that the programs have.
+
+    Example: the mean of two losses of rows, each with half of a table of positions, and the loss of
+    all rows.
+    """
+    return fits(plan) and all(_agree(plan, contents, seed) for seed in range(SEEDS))
+
+
+def _with_standins(plan: Plan, names: Iterable[str], text: str) -> Plan:
+    assumed = (Assumption("stand-in", name, "", f"{name} {text}") for name in names)
     return replace(plan, assumed=(*plan.assumed, *assumed))
 
 
-def _agree(plan: Plan, contents: Mapping[str, Any], seed: int) -> bool:
-    """Whether both sides compute the same with these tables, on random inputs."""
+def _agree(plan: Plan, contents: Mapping[str, Any], seed: int) -> bool | None:
+    """Whether both sides compute the same with these tables, on random inputs; None: no number."""
     lots = {name: exact(np.asarray(x, dtype=float)) for name, x in contents.items()}
     values = Values(plan, np.random.default_rng(seed), lots=lots)
     try:
         error, _ = compared(plan, plan, values, together=False)
     except (Undefined, Unsupported, ShapeMismatch, Stuck):
-        return False
+        return None
     return error <= TOLERANCE

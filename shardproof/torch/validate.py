@@ -35,7 +35,8 @@ def validate(sides: Sides, plan: Plan, traces: Sequence[Trace], seed: int = 0) -
     if sides.families.assumed:
         return Validation(False, True, 0, "not all ranks were captured")
     values = drawn(plan, np.random.default_rng(seed))
-    values |= sides.single.contents
+    for side in (*sides.ranks, sides.single):
+        values |= side.contents
     for name, (moved, _) in sides.single.derived.items():
         values[name] = np.roll(values[moved.base], -moved.by, moved.dim)
     tensors = {

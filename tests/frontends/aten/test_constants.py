@@ -125,11 +125,11 @@ def test_a_table_is_one_input_by_its_contents() -> None:
     assert len({s.name for s in lo.shards}) == 2
 
 
-def test_a_table_that_the_other_side_has_not_is_refused() -> None:
+def test_a_table_that_the_other_side_has_not_is_an_input_of_its_own() -> None:
     lo = Lowering()
     lo.shared = {}
-    with pytest.raises(Unsupported, match="does not have"):
-        of(np.array([1.0, 2.0]), lo)
+    of(np.array([1.0, 2.0]), lo)
+    assert [s.kind for s in lo.shards] == ["constant"]
 
 
 def test_what_varies_along_no_other_dimension_is_one_table() -> None:
