@@ -44,8 +44,8 @@ MOST_CANDIDATES, HIGHEST, TALLEST = 100, 5, 7
 #: Definitions that a value and a candidate are multiplied out by until they meet, and how many
 #: candidates are tried.
 DOWN, MOST_MET = 8, 12
-#: Products looked at for one plan; a plan that differs everywhere is not matched at length.
-MOST_WORK = 200_000
+#: Products looked at until a value is found, and in one expansion.
+MOST_WORK, MOST_STEPS = 20_000, 400
 
 
 class _TooLarge(Exception):
@@ -161,12 +161,10 @@ class _Expansion:
         ]
         self.reduced |= {(leaf.path, label): own for label, own in inner.items()}
         if isinstance(definition, Combine):
-            terms = [
-                p
-                for f, o in zip(definition.factors, below, strict=True)
-                for p in self._open(o, factor * f, depth)
-            ]
-            return self._bounded(terms)
+            terms: list[_Product] = []
+            for f, o in zip(definition.factors, below, strict=True):
+                terms = self._bounded(terms + self._open(o, factor * f, depth))
+            return terms
         products = [_Product(factor, ())]
         for o in below:
             opened = self._open(o, Fraction(1), depth)
@@ -180,7 +178,8 @@ class _Expansion:
 
     def _bounded(self, products: list[_Product]) -> list[_Product]:
         self.work += len(products)
-        if len(products) > MOST_PRODUCTS or any(len(p.leaves) > MOST_FACTORS for p in products):
+        many = self.work > MOST_STEPS or len(products) > MOST_PRODUCTS
+        if many or any(len(p.leaves) > MOST_FACTORS for p in products):
             raise _TooLarge
         return products
 
@@ -295,7 +294,8 @@ class Matcher:
     def alias(self, number: int) -> Alias | None:
         """The reference node that a node of the parallel side is, if there is one."""
         if number not in self._aliases:
-            self._aliases[number] = self._match(number)
+            alias = self._aliases[number] = self._match(number)
+            self._work = self._work if alias is None else 0
         return self._aliases[number]
 
     def _match(self, number: int) -> Alias | None:
