@@ -11,7 +11,7 @@ from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.storage.tables import read_file, write_file
 
-FORMAT = "shardproof run 1"
+FORMAT = "shardproof run 2"
 NAME = "certificate.json"
 
 Verdict: TypeAlias = Literal["proved", "refuted", "inconclusive"]
@@ -24,10 +24,10 @@ MOST_SHAPES = 8
 
 #: What a verdict rests on besides the files that the certificate names.
 TRUSTED = (
-    "the declarations of operators, their roles and derivatives (engine.ops, engine.reading)",
-    "the meaning of a program: unrolling and matching of messages (engine.unroll)",
-    "the statement of obligations at small size (engine.obligation, engine.grid)",
-    "the statement of conclusions (engine.conclusions)",
+    "the declarations of operators, their roles and derivatives (engine.ops, engine.interpreters)",
+    "the meaning of a program: unrolling and matching of messages (engine.schedule)",
+    "the statement of obligations at small size (engine.obligations, engine.small_model)",
+    "the statement of conclusions (engine.specification)",
     "the emission of SMT-LIB text and the solver that answers unsat (solvers)",
     "the checker, which compares all of these with the files (checker)",
 )

@@ -170,12 +170,12 @@ class Products(Sums):
             made = self._product(spelled, output + way.kept, way.addends, {**sizes, **more})
             return dropped(made, len(output))
 
-        if self.reference_size is None:
-            # What the single-device program cuts out of a dimension and sums over is no part of a
-            # sum that somebody completes.
-            reduced = [[i for i, name in enumerate(n) if name not in output] for n in names]
-            pairs = zip(addends, reduced, strict=True)
-            addends = [t._replace(view=picked(t.view, over)) for t, over in pairs]
+        if self.reference_size is None and len(names) > 1 and {*"".join(names)} - {*output}:
+            # One of several blocks that the single-device program contracts with something else
+            # (queries, of queries, keys and values) is a value alone, no part of one of all blocks.
+            every = [range(len(own)) for own in names]
+            pairs = zip(addends, every, strict=True)
+            addends = [t._replace(view=picked(t.view, dims)) for t, dims in pairs]
         first = tried(lambda t: self._product(names, output, t, sizes), addends)
         return self._first_reading(addends, first, others)
 
