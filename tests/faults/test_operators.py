@@ -139,7 +139,13 @@ BACKWARD = {
 }
 
 
-@pytest.mark.parametrize("name", BACKWARD)
+#: The one that takes longest; the others are like it.
+LONGEST = "gradients of a product exchanged"
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n == LONGEST)) for n in BACKWARD]
+)
 def test_a_wrong_backward_operator_is_refuted_and_located(name: str) -> None:
     """The loss is right, and every conclusion that does not depend on the operator."""
     plan, operator, layer = BACKWARD[name]

@@ -126,7 +126,10 @@ def test_gradients_of_two_parameters_exchanged_are_refuted() -> None:
     ("name", "operator", "layer", "first", "second"),
     [
         (f"{ATTENTION}.wo.weight", "linear", ATTENTION, (0, 8), (0, 0)),
-        (f"{FEED_FORWARD}.w2.weight", "linear", FEED_FORWARD, (0, 12), (0, 0)),
+        pytest.param(
+            *(f"{FEED_FORWARD}.w2.weight", "linear", FEED_FORWARD, (0, 12), (0, 0)),
+            marks=pytest.mark.slow,
+        ),
         ("output.weight", None, "loss", (16, 0), (0, 0)),
     ],
 )

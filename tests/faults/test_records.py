@@ -258,6 +258,7 @@ SLOW = {
     "a use given the tensors of the microbatch before",
     "gradients reduced before the last backward",
     "no mask",
+    "routing weights' gradient not reduced",
 }
 
 

@@ -394,6 +394,7 @@ def test_something_is_proved_of_every_operator(example: Example) -> None:
 SLOW = {
     ("nnscaler_moe_gmm", 3),
     ("nnscaler_moe_gmm", 4),
+    ("scaled_dot_product_attention", 3),
     ("scaled_dot_product_attention", 4),
 }
 #: The one that takes longest at various sizes.

@@ -103,7 +103,11 @@ def attention(parallel: bool, right: bool = True) -> Formula:
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize(
     ("tp", "apart"),
-    [(1, False), (2, False), (2, True), (4, False), pytest.param(4, True, marks=pytest.mark.slow)],
+    [
+        (1, False),
+        (2, True),
+        *(pytest.param(*x, marks=pytest.mark.slow) for x in ((2, False), (4, False), (4, True))),
+    ],
 )
 def test_fused_projection_of_groups_of_heads(tp: int, apart: bool, backward: bool) -> None:
     def made(right: bool) -> Plan:

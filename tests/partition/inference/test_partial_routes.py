@@ -149,7 +149,7 @@ def heads(query: int, key: int, size: int, ranks: int, *, shared: bool = True) -
 
 @pytest.mark.parametrize(
     ("query", "key", "ranks"),
-    [(4, 4, 4), (8, 2, 4), (4, 1, 4), pytest.param(4, 2, 4, marks=pytest.mark.slow)],
+    [(4, 4, 4), (8, 2, 4), *(pytest.param(4, n, 4, marks=pytest.mark.slow) for n in (1, 2))],
 )
 def test_heads_on_ranks(query: int, key: int, ranks: int) -> None:
     plan = heads(query, key, 2, ranks)

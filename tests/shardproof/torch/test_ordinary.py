@@ -160,6 +160,7 @@ def _stated(shift: int) -> Step:
     return step
 
 
+@pytest.mark.slow  # a program like it is in `SAMPLE`
 def test_pieces_of_one_parameter_are_held_apart(tmp_path: Path) -> None:
     result = verify(tmp_path / "right", tensor.SWIGLU, _stated(0), validate=True)
     assert result.verdict == "proved", sp.told(result)

@@ -30,7 +30,7 @@ PROVED = [
     (divided.SQUARE, "targets of one column"),
 ]
 #: Those that CI runs.
-SAMPLE = {c.name for c in (attention.ALIBI, heads.TIED, training.COUNTED, vision.DENOISE)}
+SAMPLE = {c.name for c in (attention.ALIBI, heads.TIED, training.COUNTED)}
 
 
 @pytest.mark.parametrize(
