@@ -15,6 +15,7 @@ from shardproof.frontends.aten.bits import Additive
 from shardproof.frontends.aten.hidden import operand
 from shardproof.frontends.aten.joined import joined, mixed
 from shardproof.frontends.aten.lowering import (
+    NARROW,
     Const,
     Lowered,
     Lowering,
@@ -135,7 +136,7 @@ def _cast(lo: Lowering, x: Lowered, dtype: str = "", **_: Any) -> Any:
         return replace(x, dtype=dtype)
     if isinstance(x, Const):
         integral = x.value.denominator == 1 or "float" in dtype
-        if not integral or (dtype == "bool" and x.value not in (0, 1)):
+        if not integral or (dtype in NARROW and x.value not in (0, 1)):
             raise Unsupported(f"a cast of {x.value} to {dtype}")
         return Const(x.value, x.shape, dtype)
     if isinstance(x, ids.Ids):
@@ -148,7 +149,7 @@ def _cast(lo: Lowering, x: Lowered, dtype: str = "", **_: Any) -> Any:
         if isinstance(x, Real) and x.dtype == "bool" and dtype in ("int64", "int32"):
             number = numbers(lo, x, "float32")
             return lo.whole(lo.emit("mul", number, other=Fraction(1)), (0, 2), dtype)
-        if isinstance(x, Real) and dtype.startswith("int") and "float" in x.dtype:
+        if isinstance(x, Real) and dtype in ("int64", "int32") and "float" in x.dtype:
             return replace(lo.unary("trunc", x), dtype=dtype)
         if isinstance(x, Real) and x.dtype.startswith("int") and "float" in dtype:
             return replace(x, dtype=dtype)
@@ -166,7 +167,7 @@ def _full(lo: Lowering, number: float) -> Const | Hidden:
     shape, dtype = lo.expected[0]
     if number == -inf and floating(dtype):
         return nothing(lo, shape, dtype)
-    return Const(fraction(number), shape, dtype)
+    return Const(fraction(number if floating(dtype) else int(bool(number) if dtype == "bool" else number)), shape, dtype)
 
 
 @lowers("aten.ones_like.default", "aten.ones.default", "aten.new_ones.default")
@@ -202,9 +203,6 @@ def _undefined(lo: Lowering) -> Any:
 
 
 # -- arithmetic --------------------------------------------------------------------------------
-
-#: Types whose sums and products wrap around, or are no sums.
-NARROW = frozenset({"bool", "uint8", "int8", "int16"})
 
 
 def _wide(lo: Lowering) -> None:
@@ -268,11 +266,13 @@ def _reciprocal(lo: Lowering, x: Lowered) -> Any:
 
 @lowers("aten.square.default")
 def _square(lo: Lowering, x: Lowered) -> Any:
+    _wide(lo)
     return lo.mul(x, x)
 
 
-@lowers("aten.pow.Tensor_Scalar")
+@lowers("aten.pow.Tensor_Scalar", "aten.pow_.Scalar")
 def _pow(lo: Lowering, x: Lowered, exponent: float) -> Any:
+    _wide(lo)
     power = fraction(exponent)
     if power == 1:
         return x
@@ -396,6 +396,7 @@ def _amax(lo: Lowering, x: Lowered, dim: object = None, keepdim: bool = False) -
 
 @lowers("aten.mm.default", "aten.bmm.default")
 def _mm(lo: Lowering, x: Lowered, y: Lowered) -> Any:
+    _wide(lo)
     return lo.emit("matmul", lo.real(x), lo.real(y))
 
 

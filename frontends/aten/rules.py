@@ -1,7 +1,7 @@
 """The rules that lower ATen overloads, by the overloads' names.
 
 Comes in: functions that the other files of this folder declare with `lowers`. Goes out: `rule_of`,
-the rule of an overload.
+the rule of an overload, and `typed`, its result with the element type that PyTorch gives it.
 
 Example: ``rule_of("aten.add_.Tensor")`` is the rule of ``aten.add.Tensor``.
 """
@@ -9,9 +9,11 @@ Example: ``rule_of("aten.add_.Tensor")`` is the rule of ``aten.add.Tensor``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
-from shardproof.frontends.aten.lowering import Lowered, Lowering
+from shardproof.engine.errors import Unsupported
+from shardproof.frontends.aten.lowering import NARROW, Const, Lowered, Lowering, Real, floating
 
 #: (lowering, arguments ...) -> results.
 Rule: TypeAlias = Callable[..., Any]
@@ -51,6 +53,8 @@ def rule_of(name: str) -> Rule | None:
     if base.startswith("_foreach_"):
         single = base.removeprefix("_foreach_")
         kinds = (_FOREACH.get(overload, ""), "default")
+        if kinds[0] == "Scalar" and single in _NUMBER_SECOND:
+            kinds = (_NUMBER_SECOND[single],)
         rules = [r for r in (TABLE.get(f"{namespace}.{single}.{kind}") for kind in kinds) if r]
         return _each(rules[0]) if rules else None
     if overload == "out":
@@ -60,8 +64,25 @@ def rule_of(name: str) -> Rule | None:
     return TABLE.get(f"{namespace}.{base}.{overload.removesuffix('_out')}")
 
 
+def typed(x: Any, dtype: str) -> Any:
+    """What a rule made of a tensor, as the element type that PyTorch gives the result: what is
+    computed of whole numbers need not be whole, and a reader of it goes by its type.  Raises
+    `Unsupported` where whole numbers are expected of what was computed in floating point.
+
+    Example: ``ids / 2`` is float32, so that ``(ids / 2).long()`` drops a fraction;
+    ``x.sum(dtype=torch.int64)`` of floats, whose rule adds fractions up, is refused.
+    """
+    if not isinstance(x, (Real, Const)) or not dtype or x.dtype == dtype:
+        return x
+    if not floating(dtype) and (floating(x.dtype) or dtype in NARROW):
+        raise Unsupported(f"{dtype} computed of {x.dtype}")
+    return replace(x, dtype=dtype)
+
+
 #: Overloads over lists of tensors, and those over tensors.
 _FOREACH = {"Scalar": "Scalar", "ScalarList": "Scalar", "List": "Tensor", "Tensor": "Tensor"}
+#: Those whose overload with a number as the first operand is another function.
+_NUMBER_SECOND = {"pow": "Tensor_Scalar"}
 
 
 def _each(rule: Rule) -> Rule:

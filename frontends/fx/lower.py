@@ -14,6 +14,7 @@ from shardproof.engine.plan.ir import Value as BodyValue
 from shardproof.frontends.aten import Const, Lowered, Lowering, Real, Undefined, routed, rule_of
 from shardproof.frontends.aten.ids import Narrow
 from shardproof.frontends.aten.lowering import Shape
+from shardproof.frontends.aten.rules import typed
 from shardproof.frontends.builder.shapes import Inference
 from shardproof.frontends.fx.records import (
     CONSTANT,
@@ -218,8 +219,7 @@ class _Rank:
         result = rule(self.lo, *given, **{k: self.argument(v) for k, v in node.kwargs.items()})
         if functional:
             result = (None, *(result if isinstance(result, tuple) else (result,)))
-        self.fits(node, result)
-        return result
+        return self.fitting(node, result)
 
     def lost(self, node: Node) -> Lowered:
         """A constant tensor that the exporter wrote as memory: an input that both sides share."""
@@ -257,14 +257,19 @@ class _Rank:
                 results[index] = (tuple(part.shape or ()), part.dtype or "")
         return results
 
-    def fits(self, node: Node, result: Any) -> None:
+    def fitting(self, node: Node, result: Any) -> Any:
+        """A rule's result, which has the shapes that the file says, with its element types."""
         several = isinstance(result, tuple)
-        parts = {i: p.shape for i, p in self.parts.get(node.name, {}).items()}
-        wanted = parts if several else {0: node.shape}
-        for index, x in enumerate(result if several else (result,)):
-            shape = wanted.get(index)
-            if x is not None and shape is not None and tuple(shape) != getattr(x, "shape", ()):
-                raise Unsupported(f"is lowered to {list(x.shape)}, the file says {shape}")
+        parts = self.parts.get(node.name, {}) if several else {0: node}
+        results = list(result) if several else [result]
+        for index, x in enumerate(results):
+            part = parts.get(index)
+            if x is None or part is None or part.shape is None:
+                continue
+            if tuple(part.shape) != getattr(x, "shape", ()):
+                raise Unsupported(f"is lowered to {list(x.shape)}, the file says {part.shape}")
+            results[index] = typed(x, part.dtype or "")
+        return tuple(results) if several else results[0]
 
     def argument(self, arg: Any) -> Any:
         name = operand(arg)

@@ -23,9 +23,9 @@ from shardproof.frontends.torch.memory import (
     Input,
     Messages,
     Op,
-    Storage,
     number,
 )
+from shardproof.frontends.torch.pieces import Storage
 from shardproof.frontends.torch.state import State
 from shardproof.frontends.torch.trace import Arg, Box, Event, Items, StridedTensor, Tensor, Trace
 

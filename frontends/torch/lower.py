@@ -14,6 +14,7 @@ from shardproof.frontends.aten import Const, Lowered, Lowering, Real, rule_of
 from shardproof.frontends.aten.constants import constant
 from shardproof.frontends.aten.lowering import Derived
 from shardproof.frontends.aten.masks import FLAGS
+from shardproof.frontends.aten.rules import typed
 from shardproof.frontends.builder.shapes import Inference
 from shardproof.frontends.torch.memory import (
     CONSTANT,
@@ -149,9 +150,12 @@ class _Rank:
         kwargs: Mapping[str, Any] = {k: self.argument(v) for k, v in op.kwargs.items()}
         result = rule(self.lo, *args, **kwargs)
         results = list(result) if isinstance(result, tuple) else [result]
-        for value, x, (shape, _) in zip(op.outputs, results, self.lo.expected, strict=False):
+        for i, (value, x, (shape, dtype)) in enumerate(
+            zip(op.outputs, results, self.lo.expected, strict=False)
+        ):
             if value >= 0 and x is not None and x.shape != shape:
                 raise Unsupported(f"{op.name} is lowered to {list(x.shape)}, not {list(shape)}")
+            results[i] = typed(x, dtype)
         return results
 
     def stilled(self, x: Real) -> Real:

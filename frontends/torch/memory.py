@@ -17,6 +17,7 @@ from typing import NamedTuple
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.findings import Finding
 from shardproof.frontends.torch import geometry, trace
+from shardproof.frontends.torch.pieces import Piece, Storage
 from shardproof.frontends.torch.trace import Arg, Box, Items, Named, StridedTensor, Tensor, Trace
 
 #: Operators that only move data, made here.
@@ -124,23 +125,6 @@ class Functional:
 MOST_ROWS = 4096
 
 
-class _Piece(NamedTuple):
-    """``value`` fills [start, stop) of a storage, its elements in order."""
-
-    start: int
-    stop: int
-    value: int
-
-
-@dataclass(slots=True)
-class Storage:
-    """The pieces, such as a bucket's gradients, that were written to one allocation, and views of
-    it that were read."""
-
-    pieces: list[_Piece] = field(default_factory=list)
-    views: dict[StridedTensor, int] = field(default_factory=dict)
-
-
 class Memory:
     """Storages, such as a bucket, while a trace is replayed; makes the values of `Functional`."""
 
@@ -210,6 +194,8 @@ class Memory:
         if len(values) == 1:
             return values[0]
         tensors = [self.out.values[v] for v in values]
+        if len(types := {t.dtype for t in tensors}) > 1:
+            raise InvalidInput(f"memory written as {' and as '.join(sorted(types))} is used as one")
         if prod(tensors[0].shape[:dim]) == 1:
             whole = self._rejoined(values, dim)
             if whole >= 0:
@@ -268,9 +254,14 @@ class Memory:
 
     # -- reading ----------------------------------------------------------------------------
 
+    def _storage(self, tensor: StridedTensor) -> Storage:
+        storage = self.storages.setdefault(tensor.storage, Storage())
+        storage.measured(tensor)
+        return storage
+
     def read(self, tensor: StridedTensor) -> int:
         """The value of a tensor as it is in memory now."""
-        storage = self.storages.setdefault(tensor.storage, Storage())
+        storage = self._storage(tensor)
         known = storage.views.get(tensor)
         if known is not None:
             return known
@@ -392,7 +383,7 @@ class Memory:
             result.append(StridedTensor(tensor.storage, piece.start, shape, strides, tensor.dtype))
         return result
 
-    def _covering(self, storage: Storage, first: int, last: int, dtype: str) -> _Piece:
+    def _covering(self, storage: Storage, first: int, last: int, dtype: str) -> Piece:
         """One piece that has [first, last), joined of several if need be."""
         pieces = [p for p in storage.pieces if p.start < last and first < p.stop]
         if len(pieces) == 1 and pieces[0].start <= first and last <= pieces[0].stop:
@@ -408,7 +399,7 @@ class Memory:
         if at < last:
             parts.append(self.emit(UNDEFINED, (), (last - at,), dtype))
             at = last
-        return _Piece(begin, at, self.concat(parts, 0))
+        return Piece(begin, at, self.concat(parts, 0))
 
     def assume(self, tensor: StridedTensor, value: int) -> None:
         """A tensor is known to have this value, until its memory is written again."""
@@ -418,7 +409,7 @@ class Memory:
 
     def write(self, tensor: StridedTensor, value: int) -> None:
         """Give a tensor in memory a new value."""
-        storage = self.storages.setdefault(tensor.storage, Storage())
+        storage = self._storage(tensor)
         storage.views.clear()
         if 0 in tensor.shape:
             return
@@ -440,7 +431,7 @@ class Memory:
             self._replace(storage, base.start, base.stop, whole, tensor.dtype)
         storage.views[tensor] = value
 
-    def _scattered(self, base: _Piece, made: geometry.Recipe, value: int) -> int:
+    def _scattered(self, base: Piece, made: geometry.Recipe, value: int) -> int:
         """The piece with the part that ``made`` reads replaced by ``value``."""
         inverse = [0] * len(made.order)
         for position, source in enumerate(made.order):
@@ -464,7 +455,7 @@ class Memory:
         return self.reshape(put(self.reshape(base.value, made.factors), 0), shape)
 
     def _replace(self, storage: Storage, first: int, last: int, value: int, dtype: str) -> None:
-        pieces: list[_Piece] = []
+        pieces: list[Piece] = []
         for piece in storage.pieces:
             if piece.stop <= first or last <= piece.start:
                 pieces.append(piece)
@@ -473,8 +464,8 @@ class Memory:
                 if start < stop:
                     flat = self.reshape(piece.value, (piece.stop - piece.start,))
                     cut = self.slice(flat, 0, start - piece.start, stop - start)
-                    pieces.append(_Piece(start, stop, cut))
-        pieces.append(_Piece(first, last, value))
+                    pieces.append(Piece(start, stop, cut))
+        pieces.append(Piece(first, last, value))
         storage.pieces = sorted(pieces)
 
 

@@ -33,7 +33,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch.reductions import reduction
-from shardproof.frontends.torch.shadows import MOST_COMPUTED, MOST_SHADOW, Shadows, flat
+from shardproof.frontends.torch.shadows import MOST_COMPUTED, MOST_SHADOW, Shadows, flat, written_by
 from shardproof.frontends.torch.trace import (
     CONSTANT,
     MOST_ELEMENTS,
@@ -331,12 +331,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._real(func, args, kwargs)
         if given is None or func.overloadpacket in RESHAPED:
             return out
-        if func.namespace not in ("c10d", "_c10d_functional", "prim", "prims"):
-            if not self._shadows.follow(func, args, kwargs, out):
+        plain = func.namespace not in ("c10d", "_c10d_functional", "prim", "prims")
+        if not plain or not self._shadows.follow(func, args, kwargs, out):
+            if plain:
                 self._meet(args, tuple(kwargs.values()))
-                self._shadows.forget(func, args)
-        elif func.namespace == "c10d":
-            self._shadows.forget(func, args)
+            self._shadows.forget(func, args, kwargs)
         outputs = tuple(self.arg(x) for x in (out if isinstance(out, (list, tuple)) else (out,)))
         source, module, backward, own = self._where()
         named = {
@@ -358,7 +357,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 module,
                 backward,
                 work,
-                writes=self._written(func, args, kwargs),
+                writes=tuple(self.tensor(x).number for x in written_by(func, args, kwargs)),
                 still=() if backward else self._still(args, kwargs),
                 own=own,
                 communicator=self._communicator(func, args),
@@ -378,16 +377,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 if argument.name == "group_name":
                     return str(x)
         return ""
-
-    def _written(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> tuple[int, ...]:
-        """Tensors that the schema says are written, in its order."""
-        numbers = []
-        for i, argument in enumerate(func._schema.arguments):
-            if argument.alias_info is None or not argument.alias_info.is_write:
-                continue
-            value = args[i] if i < len(args) else kwargs.get(argument.name)
-            numbers += [self.tensor(x).number for x in flat(value) if isinstance(x, torch.Tensor)]
-        return tuple(numbers)
 
     def _still(self, args: Any, kwargs: Mapping[str, Any]) -> tuple[int, ...]:
         """Operands that autograd sends no gradient to.  Where it is off, nothing is said: what a

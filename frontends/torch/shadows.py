@@ -38,6 +38,17 @@ def flat(x: Any) -> Iterable[Any]:
         yield x
 
 
+def written_by(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterable[torch.Tensor]:
+    """The tensors that an operator's schema says are written, in its order, however they are given.
+
+    Example: of ``torch.mul(x, 2, out=y)`` it is ``y``.
+    """
+    for i, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[i] if i < len(args) else kwargs.get(argument.name)
+            yield from (x for x in flat(value) if isinstance(x, torch.Tensor))
+
+
 class Shadows:
     """Real storages by the address of the fake ones.
 
@@ -67,7 +78,7 @@ class Shadows:
         has none."""
         results = [x for x in flat(out) if isinstance(x, torch.Tensor)]
         if str(func).startswith(ALLOCATES):
-            self.forget(func, args)
+            self.forget(func, args, kwargs)
             return True
         given = any(isinstance(x, torch.Tensor) for x in flat((args, tuple(kwargs.values()))))
         most = MOST_COMPUTED if given else MOST_SHADOW
@@ -102,16 +113,10 @@ class Shadows:
                 fresh = torch.zeros(x.numel(), dtype=x.dtype)
             self.storages.setdefault(storage._cdata, fresh.untyped_storage())
 
-    def forget(self, func: Any, args: Any) -> None:
+    def forget(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
         """What an operator without shadows writes has none any more."""
-        written = [
-            x
-            for argument, value in zip(func._schema.arguments, args, strict=False)
-            if argument.alias_info is not None and argument.alias_info.is_write
-            for x in flat(value)
-            if isinstance(x, torch.Tensor)
-        ]
+        gone = list(written_by(func, args, kwargs))
         if func.namespace == "c10d":
-            written = [x for x in flat(args) if isinstance(x, torch.Tensor)]
-        for x in written:
+            gone = [x for x in flat((args, tuple(kwargs.values()))) if isinstance(x, torch.Tensor)]
+        for x in gone:
             self.storages.pop(x.untyped_storage()._cdata, None)

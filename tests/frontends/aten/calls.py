@@ -152,7 +152,7 @@ def _(d: Draw) -> Call:
     return (d.real(*shape), torch.tanh(d.real(*shape))), {}
 
 
-@call("aten.pow.Tensor_Scalar")
+@call("aten.pow.Tensor_Scalar", "aten.pow_.Scalar")
 def _(d: Draw) -> Call:
     exponent = (0, 1, 1.0, 2, 3, -1, 0.5, -0.5, 2.5)[d.below(9)]
     return (d.positive(*d.any_shape()), exponent), {}

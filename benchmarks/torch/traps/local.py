@@ -1,0 +1,109 @@
+"""Memory and element types: nothing communicates, and the operators are what may be misread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from benchmarks.torch.traps.parts import Loss, Trap
+
+Batch = Mapping[str, torch.Tensor]
+
+
+def over_a_table(factor: float, by: int = 0) -> Loss:
+    """Memory that was a table of constants is the result of an operator (``out=``)."""
+
+    def loss(w: torch.Tensor, batch: Batch) -> torch.Tensor:
+        table = torch.arange(4.0)
+        if by:
+            torch.add(batch["x"], batch["x"], alpha=by, out=table)
+        else:
+            torch.mul(batch["x"], factor, out=table)
+        return (w * table).sum()
+
+    return loss
+
+
+def through(factor: float, *, twice: bool = False) -> Loss:
+    """Half of the entries are written through a view."""
+
+    def loss(w: torch.Tensor, batch: Batch) -> torch.Tensor:
+        x = batch["x"].clone()
+        if twice:
+            x.view(2, 2)[0].add_(x[:2])
+        else:
+            x[:2].mul_(factor)
+        return (w * x).sum()
+
+    return loss
+
+
+def halves(w: torch.Tensor, batch: Batch) -> torch.Tensor:
+    return (w * (batch["ids"] / 2).long()).sum()
+
+
+#: The wrong ones are refuted.
+TRAPS = (
+    Trap(
+        "memory of a table written as out=", over_a_table(2.0), over_a_table(0, 1), over_a_table(3)
+    ),
+    Trap("memory written through a view", through(2.0), through(0, twice=True), through(3.0)),
+    Trap(
+        "types: halves of whole numbers, cut",
+        halves,
+        lambda w, batch: (w * (batch["ids"] * 0.5).long()).sum(),
+        lambda w, batch: (w * (batch["ids"] / 2)).sum(),
+    ),
+    Trap(
+        "types: roots of whole numbers, cut",
+        lambda w, batch: (w * (batch["ids"].abs() + 1).sqrt().long()).sum(),
+        lambda w, batch: (w * ((batch["ids"].abs() + 1) ** 0.5).long()).sum(),
+        lambda w, batch: (w * (batch["ids"].abs() + 1).sqrt()).sum(),
+    ),
+    Trap(
+        "powers in place",
+        lambda w, batch: (w * batch["x"].clone().pow_(2.0)).sum(),
+        lambda w, batch: (w * torch._foreach_pow([batch["x"]], 2.0)[0]).sum(),  # type: ignore[operator]
+        lambda w, batch: (w * 2.0 ** batch["x"]).sum(),
+    ),
+)
+
+
+def another_type(factor: float) -> Loss:
+    """Memory of float32 that is written as bfloat16."""
+
+    def loss(w: torch.Tensor, batch: Batch) -> torch.Tensor:
+        memory = torch.zeros(16)
+        twice = torch.cat([batch["x"], batch["x"]])
+        memory[8:].copy_(twice)
+        memory.view(torch.bfloat16)[16:24].copy_(twice * factor)
+        return (w * memory[8:12]).sum()
+
+    return loss
+
+
+def read_in_python(factor: float) -> Loss:
+    """Python reads an entry of memory that was a table of constants."""
+
+    def loss(w: torch.Tensor, batch: Batch) -> torch.Tensor:
+        table = torch.arange(4.0)
+        torch.mul(batch["x"], factor, out=table)
+        return (w * table[1].item()).sum()
+
+    return loss
+
+
+#: Pairs that differ and whose operators have no meaning here: they are not proved.
+UNCLEAR: dict[str, tuple[Loss, Loss]] = {
+    "memory of another type": (another_type(1.0), another_type(2.0)),
+    "a value that Python reads": (read_in_python(1.0), read_in_python(2.0)),
+    "a sum of floats as whole numbers": (
+        lambda w, batch: (w * batch["x"].sum(dtype=torch.int64)).sum(),
+        lambda w, batch: (w * batch["x"].sum()).sum(),
+    ),
+    "a cast that wraps around": (
+        lambda w, batch: (w * (batch["x"] * 300).to(torch.int8)).sum(),
+        lambda w, batch: (w * (batch["x"] * 300).trunc()).sum(),
+    ),
+}
