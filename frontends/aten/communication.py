@@ -136,11 +136,11 @@ def _scatter_by_name(lo: Lowering, x: Lowered, op: str, count: int, tag: str) ->
 
 @lowers("_c10d_functional.broadcast.default")
 def _broadcast_by_name(lo: Lowering, x: Lowered, root: int, tag: str) -> Any:
-    """``root`` is a rank of the whole program."""
+    """``root`` is a member of the group, by its number there."""
     ranks = _named(lo, tag)
-    if root not in ranks:
-        raise Unsupported(f"a broadcast from rank {root}, which is not in group {tag!r}")
-    return _broadcast(lo, x, ranks, root)
+    if not 0 <= root < len(ranks):
+        raise Unsupported(f"a broadcast from member {root} of group {tag!r}, of {len(ranks)}")
+    return _broadcast(lo, x, ranks, ranks[root])
 
 
 @lowers("comm.send")

@@ -175,7 +175,10 @@ def _gather(replay: State, event: Event) -> None:
 
 
 def _member(group: Ranks, event: Event) -> int:
-    """The rank of the root of a collective."""
+    """The rank of the root of a collective, which names it by its number in the group.
+
+    Example: member 1 of a group of ranks 2 and 3 is rank 3.
+    """
     numbers = [a for a in event.args if isinstance(a, int) and not isinstance(a, bool)]
     if not numbers or not 0 <= numbers[0] < len(group.ranks):
         raise InvalidInput(f"root {numbers[:1]} of {len(group.ranks)} ranks")
@@ -375,19 +378,11 @@ def exchanged(replay: State, value: int, group: Ranks) -> int:
 
 @handles("c10d.broadcast_.default")
 def _broadcast(replay: State, event: Event) -> None:
-    group = group_of(event)
-    numbers = [a for a in event.args if isinstance(a, int) and not isinstance(a, bool)]
-    root = numbers[0] if numbers else 0
-    if not 0 <= root < len(group.ranks):
-        raise InvalidInput(f"a broadcast from member {root} of {len(group.ranks)}")
-    own = group.ranks[root] == replay.trace.rank
+    group, root = group_of(event), _member(group_of(event), event)
+    own = root == replay.trace.rank
     for tensor in listed(event.args[0]):
         spec = replay.location(tensor)
-        args: tuple[Arg, ...] = (
-            Tensor(replay.read(tensor)) if own else None,
-            group,
-            group.ranks[root],
-        )
+        args: tuple[Arg, ...] = (Tensor(replay.read(tensor)) if own else None, group, root)
         sent = replay.memory.emit("comm.broadcast", args, spec.shape, spec.dtype)
         replay.write(tensor, sent)
     replay.issued(event, [*tensors_of(event.args[0])], [])
@@ -483,15 +478,11 @@ def _f_all_to_all(replay: State, event: Event) -> None:
 
 @handles("_c10d_functional.broadcast.default", "_c10d_functional.broadcast_.default")
 def _f_broadcast(replay: State, event: Event) -> None:
-    group = group_of(event)
-    numbers = [a for a in event.args if isinstance(a, int) and not isinstance(a, bool)]
-    root = numbers[0] if numbers else 0
-    own = root == replay.trace.rank if root in group.ranks else False
-    if root not in group.ranks:
-        raise InvalidInput(f"a broadcast from rank {root}, which is not in {list(group.ranks)}")
+    """The root is a member of the group by its number there, and no rank of the world."""
+    group, root = group_of(event), _member(group_of(event), event)
     value = replay.read(event.args[0])
     tensor = replay.out.values[value]
-    args: tuple[Arg, ...] = (Tensor(value) if own else None, group, root)
+    args: tuple[Arg, ...] = (Tensor(value) if root == replay.trace.rank else None, group, root)
     _results(
         replay, event, [replay.memory.emit("comm.broadcast", args, tensor.shape, tensor.dtype)]
     )

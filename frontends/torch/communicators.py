@@ -97,12 +97,12 @@ def _unlike(theirs: Event, ours: Event) -> str | None:
             "other: these groups have the same ranks and do not know each other; all ranks have to "
             "make groups, and to use them, in the same order"
         )
-    if ours.name != theirs.name:
-        return None
+    names = _name(ours), _name(theirs)
     roots = _numbers(ours)[:1], _numbers(theirs)[:1]
-    if _name(ours) in _ROOTED and roots[0] != roots[1]:
+    if names[0] == names[1] and names[0] in _ROOTED and roots[0] != roots[1]:
         return f"root {roots[0]} for one and {roots[1]} for the other"
-    if _name(ours) not in ("send", "recv") and reduction(ours) != reduction(theirs):
+    # ``dist.all_reduce`` and its functional form have other names, and meet.
+    if all("reduce" in name for name in names) and reduction(ours) != reduction(theirs):
         return f"reduction {reduction(ours)!r} for one and {reduction(theirs)!r} for the other"
     return None
 

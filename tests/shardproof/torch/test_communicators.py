@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 
 import shardproof.torch as sp
 
@@ -102,14 +103,33 @@ def gathered(root: Callable[[int], int]) -> Reduce:
     return reduce
 
 
-def averaged(op: Callable[[int], dist.ReduceOp.RedOpType]) -> Reduce:
-    """A mean times the number of ranks."""
+def averaged(op: Callable[[int], dist.ReduceOp.RedOpType], form: int = -1) -> Reduce:
+    """A mean times the number of ranks; rank ``form`` issues it in its functional form."""
 
     def reduce(job: sp.Job, tensors: Sequence[torch.Tensor]) -> None:
         for tensor in tensors:
-            dist.all_reduce(tensor, op=op(job.rank))
+            if job.rank == form:
+                name = "avg" if op(job.rank) == AVG else "sum"
+                tensor.copy_(functional.all_reduce(tensor, name, dist.group.WORLD))  # type: ignore[arg-type]
+            else:
+                dist.all_reduce(tensor, op=op(job.rank))
             if op(job.rank) == AVG:
                 tensor.mul_(2)
+
+    return reduce
+
+
+def by_member(member: int) -> Reduce:
+    """Sums, which rank 3 loses and is given again by a member of ranks 2 and 3."""
+
+    def reduce(job: sp.Job, tensors: Sequence[torch.Tensor]) -> None:
+        pair = dist.new_group([2, 3])
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+            if job.rank == 3:
+                tensor.zero_()
+            if job.rank in (2, 3):
+                tensor.copy_(functional.broadcast(tensor, member, pair))  # type: ignore[arg-type]
 
     return reduce
 
@@ -169,6 +189,13 @@ CASES = [
         averaged(lambda rank: SUM if rank else AVG),
         "reduction 'sum' for one and 'avg' for the other",
     ),
+    (
+        "another reduction on one rank, of the functional form",
+        2,
+        averaged(lambda rank: AVG, 1),
+        averaged(lambda rank: SUM if rank else AVG, 1),
+        "reduction 'sum' for one and 'avg' for the other",
+    ),
 ]
 
 
@@ -186,6 +213,14 @@ def test_what_ranks_meet_in_is_the_same(
     assert result.verdict == "refuted", sp.told(result)
     assert message in result.findings[0].message
     assert result.findings[0].source.startswith(__file__)
+
+
+def test_the_root_of_the_functional_form_is_a_member_of_the_group(tmp_path: Path) -> None:
+    result = verify(tmp_path / "right", by_member(0), 4)
+    assert result.verdict == "proved", sp.told(result)
+    assert any("replayed" in note for note in result.assumptions), result.assumptions
+    result = verify(tmp_path / "wrong", by_member(1), 4)
+    assert result.verdict == "refuted", sp.told(result)
 
 
 def test_messages_under_other_tags_are_refused(tmp_path: Path) -> None:
