@@ -35,7 +35,7 @@ def marked(graph: Graph) -> Graph:
         if integral(graph.values[item.value].dtype)
     }
     numbers: dict[int, float] = {}
-    found: dict[int, set[int]] = {}
+    marks: dict[int, set[int]] = {}
     readers: dict[int, list[Node]] = {}
     sums = {node.results[0]: node for node in graph.nodes if node.target == "add"}
     for node in graph.nodes:
@@ -53,9 +53,9 @@ def marked(graph: Graph) -> Graph:
                     known[node.results[0]] = known[node.operands[0]]  # type: ignore[assignment]
         elif node.target == "compare" and not _wraps(node, readers, sums):
             for position, mark in _asked(node, origins, numbers):
-                found.setdefault(position, set()).add(mark)
+                marks.setdefault(position, set()).add(mark)
     inputs = tuple(
-        replace(item, mark=min(found[n])) if n in found else item
+        replace(item, mark=min(marks[n])) if n in marks else item
         for n, item in enumerate(graph.inputs)
     )
     return replace(graph, inputs=inputs)
