@@ -35,7 +35,7 @@ class _Fraction(NamedTuple):
     below: Counter[Term]
 
 
-class _TooManyError(Exception):
+class _TooManyFactors(Exception):
     """A term is divided by more than is worth stating."""
 
 
@@ -62,9 +62,9 @@ def cleared(table: TermTable, goals: Sequence[tuple[Term, Term]]) -> Cleared | N
             most = max(most, common.total())
             different = max(different, len(common))
             result.append((clearing.times(left, common), clearing.times(right, common)))
-    except _TooManyError:
+    except _TooManyFactors:
         return None
-    return Cleared(tuple(result), most, different)
+    return Cleared(tuple(result), most, different) if most else None
 
 
 class _Clearing:
@@ -76,6 +76,10 @@ class _Clearing:
         self._known: dict[Term, _Fraction] = {}
 
     def fraction(self, root: Term) -> _Fraction:
+        """A term as one fraction.
+
+        Example: ``x * inv(y) + z`` is ``x + z * y``, divided by ``y``.
+        """
         todo = [root]
         while todo:
             term = todo[-1]
@@ -103,11 +107,14 @@ class _Clearing:
             case _:
                 above, below = term, Counter[Term]()
         if below.total() > MOST_FACTORS:
-            raise _TooManyError
+            raise _TooManyFactors
         return _Fraction(above, below)
 
     def times(self, part: _Fraction, common: Counter[Term]) -> Term:
-        """A fraction times all of ``common``, which it is divided by part of."""
+        """A fraction times all of ``common``, which it is divided by part of.
+
+        Example: ``x`` divided by ``y``, times ``y`` twice, is ``x * y``.
+        """
         return self.table.mul(part.above, *(common - part.below).elements())
 
 

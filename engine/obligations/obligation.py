@@ -158,7 +158,9 @@ def _reduced(nodes: NodeTable, claim: Claim, here: Cone, more: int) -> Obligatio
     # What sides are multiplied by is a sum as well: it takes more positions to tell them apart.
     again = _represented(nodes, claim, here, more, relations, required_more)
     divided_again = _cleared(again)
-    if divided_again is None or any(n > m for n, m in zip(divided_again[1:], divided[1:], strict=True)):
+    if divided_again is None or any(
+        n > m for n, m in zip(divided_again[1:], divided[1:], strict=True)
+    ):
         return obligation
     return again._replace(goals=divided_again.goals)
 

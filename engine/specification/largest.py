@@ -73,7 +73,11 @@ def _whole(nodes: NodeTable, read: Operand) -> Mapping[int, int] | None:
     """The label that each axis of an operand runs along; None unless all of it is read, along
     different ones."""
     extents = nodes[read.node].extents
-    axes = {axis: label for axis, stride, n, label in read.intervals if (stride, n) == (1, extents[axis])}
+    axes = {
+        axis: label
+        for axis, stride, n, label in read.intervals
+        if (stride, n) == (1, extents[axis])
+    }
     if read.fixed or len(axes) != len(read.intervals) or len(set(axes.values())) < len(extents):
         return None
     return axes
