@@ -155,7 +155,7 @@ class _Expansion:
         """Products times what some of them are divided by more often than others, which is not
         zero: a sum of them is zero where that of these is."""
         done: set[_Leaf] = set()
-        while found := next(
+        while divisor := next(
             (
                 (leaf, by)
                 for p in products
@@ -164,7 +164,7 @@ class _Expansion:
             ),
             None,
         ):
-            leaf, (factor, below) = found
+            leaf, (factor, below) = divisor
             done.add(leaf)
             most = max(p.leaves.count(leaf) for p in products)
             if all(p.leaves.count(leaf) == most for p in products):

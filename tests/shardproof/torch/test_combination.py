@@ -45,7 +45,7 @@ def by_hand(factor: float) -> Step:
 @pytest.mark.parametrize("factor", [1, 3])
 def test_a_mean_is_not_refuted_for_losses_of_own_rows(factor: int) -> None:
     """Where axes are smaller, rows of the batch are alike, and every rank's loss is the mean."""
-    found = sp.verify(
+    result = sp.verify(
         entropy,
         by_hand(factor),
         world_size=2,
@@ -53,4 +53,4 @@ def test_a_mean_is_not_refuted_for_losses_of_own_rows(factor: int) -> None:
         executor="local",
         cache=False,
     )
-    assert found.verdict == ("inconclusive" if factor == 1 else "refuted"), found.reason
+    assert result.verdict == ("inconclusive" if factor == 1 else "refuted"), result.reason
