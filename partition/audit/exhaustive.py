@@ -58,7 +58,7 @@ class Audit(NamedTuple):
 
 
 #: Members that are stated, by form: (claim, template).
-Stated = dict[tuple[object, ...], list[tuple[Claim, int]]]
+Examples = dict[tuple[object, ...], list[tuple[Claim, int]]]
 
 
 def audit(
@@ -127,7 +127,7 @@ class _Lookup:
     def __init__(self, result: Partition) -> None:
         self.result = result
         self.more: list[Obligation] = []
-        self.examples: Stated = {}
+        self.examples: Examples = {}
         for template, (side, row) in enumerate(result.examples):
             claim = result.side(side).claim(result.side(side).unrolled.instances[row])
             if claim is None or template in result.wider:
