@@ -183,6 +183,13 @@ class Matcher:
         self._users: dict[int, list[int]] = {}
         self._work = 0
 
+    def renew(self) -> None:
+        """Look for values of another plan as long as for those of the first.
+
+        Example: what was spent on a candidate repair is not missing for the next.
+        """
+        self._work = 0
+
     @property
     def matched(self) -> bool:
         """Whether any value was found."""
