@@ -52,7 +52,7 @@ def marked(graph: Graph) -> Graph:
                 if node.operands[0] in known:
                     known[node.results[0]] = known[node.operands[0]]  # type: ignore[assignment]
         elif node.target == "compare" and not _wraps(node, readers, sums):
-            for position, mark in _asked(node, origins, numbers):
+            for position, mark in _marks_of(node, origins, numbers):
                 marks.setdefault(position, set()).add(mark)
     inputs = tuple(
         replace(item, mark=min(marks[n])) if n in marks else item
@@ -69,7 +69,7 @@ def decoded(item: Input, numbers: Array) -> Array:
     return numbers if item.mark is None else np.where(numbers == -1, item.mark, numbers)
 
 
-def _asked(
+def _marks_of(
     node: Node, origins: Mapping[int, int], numbers: Mapping[int, float]
 ) -> Iterator[tuple[int, int]]:
     """The input and the mark that a comparison asks for."""
