@@ -167,7 +167,11 @@ def _full(lo: Lowering, number: float) -> Const | Hidden:
     shape, dtype = lo.expected[0]
     if number == -inf and floating(dtype):
         return nothing(lo, shape, dtype)
-    return Const(fraction(number if floating(dtype) else int(bool(number) if dtype == "bool" else number)), shape, dtype)
+    return Const(
+        fraction(number if floating(dtype) else int(bool(number) if dtype == "bool" else number)),
+        shape,
+        dtype,
+    )
 
 
 @lowers("aten.ones_like.default", "aten.ones.default", "aten.new_ones.default")

@@ -103,6 +103,7 @@ def _sixth(gradient: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 
 REFERENCES["aten.hardsigmoid_backward.default"] = _sixth
+REFERENCES["aten.pow_.Scalar"] = torch.ops.aten.pow.Tensor_Scalar  # which leaves its operand
 
 
 def _even(d: Draw) -> tuple[list[int], int]:
