@@ -28,7 +28,7 @@ from shardproof.frontends.nnscaler.bodies import BodyWriter
 from shardproof.frontends.nnscaler.calls import SharedInput
 from shardproof.frontends.nnscaler.contradictions import Comparison, renamings
 from shardproof.frontends.nnscaler.forward import Forward, shape_of, tensors_of
-from shardproof.frontends.nnscaler.otherwise import AsRecorded, Otherwise
+from shardproof.frontends.nnscaler.otherwise import AsRecorded, Otherwise, unclaimed
 from shardproof.frontends.nnscaler.records import Constant, Tensor
 
 #: What a reducer does is an option of the runtime, and in no plan.
@@ -373,6 +373,7 @@ def convert(
     writers: list[_DeviceWriter] = []
     others: list[_DeviceWriter] = []
     joined: set[int] = set()
+    joined_then: set[int] = set()
     assumed: set[Assumption] = set()
     renamed: dict[int, tuple[str, set[int]]] = {}
     drawings: masks.Drawings = {}
@@ -387,7 +388,7 @@ def convert(
         writer.write(items, losses)
         writers.append(writer)
         if not as_recorded and any(device in devices for _, devices in renamed.values()):
-            other = _DeviceWriter(device, *common, True, joined, set(), {}, {}, {})
+            other = _DeviceWriter(device, *common, True, joined_then, set(), {}, {}, {})
             other.write(items, losses)
             others.append(other)
         if not single:
@@ -414,6 +415,7 @@ def convert(
         AsRecorded(
             tuple(c for writer in writers for c in writer.otherwise.changes),
             tuple(other.program() for other in others),
+            tuple(sorted(joined_then | joined)),
         )
         if known
         else None,
@@ -441,17 +443,6 @@ def _within(values: Sequence[Constant]) -> Iterator[Tensor]:
             yield from _within(value)
         elif isinstance(value, dict):
             yield from _within(tuple(value.values()))
-
-
-def unclaimed(body: Body, fulls: set[int]) -> Body:
-    """The body without what is recorded about parts of some full tensors.
-
-    Example: with ``fulls`` {26} the index maps of the parts of full tensor 26 are dropped.
-    """
-    if not fulls or not any(x is not None and x.full in fulls for x in body.claims):
-        return body
-    kept = [x if x is None or x.full not in fulls else None for x in body.claims]
-    return replace(body, claims=tuple(kept))
 
 
 _KEPT = ("identity", "float", "to", "view", "contiguous")

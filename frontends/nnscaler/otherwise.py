@@ -90,7 +90,9 @@ def _slice(prim: Prim) -> Step:
 
 
 class AsRecorded(NamedTuple):
-    """What is different in a plan as its records have it: operators, and whole programs.
+    """What is different in a plan as its records have it: operators, and whole programs;
+    ``joined``: full tensors to which several stages contribute then, of whose parts nothing is
+    recorded (what by rank is nobody's part has no record then, either: it is evidence alone).
 
     Example: of a Llama of 16 stages, whose last but one gives an adapter's result the name of what
     it read, the programs of that stage's devices, and chunks of all others.
@@ -98,6 +100,7 @@ class AsRecorded(NamedTuple):
 
     changes: tuple[Change, ...]
     programs: tuple[Program, ...] = ()
+    joined: tuple[int, ...] = ()
 
 
 def packed(otherwise: AsRecorded | None, microbatches: int) -> bytes:
@@ -111,7 +114,8 @@ def packed(otherwise: AsRecorded | None, microbatches: int) -> bytes:
     if otherwise.programs:
         none = Program("none", (), ())
         programs = store.to_bytes(Plan("as recorded", none, otherwise.programs, microbatches))
-    return json.dumps([otherwise.changes, len(programs)]).encode() + b"\n" + programs
+    line = json.dumps([otherwise.changes, len(programs), otherwise.joined])
+    return line.encode() + b"\n" + programs
 
 
 def unpacked(data: bytes) -> tuple[AsRecorded | None, bytes]:
@@ -123,9 +127,10 @@ def unpacked(data: bytes) -> tuple[AsRecorded | None, bytes]:
     known = json.loads(line)
     if known is None:
         return None, rest
-    rows, size = known
+    rows, size, joined = known
     programs = store.from_bytes(rest[:size]).programs if size else ()
-    return AsRecorded(tuple(Change(*row) for row in rows), programs), rest[size:]
+    changes = tuple(Change(*row) for row in rows)
+    return AsRecorded(changes, programs, tuple(joined)), rest[size:]
 
 
 def changed(programs: Sequence[Program], otherwise: AsRecorded) -> tuple[Program, ...]:
@@ -135,22 +140,33 @@ def changed(programs: Sequence[Program], otherwise: AsRecorded) -> tuple[Program
     program whose body 7 begins with an all-gather of a position.
     """
     others = {program.base: program for program in otherwise.programs}
+    joined = set(otherwise.joined)
     bodies: dict[tuple[int, int], dict[int, Mapping[str, int]]] = {}
     for program, body, op, attrs in otherwise.changes:
-        bodies.setdefault((program, body), {})[op] = attrs
+        if program not in others:
+            bodies.setdefault((program, body), {})[op] = attrs
+    known = [others.get(program.base, program) for program in programs]
     return tuple(
-        others.get(
-            program.base,
-            replace(
-                program,
-                bodies=tuple(
-                    _changed(body, bodies.get((number, place), {}))
-                    for place, body in enumerate(program.bodies)
-                ),
+        replace(
+            program,
+            bodies=tuple(
+                unclaimed(_changed(body, bodies.get((number, place), {})), joined)
+                for place, body in enumerate(program.bodies)
             ),
         )
-        for number, program in enumerate(programs)
+        for number, program in enumerate(known)
     )
+
+
+def unclaimed(body: Body, fulls: set[int]) -> Body:
+    """The body without what is recorded about parts of some full tensors.
+
+    Example: with ``fulls`` {26} the index maps of the parts of full tensor 26 are dropped.
+    """
+    if not fulls or not any(x is not None and x.full in fulls for x in body.claims):
+        return body
+    kept = [x if x is None or x.full not in fulls else None for x in body.claims]
+    return replace(body, claims=tuple(kept))
 
 
 def _changed(body: Body, changes: Mapping[int, Mapping[str, int]]) -> Body:
