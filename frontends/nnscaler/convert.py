@@ -28,7 +28,7 @@ from shardproof.frontends.nnscaler.bodies import BodyWriter
 from shardproof.frontends.nnscaler.calls import SharedInput
 from shardproof.frontends.nnscaler.contradictions import Comparison, renamings
 from shardproof.frontends.nnscaler.forward import Forward, shape_of, tensors_of
-from shardproof.frontends.nnscaler.otherwise import Change, Otherwise
+from shardproof.frontends.nnscaler.otherwise import AsRecorded, Otherwise, unclaimed
 from shardproof.frontends.nnscaler.records import Constant, Tensor
 
 #: What a reducer does is an option of the runtime, and in no plan.
@@ -44,8 +44,8 @@ REPLICA = "dp"
 
 class Side(NamedTuple):
     """A plan by itself: its programs, how its loss is reduced over the batch, and where its records
-    contradict each other.  ``assumed``: what it is assumed to mean; ``otherwise``: which operators
-    are other ones as recorded, if that is all that is different then.
+    contradict each other.  ``assumed``: what it is assumed to mean; ``otherwise``: what is
+    different as recorded, if that is known.
 
     Example: an MLP of dp 2, pp 2, tp 2: the programs "device 0" to "device 3", 2 microbatches, 2
     replicas, the loss "sum".
@@ -57,7 +57,7 @@ class Side(NamedTuple):
     loss: str
     recorded: tuple[Finding, ...] = ()
     assumed: tuple[Assumption, ...] = ()
-    otherwise: tuple[Change, ...] | None = None
+    otherwise: AsRecorded | None = None
 
 
 class _DeviceWriter:
@@ -287,8 +287,12 @@ class _DeviceWriter:
         self.bodies.append(Body("returned loss", (value,), (), inputs=(0,), losses=(0,)))
         self.calls += [Call(len(self.bodies) - 1, (loss.id,)) for loss in losses]
 
-    def forget(self) -> None:
-        """Let go of the cells that bodies were written from."""
+    def write(self, items: Sequence[cells.Use | cells.Cell], losses: Sequence[Tensor]) -> None:
+        """The device's sequence, and the losses at its end."""
+        for item in items:
+            self.item(item)
+        self.returned(losses)
+        # The cells that bodies were written from are let go of.
         self.known.clear()
         self.forwards.clear()
 
@@ -366,56 +370,55 @@ def convert(
             f"expected a single-device plan, found {plan.ranks} ranks on {count} plan devices"
         )
     replicas = plan.ranks // count
-    writers = []
+    writers: list[_DeviceWriter] = []
+    others: list[_DeviceWriter] = []
     joined: set[int] = set()
+    joined_then: set[int] = set()
     assumed: set[Assumption] = set()
     renamed: dict[int, tuple[str, set[int]]] = {}
     drawings: masks.Drawings = {}
     drawers: dict[str, int] = {}
     losses = returned_losses(plan)
-    loads = 0
     comparison = Comparison()
+    common = replicas, count, single
     for device in sorted(plan.devices):
-        writer = _DeviceWriter(
-            device,
-            replicas,
-            count,
-            single,
-            as_recorded,
-            joined,
-            assumed,
-            renamed,
-            drawings,
-            drawers,
-        )
+        notes = joined, assumed, renamed, drawings, drawers
+        writer = _DeviceWriter(device, *common, as_recorded, *notes)
         items = list(plan.sequence(device))
-        for item in items:
-            writer.item(item)
+        writer.write(items, losses)
+        writers.append(writer)
+        if not as_recorded and any(device in devices for _, devices in renamed.values()):
+            other = _DeviceWriter(device, *common, True, joined_then, set(), {}, {}, {})
+            other.write(items, losses)
+            others.append(other)
         if not single:
             comparison.device(device, items)
-        writer.forget()
         if once:
             plan.drop(device)
         del items
-        writer.returned(losses)
-        loads = max(loads, writer.loads)
-        writers.append(writer)
+    loads = max(1, *(writer.loads for writer in writers))
     programs = [writer.program() for writer in writers]
     programs = masks.with_masks(programs, [writer.drawn for writer in writers])
     if not single:
-        assumed.update(masks.assumed(drawings, replicas * max(1, loads)))
+        assumed.update(masks.assumed(drawings, replicas * loads))
     comparison.compare_groups(set(plan.devices))
-    by_rank = not (single or as_recorded or renamed or drawings)
+    by_rank = not (single or as_recorded or drawings)
     known = by_rank and all(writer.otherwise.known for writer in writers)
     recorded = () if single else (*renamings(renamed), *comparison.findings())
     return Side(
         tuple(programs),
-        max(1, loads),
+        loads,
         replicas,
         loss_kind(programs),
         recorded,
         tuple(sorted(assumed, key=lambda x: (x.kind, x.text))),
-        tuple(c for writer in writers for c in writer.otherwise.changes) if known else None,
+        AsRecorded(
+            tuple(c for writer in writers for c in writer.otherwise.changes),
+            tuple(other.program() for other in others),
+            tuple(sorted(joined_then | joined)),
+        )
+        if known
+        else None,
     )
 
 
@@ -440,17 +443,6 @@ def _within(values: Sequence[Constant]) -> Iterator[Tensor]:
             yield from _within(value)
         elif isinstance(value, dict):
             yield from _within(tuple(value.values()))
-
-
-def unclaimed(body: Body, fulls: set[int]) -> Body:
-    """The body without what is recorded about parts of some full tensors.
-
-    Example: with ``fulls`` {26} the index maps of the parts of full tensor 26 are dropped.
-    """
-    if not fulls or not any(x is not None and x.full in fulls for x in body.claims):
-        return body
-    kept = [x if x is None or x.full not in fulls else None for x in body.claims]
-    return replace(body, claims=tuple(kept))
 
 
 _KEPT = ("identity", "float", "to", "view", "contiguous")

@@ -16,9 +16,9 @@ from shardproof.engine.plan_files import store
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.nnscaler import annotated
 from shardproof.frontends.nnscaler.masks import aligned
-from shardproof.frontends.nnscaler.otherwise import Change, changed, changes_of, line_of
+from shardproof.frontends.nnscaler.otherwise import AsRecorded, changed, packed, unpacked
 from shardproof.frontends.nnscaler.read import reading
-from shardproof.frontends.untrusted.head import unpacked
+from shardproof.frontends.untrusted import head as heads
 from shardproof.frontends.untrusted.inert import printable
 
 #: The user's word that process groups are ordered as the plan's index maps say.
@@ -48,7 +48,7 @@ class NnScaler:
 
     def accepts(self, path: Path, head: bytes) -> bool:
         """A pickle of protocol 2 or later, as it is or compressed by gzip."""
-        return unpacked(head)[:1] == b"\x80"
+        return heads.unpacked(head)[:1] == b"\x80"
 
     def read_pair(self, single: Path, parallel: Path, options: Mapping[str, str]) -> Plan:
         """Both plans, read at the same time; the single one reads its batch at once."""
@@ -58,7 +58,7 @@ class NnScaler:
             _side(single, single=True, as_recorded=False) as single_side,
         ):
             alone, _ = single_side()
-            other, changes = parallel_side()
+            other, otherwise = parallel_side()
         if alone.microbatches > 1:
             raise InvalidInput(
                 f"expected a single-device plan that reads its batch at once, found "
@@ -76,7 +76,7 @@ class NnScaler:
             loss=alone.loss,
             recorded=other.recorded,
             assumed=tuple(dict.fromkeys((*alone.assumed, *other.assumed))),
-            otherwise=None if changes is None else partial(changed, many, changes),
+            otherwise=None if otherwise is None else partial(changed, many, otherwise),
         )
 
     def read_side(self, path: Path) -> Plan:
@@ -117,16 +117,16 @@ def same_functions(single: Program, programs: Iterable[Program]) -> None:
 @contextmanager
 def _side(
     path: Path, *, single: bool, as_recorded: bool
-) -> Iterator[Callable[[], tuple[Plan, tuple[Change, ...] | None]]]:
+) -> Iterator[Callable[[], tuple[Plan, AsRecorded | None]]]:
     """While it is open, a child reads the plan; what is handed in waits for it, and for what is
     different in it as recorded."""
     function = "shardproof.frontends.nnscaler.frontend:convert_side"
     with reading(str(path), function, [int(single), int(as_recorded)]) as data:
 
-        def result() -> tuple[Plan, tuple[Change, ...] | None]:
+        def result() -> tuple[Plan, AsRecorded | None]:
             try:
-                line, _, plan = data().partition(b"\n")
-                return store.from_bytes(plan), changes_of(line)
+                otherwise, plan = unpacked(data())
+                return store.from_bytes(plan), otherwise
             except InvalidInput as error:
                 name = printable(str(path), 400)
                 raise (error if error.where.startswith(name) else error.within(name)) from None
@@ -136,24 +136,24 @@ def _side(
 
 def convert_side(path: str, single: int, as_recorded: int) -> bytes:
     """One nnScaler plan as the parallel side of a plan with an empty single-device one, as bytes;
-    before it a line with what is different as recorded.
+    before it what is different as recorded.
 
     Example: ``convert_side("plan.pkl", 0, 0)``, for ``shardproof inspect plan.pkl``.
 
     Made to be called by `reading`, in the child.
     """
     # The plan is handed on and not held here: it is let go of where it has been written.
-    lines: list[bytes] = []
+    before: list[bytes] = []
     plan = store.to_bytes(
-        _converted(path, lines.append, single=bool(single), as_recorded=bool(as_recorded))
+        _converted(path, before.append, single=bool(single), as_recorded=bool(as_recorded))
     )
-    return lines[0] + plan
+    return before[0] + plan
 
 
 def _converted(
     path: str, first: Callable[[bytes], None], *, single: bool, as_recorded: bool
 ) -> Plan:
-    """The plan that `convert_side` writes; ``first`` is given the line before it."""
+    """The plan that `convert_side` writes; ``first`` is given what comes before it."""
     from shardproof.frontends.nnscaler import cells, convert
     from shardproof.frontends.nnscaler.read import read_records
 
@@ -163,7 +163,7 @@ def _converted(
     except UnreadablePlan as error:
         name = printable(path, 400)
         raise (error if error.where.startswith(name) else error.within(name)) from None
-    first(line_of(made.otherwise))
+    first(packed(made.otherwise, made.microbatches))
     return Plan(
         name="plan",
         single=Program("none", (), ()),

@@ -3,7 +3,8 @@
 By default groups are in the order of their ranks, as the runtime makes them.  The records of a plan
 may tell of another order, which is what the user may state, and the first repair that is tried for
 a plan that is wrong.  What is different then is noted while the plan is written, so that nobody has
-to read it again.
+to read it again: operators one by one, and programs as a whole where gradients that arrive are of
+other values as recorded.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from shardproof.engine.plan.ir import Body, Op, Program
+from shardproof.engine.plan.ir import Body, Op, Plan, Program
+from shardproof.engine.plan_files import store
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.nnscaler.cells import Prim
 from shardproof.frontends.nnscaler.primitives import Step, Steps
@@ -87,42 +89,84 @@ def _slice(prim: Prim) -> Step:
     return Step("slice", {"dim": dim, "start": start, "size": high - low})
 
 
-def line_of(changes: Sequence[Change] | None) -> bytes:
-    """Changes as one line; None: they are not known.
+class AsRecorded(NamedTuple):
+    """What is different in a plan as its records have it: operators, and whole programs;
+    ``joined``: full tensors to which several stages contribute then, of whose parts nothing is
+    recorded (what by rank is nobody's part has no record then, either: it is evidence alone).
 
-    Example: ``b"null"`` and a line break for None.
+    Example: of a Llama of 16 stages, whose last but one gives an adapter's result the name of what
+    it read, the programs of that stage's devices, and chunks of all others.
     """
-    return json.dumps(changes).encode() + b"\n"
+
+    changes: tuple[Change, ...]
+    programs: tuple[Program, ...] = ()
+    joined: tuple[int, ...] = ()
 
 
-def changes_of(line: bytes) -> tuple[Change, ...] | None:
-    """What `line_of` made a line of.
+def packed(otherwise: AsRecorded | None, microbatches: int) -> bytes:
+    """What is different in a plan of so many microbatches, as bytes; None: it is not known.
 
-    Example: None of ``b"null"``.
+    Example: ``b"null\\n"`` for None.
     """
-    rows = json.loads(line)
-    return None if rows is None else tuple(Change(*row) for row in rows)
+    if otherwise is None:
+        return b"null\n"
+    programs = b""
+    if otherwise.programs:
+        none = Program("none", (), ())
+        programs = store.to_bytes(Plan("as recorded", none, otherwise.programs, microbatches))
+    line = json.dumps([otherwise.changes, len(programs), otherwise.joined])
+    return line.encode() + b"\n" + programs
 
 
-def changed(programs: Sequence[Program], changes: Sequence[Change]) -> tuple[Program, ...]:
-    """The programs with other operators.
+def unpacked(data: bytes) -> tuple[AsRecorded | None, bytes]:
+    """What `packed` made bytes of, and what comes after it; raises `InvalidInput`.
 
-    Example: ``changed((program,), [Change(0, 7, 0, {"position": 512})])`` is the program whose body
-    7 begins with an all-gather of a position.
+    Example: ``(None, b"rest")`` of ``b"null\\nrest"``.
     """
+    line, _, rest = data.partition(b"\n")
+    known = json.loads(line)
+    if known is None:
+        return None, rest
+    rows, size, joined = known
+    programs = store.from_bytes(rest[:size]).programs if size else ()
+    changes = tuple(Change(*row) for row in rows)
+    return AsRecorded(changes, programs, tuple(joined)), rest[size:]
+
+
+def changed(programs: Sequence[Program], otherwise: AsRecorded) -> tuple[Program, ...]:
+    """The programs as recorded.
+
+    Example: ``changed((program,), AsRecorded((Change(0, 7, 0, {"position": 512}),)))`` is the
+    program whose body 7 begins with an all-gather of a position.
+    """
+    others = {program.base: program for program in otherwise.programs}
+    joined = set(otherwise.joined)
     bodies: dict[tuple[int, int], dict[int, Mapping[str, int]]] = {}
-    for program, body, op, attrs in changes:
-        bodies.setdefault((program, body), {})[op] = attrs
+    for program, body, op, attrs in otherwise.changes:
+        if program not in others:
+            bodies.setdefault((program, body), {})[op] = attrs
+    known = [others.get(program.base, program) for program in programs]
     return tuple(
         replace(
             program,
             bodies=tuple(
-                _changed(body, bodies.get((number, place), {}))
+                unclaimed(_changed(body, bodies.get((number, place), {})), joined)
                 for place, body in enumerate(program.bodies)
             ),
         )
-        for number, program in enumerate(programs)
+        for number, program in enumerate(known)
     )
+
+
+def unclaimed(body: Body, fulls: set[int]) -> Body:
+    """The body without what is recorded about parts of some full tensors.
+
+    Example: with ``fulls`` {26} the index maps of the parts of full tensor 26 are dropped.
+    """
+    if not fulls or not any(x is not None and x.full in fulls for x in body.claims):
+        return body
+    kept = [x if x is None or x.full not in fulls else None for x in body.claims]
+    return replace(body, claims=tuple(kept))
 
 
 def _changed(body: Body, changes: Mapping[int, Mapping[str, int]]) -> Body:
