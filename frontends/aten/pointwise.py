@@ -271,7 +271,7 @@ def _square(lo: Lowering, x: Lowered) -> Any:
     return lo.mul(x, x)
 
 
-@lowers("aten.pow.Tensor_Scalar")
+@lowers("aten.pow.Tensor_Scalar", "aten.pow_.Scalar")
 def _pow(lo: Lowering, x: Lowered, exponent: float) -> Any:
     power = fraction(exponent)
     if power == 1:
@@ -299,7 +299,7 @@ def _function(name: str) -> None:
 
 for _name in (
     *("exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh", "silu", "sin", "cos"),
-    *("floor", "ceil", "trunc"),
+    *("floor", "ceil", "trunc", "round", "atan"),
 ):
     _function(_name)
 
