@@ -84,12 +84,12 @@ def _windows(lo: Lowering, x: Lowered, dimension: int, size: int, step: int) -> 
     last = len(x.shape)
     parts = []
     for i in range(size):
-        taken = [lo.slice(x, at, i + w * step, 1) for w in range(count)]
-        parts.append(lo.reshape(lo.concat(taken, at), (*taken_shape(x.shape, at, count), 1)))
+        rows = [lo.slice(x, at, i + w * step, 1) for w in range(count)]
+        parts.append(lo.reshape(lo.concat(rows, at), (*shape_with(x.shape, at, count), 1)))
     return lo.concat(parts, last)
 
 
-def taken_shape(shape: Shape, dim: int, count: int) -> Shape:
+def shape_with(shape: Shape, dim: int, count: int) -> Shape:
     """A shape with another number of positions along a dimension.
 
     Example: (2, 8) with 3 along 1 is (2, 3).
@@ -108,7 +108,7 @@ def _windows_backward(
     for w in range(count):
         row = lo.slice(gradient, at, w, 1)
         turned = lo.transpose(row, at, last)
-        alone = lo.reshape(lo.real(turned), taken_shape(tuple(shape), at, size))
+        alone = lo.reshape(lo.real(turned), shape_with(tuple(shape), at, size))
         placed = _padded(lo, alone, at, w * step, shape[at] - w * step - size, 0.0)
         total = placed if total is None else lo.add(total, placed)
     return total
