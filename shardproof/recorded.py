@@ -253,17 +253,18 @@ def combination(sides: Sides, combine: Combine) -> Combination:
         for comparison in simulated(result, SEEDS).comparisons
         if comparison.differs
     }
-    for number, way in allowed:
-        if f"{CANDIDATE} {number}" not in differs:
-            return way
-    # All differ for any tables of constants; one may hold for those that the programs have.
+    left = [way for n, way in allowed if f"{CANDIDATE} {n}" not in differs]
+    if len(left) == 1:
+        return left[0]
+    # Where axes are smaller, all rows may be alike, and an id may name no class: one may hold of
+    # the programs as they are, with the tables that they have.
     tables, _ = tables_of(sides)
-    for _, way in allowed if tables else ():
+    for way in left or [way for _, way in allowed]:
         made = make_plan(sides, combination=way)
         losses = tuple(row for row in made.expectations if row.kind == LOSS)
         if agree(replace(made, expectations=losses), tables):
             return way
-    return allowed[0][1]
+    return left[0] if left else allowed[0][1]
 
 
 def prove(made: Plan, sides: Sides, options: Options, progress: Progress, start: float) -> Result:

@@ -34,6 +34,7 @@ from shardproof.engine.lineage.lineage import Lineage
 from shardproof.engine.lineage.members import axes_of, concrete
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.sums import Over
+from shardproof.engine.obligations.denominators import Cleared, cleared
 from shardproof.engine.obligations.entries import Meaning, SmallInterpreter
 from shardproof.engine.plan.collectives import TABLE, Effect, cuts, refused
 from shardproof.engine.small_model.bounds import Requirements, enough
@@ -132,14 +133,46 @@ def build(nodes: NodeTable, claim: Claim, widened: Cut = 0, more: int = 0) -> Ob
         return _reduced(nodes, claim, here, more)
     except Unsupported as error:
         try:
-            return _build(nodes, claim, here, 0, None, None)
+            whole = _build(nodes, claim, here, 0, None, None)
         except Unsupported:
             raise error from None
+        divided = _cleared(whole)
+        return whole if divided is None else whole._replace(goals=divided.goals)
+
+
+def _cleared(obligation: Obligation) -> Cleared | None:
+    goals = obligation.goals
+    return cleared(goals[0][0].table, goals) if goals else None
 
 
 def _reduced(nodes: NodeTable, claim: Claim, here: Cone, more: int) -> Obligation:
     relations = related(claim)
     required = enough(nodes, claim, here, relations)
+    obligation = _represented(nodes, claim, here, more, relations, required)
+    divided = _cleared(obligation)
+    if divided is None:
+        return obligation
+    required_more = required.times_divisors(divided.factors, divided.different)
+    if required_more is None:
+        return obligation
+    # What sides are multiplied by is a sum as well: it takes more positions to tell them apart.
+    again = _represented(nodes, claim, here, more, relations, required_more)
+    divided_again = _cleared(again)
+    if divided_again is None or any(
+        n > m for n, m in zip(divided_again[1:], divided[1:], strict=True)
+    ):
+        return obligation
+    return again._replace(goals=divided_again.goals)
+
+
+def _represented(
+    nodes: NodeTable,
+    claim: Claim,
+    here: Cone,
+    more: int,
+    relations: Sequence[Relation],
+    required: Requirements,
+) -> Obligation:
     try:
         return _build(nodes, claim, here, more, None, required)
     except Unsupported:

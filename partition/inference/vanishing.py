@@ -1,8 +1,9 @@
-"""Sums that are zero: of what is centred.
+"""Sums that are zero, of what is centred, and sums that are divided by themselves.
 
 The sum of ``x - mean(x)`` is zero, whatever it is multiplied with that does not vary along it.
 That is seen where a sum is written as a sum of products: what is left of these cancels, or does
-not.
+not.  Products are compared times all that some of them are divided by more often than others: with
+``S = sum(e)``, ``sum(e g) / S - S sum(e g) / S^2`` is zero.  A sum of weights ``e / S`` is 1.
 
 Like all of inference that is a claim; the obligation of the operator states it.
 """
@@ -18,7 +19,7 @@ from typing import NamedTuple
 
 from shardproof.engine.algebra.affine import ZERO
 from shardproof.engine.claims.cone import operands
-from shardproof.engine.lineage.expressions import Combine, Einsum, Operand
+from shardproof.engine.lineage.expressions import Combine, Einsum, Operand, Unary
 from shardproof.engine.lineage.lineage import Addend, Lineage, StridedInterval, View
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.ops.primitives import labels
@@ -94,6 +95,60 @@ class _Expansion:
             ]
         return [_Product(Fraction(1), (leaf,), frozenset())]
 
+    def divided(self, leaf: Read, outputs: frozenset[int]) -> tuple[Fraction, Read] | None:
+        """What a factor is one over, and its factor; None where it is no reciprocal, or differs
+        along what is summed."""
+        definition = self.table[leaf.node].definition
+        if not isinstance(definition, Unary) or definition.function != "inv":
+            return None
+        if not leaf.labels() <= outputs or not definition.factor:
+            return None
+        return definition.factor, leaf._replace(node=definition.node)
+
+    def cleared(self, products: list[_Product], outputs: frozenset[int]) -> list[_Product]:
+        """Products times what some of them are divided by more often than others, which is not
+        zero: a sum of them is zero where that of these is."""
+        products = [p._replace(leaves=_without_paths(p.leaves)) for p in products]
+        done: set[Read] = set()
+        while divisor := next(
+            (
+                (leaf, by)
+                for p in products
+                for leaf in p.leaves
+                if leaf not in done and (by := self.divided(leaf, outputs))
+            ),
+            None,
+        ):
+            leaf, (factor, below) = divisor
+            done.add(leaf)
+            most = max(p.leaves.count(leaf) for p in products)
+            if all(p.leaves.count(leaf) == most for p in products):
+                continue
+            self.opened.add(leaf.node)
+            products = [q for p in products for q in self._times(p, leaf, factor, below, most)]
+            if len(products) > MOST_PRODUCTS:
+                raise TooLarge
+        return products
+
+    def _times(
+        self, one: _Product, leaf: Read, factor: Fraction, below: Read, most: int
+    ) -> list[_Product]:
+        """A product times so many of what it is divided by that no such factor is left."""
+        missing = most - one.leaves.count(leaf)
+        kept = tuple(x for x in one.leaves if x != leaf)
+        grown = [_Product(one.factor * factor**missing, kept, one.summed)]
+        for _ in range(missing):
+            grown = [
+                _Product(
+                    p.factor * q.factor, p.leaves + _without_paths(q.leaves), p.summed | q.summed
+                )
+                for p in grown
+                for q in self.multiplied([below], below.labels(), 1)
+            ]
+        if any(len(p.leaves) > MOST_FACTORS for p in grown):
+            raise TooLarge
+        return grown
+
     def settled(self, one: _Product) -> _Product:
         """A product in which what is summed and nothing varies along is counted."""
         used = frozenset[int]().union(*(leaf.labels() for leaf in one.leaves))
@@ -118,6 +173,11 @@ class _Expansion:
                     around.setdefault(label, []).append(hash((seen, a, s, n)))
             names.update((label, hash(tuple(sorted(around[label])))) for label, _ in summed)
         return tuple(sorted(hash(read(leaf)) for leaf in one.leaves))
+
+
+def _without_paths(leaves: Sequence[Read]) -> tuple[Read, ...]:
+    """Factors that are read alike, wherever they come from, are equal."""
+    return tuple(leaf._replace(path=()) for leaf in leaves)
 
 
 class Rest(NamedTuple):
@@ -223,7 +283,8 @@ def _vanishes(
             for o in definition.operands
         ]
         totals: dict[object, Fraction] = {}
-        for one in _products(expansion, leaves, over, depth, chosen):
+        every = list(_products(expansion, leaves, over, depth, chosen))
+        for one in expansion.cleared(every, frozenset(outputs)):
             settled = expansion.settled(one._replace(summed=one.summed | over))
             form = expansion.form(settled, outputs)
             totals[form] = totals.get(form, Fraction(0)) + settled.factor

@@ -7,6 +7,7 @@ from benchmarks.torch.unseen import (
     attention,
     divided,
     heads,
+    maxima,
     mixtures,
     nets,
     recurrent,
@@ -23,4 +24,5 @@ CASES: list[Case] = [
     *divided.CASES,
     *recurrent.CASES,
     *nets.CASES,
+    *maxima.CASES,
 ]
