@@ -40,6 +40,7 @@ TRUE_FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
     "normal_pdf": lambda x: np.exp(-x * x / 2) / math.sqrt(2 * math.pi),
     "sin": np.sin,
     "cos": np.cos,
+    "atan": np.arctan,
     "erf": lambda x: np.asarray(_erf(x), dtype=float),
     "gaussian": lambda x: 2 * np.exp(-x * x) / math.sqrt(math.pi),
     "relu": lambda x: np.maximum(x, 0.0),
@@ -49,6 +50,7 @@ TRUE_FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
     "floor": lambda x: np.floor(_whole(x)),
     "ceil": lambda x: np.ceil(_whole(x)),
     "trunc": lambda x: np.trunc(_whole(x)),
+    "round": lambda x: np.rint(_whole(2 * x) / 2),
 }
 
 

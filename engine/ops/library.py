@@ -56,7 +56,19 @@ def _elementwise(function: str) -> None:
         return [r.unary(function, inputs[0])]
 
 
-for _name in ("sin", "cos", "erf", "relu", "abs", "step", "floor", "ceil", "trunc"):
+for _name in (
+    "sin",
+    "cos",
+    "atan",
+    "erf",
+    "relu",
+    "abs",
+    "step",
+    "floor",
+    "ceil",
+    "trunc",
+    "round",
+):
     _elementwise(_name)
 
 

@@ -183,6 +183,9 @@ FUNCTIONS: Mapping[str, Derivative] = {
     "sin": lambda r, x, y: r.unary("cos", x),
     "cos": lambda r, x, y: scale(r, -1, r.unary("sin", x)),
     "erf": lambda r, x, y: r.unary("gaussian", x),
+    "atan": lambda r, x, y: r.unary(
+        "inv", r.combine([multiply(r, x, x)], [Fraction(1)], Fraction(1))
+    ),
     "gaussian": lambda r, x, y: scale(r, -2, multiply(r, x, y)),
     # At 0, where there is no derivative, it is taken as 0, as PyTorch does.
     "relu": lambda r, x, y: r.unary("step", x),
@@ -193,6 +196,7 @@ FUNCTIONS: Mapping[str, Derivative] = {
     "floor": lambda r, x, y: scale(r, 0, x),
     "ceil": lambda r, x, y: scale(r, 0, x),
     "trunc": lambda r, x, y: scale(r, 0, x),
+    "round": lambda r, x, y: scale(r, 0, x),
 }
 
 #: Functions whose real value exists on part of the line only: no plan may add one.

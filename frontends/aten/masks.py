@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from math import inf
+from math import inf, isinf
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
@@ -107,6 +107,10 @@ def compared(lo: Lowering, name: str, x: Operand, y: Operand) -> Real:
     """
     if not is_number(x) or not is_number(y):
         raise Unsupported(f"{name} of whole numbers or masks that depend on the input")
+    if isinstance(y, float) and isinf(y):  # No number is infinite.
+        holds = name in ("ne", *(("lt", "le") if y > 0 else ("gt", "ge")))
+        _, _, shape = lo.operands(x, 0)
+        return flags(lo.real(Const(Fraction(int(holds)), shape, "float32")))
     return flags(lo.real(COMPARISONS[name](lo, lo.sub(x, y))))
 
 
@@ -180,9 +184,21 @@ def _minimum(lo: Lowering, x: Lowered, y: Lowered) -> Any:
     return lo.sub(x, lo.unary("relu", lo.sub(x, y)))
 
 
+#: The lowest number of an element type: no tensor has a lower one.
+_LOWEST = {
+    "float16": -65504.0,
+    "bfloat16": -3.3895313892515355e38,
+    "float32": -3.4028234663852886e38,
+    "float64": -1.7976931348623157e308,
+}
+
+
 @lowers("aten.clamp.default", "aten.clamp_min.default")
 def _clamp(lo: Lowering, x: Lowered, least: float | None = None, most: float | None = None) -> Any:
     """min(max(x, least), most)."""
+    lowest = _LOWEST.get(x.dtype, -inf)
+    least = None if least is not None and least <= lowest else least
+    most = None if most is not None and most >= -lowest else most
     if least is not None:
         x = lo.shift(lo.unary("relu", lo.shift(x, -fraction(least))), fraction(least))
     if most is not None:
@@ -246,10 +262,19 @@ def _vector_norm(
     if order == inf:
         sizes = lo.real(lo.unary("abs", x))
         return lo.emit("amax", sizes, dim=dims, keepdim=keepdim)
-    if order not in (1, 2):
-        raise Unsupported(f"a norm of order {order}")
+    if order == -inf:
+        nearest = lo.emit(
+            "amax", lo.real(lo.scale(lo.unary("abs", x), -ONE)), dim=dims, keepdim=keepdim
+        )
+        return lo.scale(nearest, -ONE)
     if order == 1:
         return lo.sum(lo.unary("abs", x), dims, keepdim)
+    if order == 0:
+        return lo.sum(step(lo, lo.unary("abs", x)), dims, keepdim)
+    if order != 2:
+        power = fraction(order)
+        each = lo.unary("pow", lo.unary("abs", x), exponent=power)
+        return lo.unary("pow", lo.sum(each, dims, keepdim), exponent=1 / power)
     return lo.unary("sqrt", lo.sum(square(lo, x) or lo.mul(x, x), dims, keepdim))
 
 

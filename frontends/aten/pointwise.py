@@ -303,7 +303,7 @@ def _function(name: str) -> None:
 
 for _name in (
     *("exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh", "silu", "sin", "cos"),
-    *("floor", "ceil", "trunc"),
+    *("floor", "ceil", "trunc", "round", "atan"),
 ):
     _function(_name)
 

@@ -183,6 +183,10 @@ def record(
     ..., ``job.loss``, ``job.gradient`` for each parameter, ``job.end``.
     """
     torch.set_num_threads(1)
+    # Recurrent layers run as PyTorch's own cells, step by step, and not as one kernel of oneDNN.
+    torch.backends.mkldnn.set_flags(False)  # type: ignore[no-untyped-call]
+    # A check of arguments asks Python about values, and changes none.
+    torch.distributions.Distribution.set_default_validate_args(False)
     _join(rank, world_size)
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     recorder = Recorder(rank, world_size, fake)

@@ -62,6 +62,8 @@ class Inputs(Mapping[str, torch.Tensor]):
             raise InvalidInput(f"there is no {name!r} (there are: {known})")
         if name not in self._made:
             spec = self._specs[name]
+            if "complex" in spec.dtype:
+                raise InvalidInput(f"{name!r} has complex numbers: give real pairs, and view them")
             made = torch.empty(spec.shape, dtype=getattr(torch, spec.dtype))
             self._made[name] = made
             self._recorder.mark(
@@ -155,6 +157,8 @@ class Job:
         statements = dict(parameters or {})
         self._replicated = replicated(models)
         for name, parameter in named(models):
+            if parameter.is_complex():
+                raise InvalidInput(f"{name!r} has complex numbers: keep real pairs, and view them")
             for part in self._parts(name, parameter, statements.pop(name, None)):
                 self._parameters.append(part)
                 self._recorder.mark(

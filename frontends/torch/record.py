@@ -32,6 +32,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.torch import complexes, copies
 from shardproof.frontends.torch.reductions import reduction
 from shardproof.frontends.torch.shadows import MOST_COMPUTED, MOST_SHADOW, Shadows, flat, written_by
 from shardproof.frontends.torch.trace import (
@@ -53,7 +54,7 @@ from shardproof.frontends.torch.watched import Splits, Watched
 
 #: Elements of a tensor whose values are kept as constants, and their types.
 MOST_CONSTANT = MOST_COMPUTED
-_KEPT = (torch.float64, torch.float32, torch.int64, torch.int32, torch.bool)
+_KEPT = (torch.float64, torch.float32, torch.int64, torch.int32, torch.bool, *complexes.HALVES)
 #: Events of one rank.
 MOST_EVENTS = 2_000_000
 
@@ -136,6 +137,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.stack: list[str] = []
         self.groups: dict[tuple[int, ...], str] = {}
         self.functions: dict[str, None] = {}
+        self.copies = copies.Copies()
         self.splits = Splits(lambda path: not _machinery(path))
 
     # -- tensors ----------------------------------------------------------------------------
@@ -148,13 +150,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._storages[key] = (len(self._storages), storage)
             if not isinstance(x, FakeTensor):
                 self._constant(x, key)
-        tensor = StridedTensor(
-            self._storages[key][0],
-            int(x.storage_offset()),
-            tuple(int(n) for n in x.shape),
-            tuple(int(n) for n in x.stride()),
-            str(x.dtype).removeprefix("torch."),
-        )
+        tensor = complexes.strided(x, self._storages[key][0])
         if tensor not in self._numbers:
             if prod(tensor.shape) > MOST_ELEMENTS:
                 raise InvalidInput(f"a tensor of shape {list(tensor.shape)}")
@@ -171,10 +167,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._shadows.storages[key] = storage.untyped_storage()
             values = storage.clone()
             raw = bytes(values.view(torch.uint8).numpy().tobytes()) if values.numel() else b""
-            count = values.numel()
-        whole = StridedTensor(
-            self._storages[key][0], 0, (count,), (1,), str(x.dtype).removeprefix("torch.")
-        )
+            whole = complexes.strided(values, self._storages[key][0])
         number = self._numbers.setdefault(whole, len(self.tensors))
         if number == len(self.tensors):
             self.tensors.append(whole)
@@ -201,7 +194,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with _disable_current_modes(), torch.no_grad():
                 real = self._shadows.real(x).contiguous()
                 first = real.flatten()[0]
-                if bool((real == first).all()):
+                if bool((real == first).all()) and not real.is_complex():
                     continue
                 raw = bytes(real.view(-1).view(torch.uint8).numpy().tobytes())
             self._known_value(self.tensor(x), raw, whole=False)
@@ -323,6 +316,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._scalar(args[0])
         if str(func) == "aten.lift_fresh.default" and not isinstance(args[0], FakeTensor):
             self.tensor(args[0])
+        copying = copies.copying(func, args)
+        func = copying or func
         name = str(func)
         given = None if name in QUESTIONS else self._group_names(func, args)
         try:
@@ -343,6 +338,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for key, value in kwargs.items()
             if key not in ("device", "layout", "pin_memory", "memory_format")
         }
+        name, pairs = complexes.recorded(name, args, out)
+        written = tuple(self.tensor(x).number for x in written_by(func, args, kwargs))
+        read, into, made = (
+            {self.tensors[n].storage for n in numbers}
+            for numbers in (tensors_of(*given), written, tensors_of(*outputs))
+        )
+        self.copies.used(read, into, made if copying else ())
         work = 0
         if func.namespace == "c10d":
             self._work += 1
@@ -351,13 +353,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             Event(
                 name,
                 tuple(given),
-                named,
+                named | pairs,
                 outputs,
                 source,
                 module,
                 backward,
                 work,
-                writes=tuple(self.tensor(x).number for x in written_by(func, args, kwargs)),
+                writes=written,
                 still=() if backward else self._still(args, kwargs),
                 own=own,
                 communicator=self._communicator(func, args),

@@ -20,6 +20,7 @@ from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.aten import rule_of
 from shardproof.frontends.torch import trace
 from shardproof.frontends.torch.collectives import group_of, listed, reduction
+from shardproof.frontends.torch.complexes import PAIRS, called
 from shardproof.frontends.torch.functional import (
     ALLOCATES,
     COPIES,
@@ -180,17 +181,23 @@ class Rank:
             self.spoil(targets)
             return
         self.spoiled -= {self.trace.tensors[t.number].storage for t in targets}
-        overload: Any = torch.ops
-        for part in event.name.split("."):
-            overload = getattr(overload, part)
+        args = [self.value(a) for a in event.args]
         kwargs = {k: self.value(v) for k, v in event.kwargs.items()}
-        result: Any = overload(*(self.value(a) for a in event.args), **kwargs)
+        if PAIRS in kwargs:
+            result: Any = called(event.name, args, kwargs[PAIRS])
+        else:
+            overload: Any = torch.ops
+            for part in event.name.split("."):
+                overload = getattr(overload, part)
+            result = overload(*args, **kwargs)
         if event.writes:
             return
         flat = result if isinstance(result, (list, tuple)) else (result,)
         for output, value in zip(event.outputs, flat, strict=True):
-            if isinstance(output, Tensor):
+            if isinstance(output, Tensor) and value.shape == self.view(output).shape:
                 self.view(output).copy_(value)
+            elif isinstance(output, Tensor):
+                self.spoil([output])
 
     def spoil(self, tensors: Sequence[Tensor]) -> None:
         """What an operator that is not run would write is no number from here on."""

@@ -9,6 +9,7 @@ from benchmarks.torch.unseen import (
     heads,
     maxima,
     mixtures,
+    nets,
     recurrent,
     training,
     vision,
@@ -22,5 +23,6 @@ CASES: list[Case] = [
     *heads.CASES,
     *divided.CASES,
     *recurrent.CASES,
+    *nets.CASES,
     *maxima.CASES,
 ]

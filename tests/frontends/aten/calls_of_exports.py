@@ -12,7 +12,7 @@ def _(d: Draw) -> Call:
     return (d.real(*d.any_shape()),), {}
 
 
-@call("aten.floor.out", "aten.ceil.out", "aten.trunc.out")
+@call("aten.atan.out", "aten.round.out", "aten.floor.out", "aten.ceil.out", "aten.trunc.out")
 def _(d: Draw) -> Call:
     shape = d.any_shape()
     return (d.real(*shape),), {"out": d.real(*shape)}

@@ -21,12 +21,14 @@ from shardproof.frontends.aten.lowering import Undefined
 from shardproof.frontends.aten.positions import Compared, Positions
 from tests.frontends.aten import (
     calls_of_choices,
+    calls_of_complexes,
     calls_of_convolutions,
     calls_of_exports,
     calls_of_functions,
     calls_of_graphs,
     calls_of_ids,
     calls_of_masks,
+    calls_of_products,
 )
 from tests.frontends.aten.calls import CALLS, Both, Draw
 from tests.frontends.aten.calls_of_norms import REFERENCES
@@ -35,11 +37,13 @@ from tests.frontends.aten.calls_of_norms import REFERENCES
 MORE = (
     calls_of_graphs,
     calls_of_choices,
+    calls_of_complexes,
     calls_of_convolutions,
     calls_of_exports,
     calls_of_functions,
     calls_of_ids,
     calls_of_masks,
+    calls_of_products,
 )
 
 #: Rows that only move data, or that ranks join in: tested with recorded steps; of sizes that depend

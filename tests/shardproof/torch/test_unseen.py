@@ -9,7 +9,16 @@ import pytest
 
 from benchmarks.torch.ordinary.parts import Case, Step
 from benchmarks.torch.table import cases, judged, main
-from benchmarks.torch.unseen import attention, divided, heads, maxima, mixtures, training, vision
+from benchmarks.torch.unseen import (
+    attention,
+    divided,
+    heads,
+    maxima,
+    mixtures,
+    nets,
+    training,
+    vision,
+)
 
 #: Right ones, and the mistake that stands beside each.
 PROVED = [
@@ -28,10 +37,16 @@ PROVED = [
     (training.MUON, "each part made orthogonal"),
     (divided.STAGED, "gradients in another order"),
     (divided.SQUARE, "targets of one column"),
+    (nets.ROTARY, "keys turned back"),
+    (nets.PAIRS, "gradients summed"),
+    (nets.LSTM, "gradients summed"),
+    (nets.GRU, "gradients summed"),
+    (nets.BAGS, "the last id left out"),
+    (nets.CODES, "steps of another size"),
     (maxima.BY_HAND, "sum detached"),  # a gradient through a maximum
 ]
 #: Those that CI runs.
-SAMPLE = {c.name for c in (attention.ALIBI, heads.TIED, training.COUNTED)}
+SAMPLE = {c.name for c in (attention.ALIBI, heads.TIED, training.COUNTED, nets.CODES)}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,139 @@
+"""Operators on complex tensors, which are pairs of real numbers along a last dimension of size 2.
+
+``pairs`` says of every operand, and last of the result, whether it is complex; others are real.
+
+Example: ``complex.mul.Tensor`` of [n, 2] and [n, 2] is ``(a c - b d, a d + b c)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+from shardproof.engine.errors import Unsupported
+from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Operand, dimensions
+from shardproof.frontends.aten.rules import lowers
+
+ZERO = Fraction(0)
+
+
+def _halves(lo: Lowering, x: Operand, pair: bool) -> tuple[Any, Any]:
+    """Real and imaginary part of an operand."""
+    if not pair:
+        return x, 0
+    if isinstance(x, (int, float)):
+        raise Unsupported("a complex number that is no tensor")
+    last = len(x.shape) - 1
+    parts = (lo.slice(x, last, i, 1) for i in range(2))
+    first, second = (lo.reshape(part, x.shape[:-1]) for part in parts)
+    return first, second
+
+
+def _pair(lo: Lowering, first: Operand, second: Operand) -> Any:
+    a, b, shape = lo.operands(first, second)
+    parts = [lo.reshape(lo.expand(x, shape), (*shape, 1)) for x in (a, b)]
+    return lo.concat(parts, len(shape))
+
+
+def _known_zero(x: Operand) -> bool:
+    return x == 0 if isinstance(x, (int, float)) else isinstance(x, Const) and not x.value
+
+
+@lowers("complex.mul.Tensor", "complex.mul.Scalar")
+def _mul(lo: Lowering, x: Lowered, y: Operand, *, pairs: Sequence[bool]) -> Any:
+    (a, b), (c, d) = _halves(lo, x, pairs[0]), _halves(lo, y, pairs[1])
+    if _known_zero(d):
+        return _pair(lo, lo.mul(a, c), lo.mul(b, c))
+    if _known_zero(b):
+        return _pair(lo, lo.mul(a, c), lo.mul(a, d))
+    return _pair(lo, lo.sub(lo.mul(a, c), lo.mul(b, d)), lo.add(lo.mul(a, d), lo.mul(b, c)))
+
+
+@lowers("complex.div.Tensor", "complex.div.Scalar")
+def _div(lo: Lowering, x: Lowered, y: Operand, *, pairs: Sequence[bool]) -> Any:
+    """By real numbers, or times the conjugate over the square of the absolute value."""
+    (a, b), (c, d) = _halves(lo, x, pairs[0]), _halves(lo, y, pairs[1])
+    if _known_zero(d):
+        return _pair(lo, lo.div(a, c), lo.div(b, c))
+    square = lo.add(lo.mul(c, c), lo.mul(d, d))
+    real, other = lo.add(lo.mul(a, c), lo.mul(b, d)), lo.sub(lo.mul(b, c), lo.mul(a, d))
+    return _pair(lo, lo.div(real, square), lo.div(other, square))
+
+
+def _added(name: str, sign: int) -> None:
+    @lowers(f"complex.{name}.Tensor", f"complex.{name}.Scalar")
+    def rule(lo: Lowering, x: Lowered, y: Operand, *, pairs: Sequence[bool]) -> Any:
+        (a, b), (c, d) = _halves(lo, x, pairs[0]), _halves(lo, y, pairs[1])
+        return _pair(lo, *(lo.add(p, q, Fraction(sign)) for p, q in ((a, c), (b, d))))
+
+
+_added("add", 1)
+_added("sub", -1)
+
+
+@lowers("complex.neg.default")
+def _neg(lo: Lowering, x: Lowered, *, pairs: Sequence[bool]) -> Any:
+    return lo.scale(x, Fraction(-1))
+
+
+@lowers("complex.conj_physical.default")
+def _conjugate(lo: Lowering, x: Lowered, *, pairs: Sequence[bool]) -> Any:
+    a, b = _halves(lo, x, True)
+    return _pair(lo, a, lo.scale(b, Fraction(-1)))
+
+
+@lowers("complex.complex.default")
+def _complex(lo: Lowering, x: Lowered, y: Lowered, *, pairs: Sequence[bool]) -> Any:
+    return _pair(lo, x, y)
+
+
+@lowers("complex.polar.default")
+def _polar(lo: Lowering, size: Lowered, angle: Lowered, *, pairs: Sequence[bool]) -> Any:
+    return _pair(lo, lo.mul(size, lo.unary("cos", angle)), lo.mul(size, lo.unary("sin", angle)))
+
+
+@lowers("complex.abs.default")
+def _abs(lo: Lowering, x: Lowered, *, pairs: Sequence[bool]) -> Any:
+    a, b = _halves(lo, x, True)
+    return lo.unary("sqrt", lo.add(lo.mul(a, a), lo.mul(b, b)))
+
+
+@lowers("complex.sum.dim_IntList", "complex.sum.default")
+def _sum(
+    lo: Lowering,
+    x: Lowered,
+    dim: object = None,
+    keepdim: bool = False,
+    *,
+    pairs: Sequence[bool],
+) -> Any:
+    return lo.sum(x, dimensions(x.shape[:-1], dim), keepdim)
+
+
+@lowers("complex.cat.default")
+def _cat(lo: Lowering, xs: Sequence[Lowered], dim: int = 0, *, pairs: Sequence[bool]) -> Any:
+    if any(len(x.shape) != len(lo.expected[0][0]) for x in xs):
+        raise Unsupported("complex tensors beside real ones")
+    return lo.concat(xs, dimensions(xs[0].shape[:-1], dim)[0])
+
+
+@lowers("complex.zeros_like.default", "complex.zeros.default", "complex.new_zeros.default")
+def _zeros(lo: Lowering, *_: Any, pairs: Sequence[bool], **__: Any) -> Any:
+    shape, dtype = lo.expected[0]
+    return Const(ZERO, shape, dtype)
+
+
+@lowers("complex.ones_like.default", "complex.ones.default")
+def _ones(lo: Lowering, *_: Any, pairs: Sequence[bool], **__: Any) -> Any:
+    shape, dtype = lo.expected[0]
+    one = Const(Fraction(1), shape[:-1], dtype)
+    return _pair(lo, one, 0)
+
+
+@lowers("complex._to_copy.default")
+def _cast(lo: Lowering, x: Lowered, *, pairs: Sequence[bool], **_: Any) -> Any:
+    """Between complex types, or of real numbers."""
+    if not pairs[-1]:
+        raise Unsupported("complex numbers as real ones")
+    return x if pairs[0] else _pair(lo, x, 0)
