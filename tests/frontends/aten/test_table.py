@@ -26,6 +26,7 @@ from tests.frontends.aten import (
     calls_of_functions,
     calls_of_graphs,
     calls_of_ids,
+    calls_of_images,
     calls_of_masks,
 )
 from tests.frontends.aten.calls import CALLS, Both, Draw
@@ -39,6 +40,7 @@ MORE = (
     calls_of_exports,
     calls_of_functions,
     calls_of_ids,
+    calls_of_images,
     calls_of_masks,
 )
 
