@@ -1,121 +1,31 @@
-"""Convolutions and pooling of ATen, as products with tables of 0 and 1.
+"""Convolutions of ATen, as products with what their taps read (`windows` says how).
 
-Entry (s, k, a) of a table is 1 where position a of the result reads position s by tap k, so that
-
-    y[n, o, a, b] = sum over c, s, t, k, l of x[n, c, s, t] T[s, k, a] T'[t, l, b] w[o, c, k, l]
-
-Tables are named inputs of both sides, by their contents: a proof holds whatever they are.
+A convolution reads windows of a *wide* tensor and gives a *narrow* one, entry by window; a
+transposed one writes windows of a wide tensor from a narrow one, as the gradient of the other does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
 from math import prod
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from shardproof.engine.errors import Unsupported
-from shardproof.frontends.aten.constants import table
-from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real, Undefined
+from shardproof.frontends.aten.lowering import Lowered, Lowering, Real, Shape
 from shardproof.frontends.aten.rules import lowers
-
-
-class Axis(NamedTuple):
-    """One dimension that taps move along: ``size`` positions, ``taps`` of them ``dilation`` apart,
-    ``steps`` results ``stride`` apart, ``before``: zeros in front.
-
-    Example: ``Axis(8, 3, 4, 2, 1, 1)`` is a convolution of 3 taps over 8 positions with stride 2
-    and padding 1, which has 4 results.
-    """
-
-    size: int
-    taps: int
-    steps: int
-    stride: int
-    before: int
-    dilation: int
-
-    @property
-    def trivial(self) -> bool:
-        """Whether every position is a result of its own."""
-        return (self.taps, self.steps, self.stride, self.before) == (1, self.size, 1, 0)
-
-
-def _axes(
-    sizes: Sequence[int],
-    taps: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-) -> tuple[Axis, ...]:
-    axes = []
-    for number, (size, count) in enumerate(zip(sizes, taps, strict=True)):
-        step, before, apart = (
-            given[number if len(given) > 1 else 0] for given in (stride, padding, dilation)
-        )
-        steps = (size + 2 * before - apart * (count - 1) - 1) // step + 1
-        if steps < 1:
-            raise Unsupported(f"{count} taps over {size} positions")
-        axes.append(Axis(size, count, steps, step, before, apart))
-    return tuple(axes)
-
-
-def _table(lo: Lowering, axis: Axis) -> Real:
-    """[positions, taps * results]."""
-    reads = np.zeros((axis.size, axis.taps, axis.steps), dtype=np.float32)
-    for tap in range(axis.taps):
-        for step in range(axis.steps):
-            at = step * axis.stride - axis.before + tap * axis.dilation
-            if 0 <= at < axis.size:
-                reads[at, tap, step] = 1
-    flat = reads.reshape(axis.size, axis.taps * axis.steps)
-    return lo.real(table(lo, flat, "float32"))
-
-
-def _unfolded(lo: Lowering, x: Lowered, axes: Sequence[Axis]) -> Any:
-    """x [n, c, *sizes] as [n, *results, c, *taps]."""
-    windows: Any = lo.real(x)
-    rank = len(axes)
-    # Every turn takes the first dimension that is left and puts taps and results behind.
-    for axis in axes:
-        order = (0, 1, *range(3, len(windows.shape)), 2)
-        if axis.trivial:
-            windows = lo.permute(windows, order)
-            windows = lo.reshape(windows, (*windows.shape[:-1], 1, axis.steps))
-            continue
-        made = lo.emit("matmul", lo.real(lo.permute(windows, order)), _table(lo, axis))
-        windows = lo.reshape(made, (*made.shape[:-1], axis.taps, axis.steps))
-    taps, steps = range(2, 2 + 2 * rank, 2), range(3, 3 + 2 * rank, 2)
-    return lo.permute(windows, (0, *steps, 1, *taps))
-
-
-def _folded(lo: Lowering, x: Lowered, axes: Sequence[Axis]) -> Any:
-    """The transpose of `_unfolded`: [n, *results, c, *taps] as [n, c, *sizes]."""
-    rank = len(axes)
-    pairs = [d for i in range(rank) for d in (2 + rank + i, 1 + i)]
-    sums: Any = lo.permute(x, (0, 1 + rank, *pairs))
-    for axis in reversed(axes):
-        *rest, taps, steps = sums.shape
-        if axis.trivial:
-            made = lo.reshape(sums, (*rest, axis.size))
-        else:
-            flat = lo.real(lo.reshape(sums, (*rest, taps * steps)))
-            made = lo.emit("matmul", flat, lo.real(lo.transpose(_table(lo, axis), 0, 1)))
-        last = len(made.shape) - 1
-        sums = lo.permute(made, (0, 1, last, *range(2, last)))
-    return sums
+from shardproof.frontends.aten.windows import Axis, axes_of, each, folded, unfolded
 
 
 class _Sizes(NamedTuple):
-    """``groups`` of channels, ``inner`` taps and channels of a group, ``outer`` results of it."""
+    """``groups`` of channels, ``inner`` taps and wide channels of a group, ``outer`` narrow ones;
+    ``rows``: windows of the whole batch."""
 
     axes: tuple[Axis, ...]
     groups: int
     inner: int
     outer: int
     rows: int
+    wide: Shape
 
 
 def _sizes(
@@ -125,22 +35,44 @@ def _sizes(
     padding: Sequence[int],
     dilation: Sequence[int],
     transposed: bool,
+    output_padding: Sequence[int],
     groups: int,
 ) -> _Sizes:
+    taps, rank = weight.shape[2:], len(weight.shape) - 2
+    if len(x.shape) != rank + 2:
+        raise Unsupported("a convolution without a batch")
+    stride, padding, dilation = each(stride, rank), each(padding, rank), each(dilation, rank)
     if transposed:
-        raise Unsupported("a transposed convolution")
-    axes = _axes(x.shape[2:], weight.shape[2:], stride, padding, dilation)
-    rows = x.shape[0] * prod(axis.steps for axis in axes)
-    return _Sizes(axes, groups, prod(weight.shape[1:]), weight.shape[0] // groups, rows)
+        more = each(output_padding, rank)
+        axes = tuple(
+            Axis((n - 1) * s - 2 * p + d * (k - 1) + 1 + m, k, n, s, p, d)
+            for n, k, s, p, d, m in zip(
+                x.shape[2:], taps, stride, padding, dilation, more, strict=True
+            )
+        )
+        wide = (x.shape[0], weight.shape[1] * groups, *(a.size for a in axes))
+    else:
+        axes, wide = axes_of(x.shape[2:], taps, stride, padding, dilation), x.shape
+    rows = x.shape[0] * prod(a.steps for a in axes)
+    return _Sizes(axes, groups, prod(weight.shape[1:]), weight.shape[0] // groups, rows, wide)
 
 
-def _by_group(lo: Lowering, x: Lowered, s: _Sizes) -> Real:
+def _read_by_taps(lo: Lowering, wide: Lowered, s: _Sizes) -> Real:
     """What the taps read: [rows, inner], or [groups, rows, inner]."""
-    rows = _unfolded(lo, x, s.axes)
+    rows = unfolded(lo, wide, s.axes)
     if s.groups == 1:
         return lo.real(lo.reshape(rows, (s.rows, s.inner)))
     split = lo.reshape(rows, (s.rows, s.groups, s.inner))
     return lo.real(lo.permute(split, (1, 0, 2)))
+
+
+def _rows_of(lo: Lowering, narrow: Lowered, s: _Sizes) -> Real:
+    """[rows, outer], or [groups, rows, outer]."""
+    rank = len(s.axes)
+    rows: Any = lo.permute(lo.real(narrow), (0, *range(2, rank + 2), 1))
+    if s.groups == 1:
+        return lo.real(lo.reshape(rows, (s.rows, s.outer)))
+    return lo.real(lo.permute(lo.reshape(rows, (s.rows, s.groups, s.outer)), (1, 0, 2)))
 
 
 def _weights(lo: Lowering, weight: Lowered, s: _Sizes) -> Real:
@@ -152,6 +84,27 @@ def _weights(lo: Lowering, weight: Lowered, s: _Sizes) -> Real:
 def _last_two(lo: Lowering, x: Real) -> Real:
     rank = len(x.shape)
     return lo.real(lo.transpose(x, rank - 2, rank - 1))
+
+
+def _narrowed(lo: Lowering, wide: Lowered, weight: Lowered, s: _Sizes) -> Any:
+    """The narrow tensor that the weights make of what the taps read."""
+    made: Any = lo.emit(
+        "matmul", _read_by_taps(lo, wide, s), _last_two(lo, _weights(lo, weight, s))
+    )
+    if s.groups > 1:
+        made = lo.permute(made, (1, 0, 2))
+    rank = len(s.axes)
+    made = lo.reshape(made, (s.wide[0], *(a.steps for a in s.axes), weight.shape[0]))
+    return lo.permute(made, (0, rank + 1, *range(1, rank + 1)))
+
+
+def _widened(lo: Lowering, narrow: Lowered, weight: Lowered, s: _Sizes) -> Any:
+    """The wide tensor that the taps write: the transpose of `_narrowed`."""
+    taps: Any = lo.emit("matmul", _rows_of(lo, narrow, s), _weights(lo, weight, s))
+    if s.groups > 1:
+        taps = lo.permute(taps, (1, 0, 2))
+    split = (s.wide[0], *(a.steps for a in s.axes), s.wide[1], *(a.taps for a in s.axes))
+    return folded(lo, lo.reshape(taps, split), s.axes)
 
 
 @lowers("aten.convolution.default")
@@ -167,16 +120,11 @@ def _convolution(
     output_padding: Sequence[int],
     groups: int,
 ) -> Any:
-    s = _sizes(x, weight, stride, padding, dilation, transposed, groups)
-    y: Any = lo.emit("matmul", _by_group(lo, x, s), _last_two(lo, _weights(lo, weight, s)))
-    if groups > 1:
-        y = lo.permute(y, (1, 0, 2))
-    rank = len(s.axes)
-    y = lo.reshape(y, (x.shape[0], *(a.steps for a in s.axes), weight.shape[0]))
-    y = lo.permute(y, (0, rank + 1, *range(1, rank + 1)))
+    s = _sizes(x, weight, stride, padding, dilation, transposed, output_padding, groups)
+    y = (_widened if transposed else _narrowed)(lo, x, weight, s)
     if bias is None:
         return y
-    return lo.add(y, lo.reshape(bias, (1, weight.shape[0], *(1 for _ in s.axes))))
+    return lo.add(y, lo.reshape(bias, (1, y.shape[1], *(1 for _ in s.axes))))
 
 
 @lowers("aten.convolution_backward.default")
@@ -194,134 +142,51 @@ def _convolution_backward(
     groups: int,
     mask: Sequence[bool],
 ) -> Any:
-    s = _sizes(x, weight, stride, padding, dilation, transposed, groups)
-    rank = len(s.axes)
-    rows: Any = lo.permute(lo.real(gradient), (0, *range(2, rank + 2), 1))
-    rows = lo.reshape(rows, (s.rows, weight.shape[0]))
-    if groups > 1:
-        rows = lo.permute(lo.reshape(rows, (s.rows, groups, s.outer)), (1, 0, 2))
-    rows = lo.real(rows)
+    s = _sizes(x, weight, stride, padding, dilation, transposed, output_padding, groups)
     gradients: list[Any] = [None, None, None]
     if mask[0]:
-        taps: Any = lo.emit("matmul", rows, _weights(lo, weight, s))
-        if groups > 1:
-            taps = lo.permute(taps, (1, 0, 2))
-        split = (x.shape[0], *(a.steps for a in s.axes), x.shape[1], *(a.taps for a in s.axes))
-        gradients[0] = _folded(lo, lo.reshape(taps, split), s.axes)
+        gradients[0] = (_narrowed if transposed else _widened)(lo, gradient, weight, s)
     if mask[1]:
-        made = lo.emit("matmul", _last_two(lo, rows), _by_group(lo, x, s))
-        gradients[1] = lo.reshape(made, weight.shape)
+        wide, narrow = (gradient, x) if transposed else (x, gradient)
+        rows = _last_two(lo, _rows_of(lo, narrow, s))
+        gradients[1] = lo.reshape(lo.emit("matmul", rows, _read_by_taps(lo, wide, s)), weight.shape)
     if mask[2]:
-        gradients[2] = lo.sum(gradient, (0, *range(2, rank + 2)))
+        gradients[2] = lo.sum(gradient, (0, *range(2, len(s.axes) + 2)))
     return tuple(gradients)
 
 
-# -- pooling -------------------------------------------------------------------------------------
-
-
-def _pooled(
+@lowers("aten.im2col.default")
+def _im2col(
+    lo: Lowering,
     x: Lowered,
     taps: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
     dilation: Sequence[int],
-    ceil: bool,
-) -> tuple[Axis, ...]:
-    if ceil or len(x.shape) != 2 + len(taps):
-        raise Unsupported("pooling that rounds up, or without a batch")
-    return _axes(x.shape[2:], taps, stride or taps, padding, dilation)
-
-
-@lowers("aten.avg_pool2d.default", "aten.avg_pool1d.default")
-def _average(
-    lo: Lowering,
-    x: Lowered,
-    taps: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    ceil: bool = False,
-    counts_padding: bool = True,
-    divisor: int | None = None,
-) -> Any:
-    axes = _pooled(x, taps, stride, padding, (1,), ceil)
-    if not counts_padding and any(a.before for a in axes):
-        raise Unsupported("an average that does not count its padding")
-    rank = len(axes)
-    total = lo.sum(_unfolded(lo, x, axes), tuple(range(2 + rank, 2 + 2 * rank)))
-    turned = lo.permute(total, (0, rank + 1, *range(1, rank + 1)))
-    return lo.scale(turned, Fraction(1, divisor or prod(taps)))
-
-
-@lowers("aten.avg_pool2d_backward.default")
-def _average_backward(
-    lo: Lowering,
-    gradient: Lowered,
-    x: Lowered,
-    taps: Sequence[int],
-    stride: Sequence[int],
     padding: Sequence[int],
-    ceil: bool,
-    counts_padding: bool,
-    divisor: int | None,
-) -> Any:
-    axes = _pooled(x, taps, stride, padding, (1,), ceil)
-    if not counts_padding and any(a.before for a in axes):
-        raise Unsupported("an average that does not count its padding")
-    each = lo.scale(lo.real(gradient), Fraction(1, divisor or prod(taps)))
-    turned = lo.permute(each, (0, *range(2, 2 + len(axes)), 1))
-    ones = tuple(1 for _ in axes)
-    wide = (*turned.shape, *(a.taps for a in axes))
-    return _folded(lo, lo.expand(lo.reshape(turned, (*turned.shape, *ones)), wide), axes)
-
-
-def _windows(lo: Lowering, x: Lowered, axes: Sequence[Axis]) -> Real:
-    """[n, *results, c, taps]; raises `Unsupported` where padding could be the largest."""
-    if any(a.before for a in axes):
-        raise Unsupported("a maximum over padding")
-    rows = _unfolded(lo, x, axes)
-    return lo.real(lo.reshape(rows, (*rows.shape[: 2 + len(axes)], prod(a.taps for a in axes))))
-
-
-@lowers("aten.max_pool2d_with_indices.default")
-def _maximum(
-    lo: Lowering,
-    x: Lowered,
-    taps: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    dilation: Sequence[int] = (1,),
-    ceil: bool = False,
-) -> Any:
-    axes = _pooled(x, taps, stride, padding, dilation, ceil)
-    rank = len(axes)
-    most = lo.emit("amax", _windows(lo, x, axes), dim=(rank + 2,), keepdim=False)
-    result = lo.permute(most, (0, rank + 1, *range(1, rank + 1)))
-    return result, Undefined(result.shape, "int64", "the places of maxima of a pooling")
-
-
-@lowers("aten.max_pool2d_with_indices_backward.default")
-def _maximum_backward(
-    lo: Lowering,
-    gradient: Lowered,
-    x: Lowered,
-    taps: Sequence[int],
     stride: Sequence[int],
-    padding: Sequence[int],
+) -> Any:
+    """[n, c, h, w] to [n, c taps, windows]."""
+    one = (1,) * (4 - len(x.shape))
+    whole = lo.reshape(x, (*one, *x.shape))
+    axes = axes_of(whole.shape[2:], each(taps, 2), stride, padding, dilation)
+    columns = lo.permute(unfolded(lo, whole, axes), (0, 3, 4, 5, 1, 2))
+    shape = (whole.shape[1] * prod(a.taps for a in axes), prod(a.steps for a in axes))
+    return lo.reshape(columns, (*(() if one else x.shape[:1]), *shape))
+
+
+@lowers("aten.col2im.default")
+def _col2im(
+    lo: Lowering,
+    x: Lowered,
+    size: Sequence[int],
+    taps: Sequence[int],
     dilation: Sequence[int],
-    ceil: bool,
-    indices: Lowered,
+    padding: Sequence[int],
+    stride: Sequence[int],
 ) -> Any:
-    """Where the largest is of each window, found anew."""
-    axes = _pooled(x, taps, stride, padding, dilation, ceil)
-    rank = len(axes)
-    windows = _windows(lo, x, axes)
-    attrs = {"topk": 1, "dim": rank + 2, "largest": True}
-    _, index = lo.emits("topk", [windows], attrs)
-    place = lo.real(
-        lo.reshape(lo.whole(index, (0, windows.shape[-1]), "int64"), windows.shape[:-1])
-    )
-    turned = lo.real(lo.permute(lo.real(gradient), (0, *range(2, rank + 2), 1)))
-    zero = lo.real(Const(Fraction(0), windows.shape, windows.dtype))
-    spread = lo.derivative("pick", [zero, place], turned)
-    split = (*windows.shape[:-1], *(a.taps for a in axes))
-    return _folded(lo, lo.reshape(spread, split), axes)
+    """The transpose of `_im2col`: windows that overlap are added."""
+    *lead, channels, _ = x.shape
+    axes = axes_of(size, each(taps, 2), stride, padding, dilation)
+    counts, steps = tuple(a.taps for a in axes), tuple(a.steps for a in axes)
+    split = lo.reshape(x, (prod(lead), channels // prod(counts), *counts, *steps))
+    wide = folded(lo, lo.permute(split, (0, 4, 5, 1, 2, 3)), axes)
+    return lo.reshape(wide, (*lead, *wide.shape[1:]))

@@ -13,7 +13,7 @@ from math import log, prod
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
-from shardproof.frontends.aten.choices import _flip, largest
+from shardproof.frontends.aten.choices import largest
 from shardproof.frontends.aten.criteria import _scaled
 from shardproof.frontends.aten.losses import NONE, _nll_loss, _nll_loss_backward
 from shardproof.frontends.aten.lowering import (
@@ -26,7 +26,6 @@ from shardproof.frontends.aten.lowering import (
     reduced,
 )
 from shardproof.frontends.aten.masks import _vector_norm, flags, inverse, numbers, step
-from shardproof.frontends.aten.pointwise import _padded
 from shardproof.frontends.aten.rules import lowers
 
 ONE, HALF = Fraction(1), Fraction(1, 2)
@@ -316,72 +315,6 @@ def _pixels_backward(
     return lo.permute(lo.reshape(moved, (n, *space, classes)), (0, 3, 1, 2))
 
 
-def _split(shape: Sequence[int], small: Sequence[int], large: Sequence[int]) -> tuple[int, ...]:
-    """A shape in whose last dimensions every one of ``small`` positions has a block of those of
-    ``large``; raises `Unsupported` where these do not divide."""
-    if any(n % s for s, n in zip(small, large, strict=True)):
-        raise Unsupported(f"blocks of {list(large)} over {list(small)} positions")
-    blocks = tuple(x for s, n in zip(small, large, strict=True) for x in (s, n // s))
-    return (*shape[: len(shape) - len(small)], *blocks)
-
-
-def _means(lo: Lowering, x: Lowered, size: Sequence[int]) -> Any:
-    """Means of blocks in the last dimensions, as many as ``size`` says."""
-    blocks = _split(x.shape, size, x.shape[-len(size) :])
-    lead = len(x.shape) - len(size)
-    return lo.mean(lo.reshape(x, blocks), tuple(range(lead + 1, len(blocks), 2)))
-
-
-def _copies(lo: Lowering, x: Lowered, size: Sequence[int]) -> Any:
-    """Every entry of the last dimensions as a block of copies, ``size`` entries in all."""
-    own = x.shape[-len(size) :]
-    blocks = _split(x.shape, own, size)
-    lead = x.shape[: -len(size)]
-    alone = lo.reshape(x, (*lead, *(n for s in own for n in (s, 1))))
-    return lo.reshape(lo.expand(alone, blocks), (*lead, *size))
-
-
-@lowers("aten._adaptive_avg_pool2d.default")
-def _adaptive_mean(lo: Lowering, x: Lowered, size: Sequence[int]) -> Any:
-    return _means(lo, x, size)
-
-
-@lowers("aten._adaptive_avg_pool2d_backward.default")
-def _adaptive_mean_backward(lo: Lowering, gradient: Lowered, x: Lowered) -> Any:
-    count = prod(x.shape[-2:]) // prod(gradient.shape[-2:])
-    return lo.scale(_copies(lo, gradient, x.shape[-2:]), Fraction(1, count))
-
-
-def _upsampled(name: str) -> None:
-    @lowers(f"aten.{name}.default")
-    def rule(lo: Lowering, x: Lowered, size: Sequence[int], *scales: float | None) -> Any:
-        _integral(x.shape[2:], size, scales)
-        return _copies(lo, x, size)
-
-    @lowers(f"aten.{name}_backward.default")
-    def backward(
-        lo: Lowering,
-        gradient: Lowered,
-        size: Sequence[int],
-        own: Sequence[int],
-        *scales: float | None,
-    ) -> Any:
-        _integral(own[2:], size, scales)
-        count = prod(size) // prod(own[2:])
-        return lo.scale(_means(lo, gradient, own[2:]), Fraction(count))
-
-
-def _integral(own: Sequence[int], size: Sequence[int], scales: Sequence[float | None]) -> None:
-    """Raise `Unsupported` where the scale that is given is not that of the sizes."""
-    for n, large, scale in zip(own, size, scales or (None,) * len(own), strict=True):
-        if large % n or (scale is not None and fraction(scale) * n != large):
-            raise Unsupported(f"upsampling of {n} positions to {large} by {scale}")
-
-
-_upsampled("upsample_nearest1d")
-_upsampled("upsample_nearest2d")
-
-
 @lowers("aten.pixel_shuffle.default")
 def _pixel_shuffle(lo: Lowering, x: Lowered, factor: int) -> Any:
     """[..., c f f, h, w] to [..., c, h f, w f]."""
@@ -407,40 +340,3 @@ def _channel_shuffle(lo: Lowering, x: Lowered, groups: int) -> Any:
     n, channels, *space = x.shape
     split = lo.reshape(x, (n, groups, channels // groups, *space))
     return lo.reshape(lo.transpose(split, 1, 2), x.shape)
-
-
-def _reflected(rank: int) -> None:
-    @lowers(f"aten.reflection_pad{rank}d.default")
-    def rule(lo: Lowering, x: Lowered, padding: Sequence[int]) -> Any:
-        """On both sides of a dimension the entries beside its ends, in reverse."""
-        for i in range(rank):
-            dim = len(x.shape) - 1 - i
-            before, after = padding[2 * i : 2 * i + 2]
-            size = x.shape[dim]
-            parts: list[Any] = [x]
-            if before:
-                parts.insert(0, _flip(lo, lo.slice(x, dim, 1, before), (dim,)))
-            if after:
-                parts.append(_flip(lo, lo.slice(x, dim, size - 1 - after, after), (dim,)))
-            x = lo.concat(parts, dim)
-        return x
-
-    @lowers(f"aten.reflection_pad{rank}d_backward.default")
-    def backward(lo: Lowering, gradient: Lowered, x: Lowered, padding: Sequence[int]) -> Any:
-        for i in reversed(range(rank)):
-            dim = len(x.shape) - 1 - i
-            before, after = padding[2 * i : 2 * i + 2]
-            size = x.shape[dim]
-            total: Any = lo.slice(gradient, dim, before, size)
-            if before:
-                own = _flip(lo, lo.slice(gradient, dim, 0, before), (dim,))
-                total = lo.add(total, _padded(lo, own, dim, 1, size - 1 - before, 0))
-            if after:
-                own = _flip(lo, lo.slice(gradient, dim, before + size, after), (dim,))
-                total = lo.add(total, _padded(lo, own, dim, size - 1 - after, 1, 0))
-            gradient = total
-        return gradient
-
-
-for _rank in (1, 2):
-    _reflected(_rank)

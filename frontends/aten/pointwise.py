@@ -101,24 +101,6 @@ def _pad(lo: Lowering, x: Lowered, padding: Sequence[int], value: float = 0) -> 
     return x
 
 
-@lowers("aten.slice_backward.default")
-def _slice_backward(
-    lo: Lowering,
-    gradient: Lowered,
-    sizes: Sequence[int],
-    dim: int,
-    start: int,
-    stop: int,
-    step: int,
-) -> Any:
-    at, *_ = dimensions(tuple(sizes), dim)
-    size = sizes[at]
-    first = min(max(start + size if start < 0 else start, 0), size)
-    if step != 1:
-        raise Unsupported(f"the gradient of a slice with step {step}")
-    return _padded(lo, gradient, at, first, size - first - gradient.shape[at], 0)
-
-
 @lowers("aten.select_backward.default")
 def _select_backward(
     lo: Lowering, gradient: Lowered, sizes: Sequence[int], dim: int, index: int

@@ -1,7 +1,8 @@
 """How one strided view of a memory is made from a tensor that fills an interval of it.
 
 A `Recipe` reads: reshape to ``factors``, slice every factor, reshape to ``merged``, permute,
-then expand.  `recipe` finds one, exactly, or says that there is none (windows that overlap).
+then expand.  `recipe` finds one, exactly, or says that there is none (diagonals, and windows that
+overlap: `unrolled` says along which dimension there is one for every entry).
 
 Example: of a [4, 6] tensor, the view of shape [6, 2] and strides [1, 12] at 0 is: factors
 [2, 12], slices [0, 2), [0, 6), reshape to [2, 6], permuted to [6, 2].
@@ -11,20 +12,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import NamedTuple
+from typing import Final, NamedTuple, TypeAlias
+
+#: Factors of a tensor, (start, size) in each, and how far apart the positions are.
+Cuts: TypeAlias = tuple[tuple[int, ...], tuple[tuple[int, int], ...], tuple[int, ...]]
+#: Entries of a dimension that are read one by one.
+MOST_ENTRIES: Final = 256
 
 
 class Recipe(NamedTuple):
     """How a view is made of a contiguous tensor, which is first reshaped to ``factors``.
-    ``slices``: (start, size) of every factor; ``merged``: the shape before the permutation;
+    ``slices``: (start, size) of every factor, ``steps``: how far apart these positions are;
+    ``merged``: the shape before the permutation;
     ``order``: dimension ``order[i]`` of ``merged`` becomes dimension i; ``shape``: the result's,
     which has a size in place of a 1 where it is expanded.
 
-    Example: ``Recipe((4, 6), ((1, 3), (2, 2)), (3, 2), (0, 1), (3, 2))`` is ``x[1:4, 2:4]``.
+    Example: ``Recipe((4, 6), ((1, 3), (2, 2)), (1, 1), (3, 2), (0, 1), (3, 2))`` is
+    ``x[1:4, 2:4]``, with the steps ``(1, 2)`` it is ``x[1:4, 2:6:2]``.
     """
 
     factors: tuple[int, ...]
     slices: tuple[tuple[int, int], ...]
+    steps: tuple[int, ...]
     merged: tuple[int, ...]
     order: tuple[int, ...]
     shape: tuple[int, ...]
@@ -73,8 +82,9 @@ def recipe(
 ) -> Recipe | None:
     """How the view at ``offset`` is made of a contiguous tensor of shape ``base``.
 
-    Example: of [4, 6], shape (3, 2) with strides (6, 1) at 8 is ``x[1:4, 2:4]``; shape (3, 4) with
-    strides (1, 1) has windows that overlap: None.
+    Example: of [4, 6], shape (3, 2) with strides (6, 1) at 8 is ``x[1:4, 2:4]``, shape (4, 2) with
+    strides (6, 4) at 0 is ``x[:, ::4]``; shape (3, 4) with strides (1, 1) has windows that overlap:
+    None.
     """
     count = prod(base)
     real = [i for i in range(len(shape)) if shape[i] != 1 and strides[i] != 0]
@@ -84,20 +94,19 @@ def recipe(
         _sliced(base, offset, plain),
         _factored(count, offset, plain),
         _factored(count, offset, _joined(plain)),
+        _stepped(base, offset, plain),
     ):
         if cut is not None:
-            factors, slices = cut
+            factors, slices, steps = cut
             expanded = [i for i in range(len(shape)) if i not in real]
             merged = tuple(shape[i] for i in real) + (1,) * len(expanded)
             place = {i: position for position, i in enumerate([*real, *expanded])}
             order = tuple(place[i] for i in range(len(shape)))
-            return Recipe(factors, slices, merged, order, tuple(shape))
+            return Recipe(factors, slices, steps, merged, order, tuple(shape))
     return None
 
 
-def _sliced(
-    base: Sequence[int], offset: int, dims: Sequence[tuple[int, int]]
-) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]] | None:
+def _sliced(base: Sequence[int], offset: int, dims: Sequence[tuple[int, int]]) -> Cuts | None:
     """The view as a slice of every dimension of the tensor, where it is one."""
     wanted = {stride: size for size, stride in dims}
     if len(wanted) < len(dims):
@@ -111,7 +120,7 @@ def _sliced(
         if start + size > length:
             return None
         slices.append((start, size))
-    return None if wanted or rest else (tuple(base), tuple(slices))
+    return None if wanted or rest else (tuple(base), tuple(slices), (1,) * len(base))
 
 
 def _joined(dims: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -125,9 +134,7 @@ def _joined(dims: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return result
 
 
-def _factored(
-    count: int, offset: int, dims: Sequence[tuple[int, int]]
-) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]] | None:
+def _factored(count: int, offset: int, dims: Sequence[tuple[int, int]]) -> Cuts | None:
     """The memory as a tensor with a factor for each dimension, and where in each the view lies."""
     factors: list[int] = []
     slices: list[tuple[int, int]] = []
@@ -147,4 +154,71 @@ def _factored(
         factors.append(outer)
         slices.append((rest, 1))
         rest = 0
-    return (tuple(factors), tuple(slices)) if rest == 0 and prod(factors) == count else None
+    if rest or prod(factors) != count:
+        return None
+    return tuple(factors), tuple(slices), (1,) * len(factors)
+
+
+def _stepped(base: Sequence[int], offset: int, dims: Sequence[tuple[int, int]]) -> Cuts | None:
+    """The view as every so many positions of every dimension of the tensor, where it is that."""
+    wanted = list(dims)
+    slices: list[tuple[int, int]] = []
+    steps: list[int] = []
+    rest = offset
+    for length, stride in zip(base, contiguous(base), strict=True):
+        start = rest // stride if length > 1 else 0
+        rest -= start * stride
+        size = step = 1
+        if wanted and length > 1 and wanted[0][1] >= stride:
+            size, apart = wanted.pop(0)
+            step = apart // stride
+            if apart % stride:
+                return None
+        if start + step * (size - 1) >= length:
+            return None
+        slices.append((start, size))
+        steps.append(step)
+    return None if wanted or rest else (tuple(base), tuple(slices), tuple(steps))
+
+
+def unrolled(
+    base: Sequence[int], offset: int, shape: Sequence[int], strides: Sequence[int]
+) -> int | None:
+    """The dimension every entry of which is a view that has a recipe, the shortest one; None: there
+    is none with at most `MOST_ENTRIES`.
+
+    Example: of [3, 3], the diagonal of shape (3,) and stride (4,) has dimension 0; of [6], windows
+    of shape (4, 3) and strides (1, 1) have dimension 1.
+    """
+    several = [d for d, n in enumerate(shape) if 1 < n <= MOST_ENTRIES]
+    for dim in sorted(several, key=lambda d: shape[d]):
+        one = (*shape[:dim], 1, *shape[dim + 1 :])
+        starts = (offset + i * strides[dim] for i in range(shape[dim]))
+        if all(recipe(base, start, one, strides) is not None for start in starts):
+            return dim
+    return None
+
+
+def distinct(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether every entry has a place of its own in memory: each dimension steps over all of those
+    with smaller strides.
+
+    Example: the diagonal of shape (2, 3) and strides (9, 4) has; windows (4, 3) and (1, 1) do not.
+    """
+    end = 0
+    for stride, size in sorted((s, n) for n, s in zip(shape, strides, strict=True) if n > 1):
+        if stride <= end:
+            return False
+        end += stride * (size - 1)
+    return True
+
+
+def aligned(offset: int, shape: Sequence[int], strides: Sequence[int]) -> tuple[int, int]:
+    """The interval of memory of whole rows of the outermost dimension that has the view.
+
+    Example: shape (2, 2) with strides (4, 1) at 5 lies in [4, 12).
+    """
+    rows = [(s, n) for n, s in zip(shape, strides, strict=True) if n > 1]
+    stride, size = max(rows, default=(1, 1))
+    begin = offset - offset % max(1, stride)
+    return begin, max(begin + stride * size, offset + extent(shape, strides))

@@ -14,10 +14,13 @@ from enum import Enum
 from math import prod
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.findings import Finding
 from shardproof.frontends.torch import geometry, trace
 from shardproof.frontends.torch.pieces import Piece, Storage
+from shardproof.frontends.torch.stepped import scattered, viewed
 from shardproof.frontends.torch.trace import Arg, Box, Items, Named, StridedTensor, Tensor, Trace
 
 #: Operators that only move data, made here.
@@ -132,6 +135,7 @@ class Memory:
         self.out = out
         self.storages: dict[int, Storage] = {}
         self.made: dict[int, Op] = {}
+        self.partial: set[int] = set()  # concatenations of which nothing has written some part
         self.event = -1
 
     def value(self, shape: Sequence[int], dtype: str) -> int:
@@ -155,11 +159,21 @@ class Memory:
 
     # -- moving -----------------------------------------------------------------------------
 
+    def shape_of(self, value: int) -> tuple[int, ...]:
+        """The shape of a value, by number."""
+        return self.out.values[value].shape
+
+    def unwritten(self, value: int) -> bool:
+        """Whether nothing has written any of a value."""
+        return value in self.made and self.made[value].name == UNDEFINED
+
     def reshape(self, value: int, shape: Sequence[int]) -> int:
         """The same entries in another shape; the value itself where the shape is its own."""
         tensor = self.out.values[value]
         if tensor.shape == tuple(shape):
             return value
+        if self.unwritten(value):
+            return self.emit(UNDEFINED, (), shape, tensor.dtype)
         return self.emit(RESHAPE, (Tensor(value), _ints(shape)), shape, tensor.dtype)
 
     def slice(self, value: int, dim: int, start: int, size: int) -> int:
@@ -168,8 +182,27 @@ class Memory:
         tensor = self.out.values[value]
         if tensor.shape[dim] == size:
             return value
+        if value in self.partial:
+            return self._slice_of_parts(value, dim, start, size)
         shape = (*tensor.shape[:dim], size, *tensor.shape[dim + 1 :])
+        if self.unwritten(value):
+            return self.emit(UNDEFINED, (), shape, tensor.dtype)
         return self.emit(SLICE, (Tensor(value), dim, start, size), shape, tensor.dtype)
+
+    def _slice_of_parts(self, value: int, dim: int, start: int, size: int) -> int:
+        """A slice of values one after the other: of those that it meets."""
+        items, joined, *_ = self.made[value].args
+        parts = list(trace.tensors_of(items))
+        if joined != dim:
+            return self.concat([self.slice(p, dim, start, size) for p in parts], number(joined))
+        kept, at = [], 0
+        for part in parts:
+            own = self.shape_of(part)[dim]
+            first, last = max(start, at), min(start + size, at + own)
+            if first < last:
+                kept.append(self.slice(part, dim, first - at, last - first))
+            at += own
+        return self.concat(kept, dim)
 
     def permute(self, value: int, order: Sequence[int]) -> int:
         """The value with its dimensions in another order; a reshape where only sizes of 1 move."""
@@ -202,8 +235,13 @@ class Memory:
                 return whole
         shape = list(tensors[0].shape)
         shape[dim] = sum(h.shape[dim] for h in tensors)
+        if all(self.unwritten(v) for v in values):
+            return self.emit(UNDEFINED, (), shape, tensors[0].dtype)
         items = Items(tuple(Tensor(v) for v in values))
-        return self.emit(CONCAT, (items, dim), shape, tensors[0].dtype)
+        result = self.emit(CONCAT, (items, dim), shape, tensors[0].dtype)
+        if any(self.unwritten(v) or v in self.partial for v in values):
+            self.partial.add(result)
+        return result
 
     def _rejoined(self, values: Sequence[int], dim: int) -> int:
         """Rows of one value that follow each other, however they were reshaped, are a slice of it
@@ -287,15 +325,18 @@ class Memory:
         shape = self.out.values[base.value].shape
         made = geometry.recipe(shape, first - base.start, tensor.shape, tensor.strides)
         if made is None:
+            dim = geometry.unrolled(shape, first - base.start, tensor.shape, tensor.strides)
+            if dim is not None:
+                return self.concat([self.read(one) for one in _entries(tensor, dim)], dim)
             raise InvalidInput(
                 f"a tensor of shape {list(tensor.shape)} and strides "
-                f"{list(tensor.strides)} overlaps itself in memory"
+                f"{list(tensor.strides)} has no rule: it is no part of what was written"
             )
         whole = prod(tensor.shape) == base.stop - base.start
         as_written = self.out.values[base.value].shape == tensor.shape
         if whole and as_written and geometry.contiguous(tensor.shape) == _normal(tensor):
             return base.value
-        return self._made(base.value, made)
+        return viewed(self, base.value, made)
 
     @staticmethod
     def _inside(storage: Storage, first: int, last: int) -> bool:
@@ -308,38 +349,10 @@ class Memory:
         if not dims or tensor.shape[dims[0]] > MOST_ROWS:
             return None
         outer = dims[0]
-        row = StridedTensor(
-            tensor.storage,
-            tensor.offset,
-            (*tensor.shape[:outer], 1, *tensor.shape[outer + 1 :]),
-            tensor.strides,
-            tensor.dtype,
-        )
+        row = _entries(tensor, outer)[0]
         if geometry.extent(row.shape, row.strides) >= tensor.strides[outer]:
             return None
-        rows = [
-            self.read(
-                StridedTensor(
-                    row.storage,
-                    row.offset + i * tensor.strides[outer],
-                    row.shape,
-                    row.strides,
-                    row.dtype,
-                )
-            )
-            for i in range(tensor.shape[outer])
-        ]
-        return self.concat(rows, outer)
-
-    def _made(self, value: int, made: geometry.Recipe) -> int:
-        value = self.reshape(value, made.factors)
-        for dim, (start, size) in enumerate(made.slices):
-            value = self.slice(value, dim, start, size)
-        moved = [i for i in made.order if made.merged[i] != 1]
-        if self.out.values[value].shape == made.shape and moved == sorted(moved):
-            return value
-        value = self.permute(self.reshape(value, made.merged), made.order)
-        return self.expand(value, made.shape)
+        return self.concat([self.read(row) for row in _entries(tensor, outer)], outer)
 
     def blocks(self, tensor: StridedTensor, count: int) -> list[list[StridedTensor]]:
         """A contiguous tensor as ``count`` equal blocks, each as the same pieces: for each piece,
@@ -418,41 +431,40 @@ class Memory:
         last = first + geometry.extent(tensor.shape, tensor.strides)
         if order is not None:
             self._replace(storage, first, last, self.permute(value, order), tensor.dtype)
+        elif not geometry.distinct(tensor.shape, tensor.strides):
+            raise InvalidInput(
+                f"a write to shape {list(tensor.shape)} with strides {list(tensor.strides)}, "
+                "which overlaps itself in memory"
+            )
         else:
-            base = self._covering(storage, first, last, tensor.dtype)
-            shape = self.out.values[base.value].shape
-            made = geometry.recipe(shape, first - base.start, tensor.shape, tensor.strides)
-            if made is None or 0 in tensor.strides:
-                raise InvalidInput(
-                    f"a write to shape {list(tensor.shape)} with strides {list(tensor.strides)}, "
-                    "which overlaps itself in memory"
-                )
-            whole = self._scattered(base, made, value)
-            self._replace(storage, base.start, base.stop, whole, tensor.dtype)
+            self._write_part(storage, tensor, value)
         storage.views[tensor] = value
 
-    def _scattered(self, base: Piece, made: geometry.Recipe, value: int) -> int:
-        """The piece with the part that ``made`` reads replaced by ``value``."""
-        inverse = [0] * len(made.order)
-        for position, source in enumerate(made.order):
-            inverse[source] = position
-        new = self.reshape(self.permute(value, inverse), tuple(n for _, n in made.slices))
-        shape = self.out.values[base.value].shape
-
-        def put(old: int, dim: int) -> int:
-            """``old`` with dimensions from ``dim`` on still whole."""
-            if dim == len(made.slices):
-                return new
-            start, size = made.slices[dim]
-            if size == made.factors[dim]:
-                return put(old, dim + 1)
-            rest = made.factors[dim] - start - size
-            parts = [self.slice(old, dim, 0, start)] if start else []
-            parts.append(put(self.slice(old, dim, start, size), dim + 1))
-            parts += [self.slice(old, dim, start + size, rest)] if rest else []
-            return self.concat(parts, dim)
-
-        return self.reshape(put(self.reshape(base.value, made.factors), 0), shape)
+    def _write_part(self, storage: Storage, tensor: StridedTensor, value: int) -> None:
+        """Write entries between which there are others."""
+        first = tensor.offset
+        last = first + geometry.extent(tensor.shape, tensor.strides)
+        if not any(p.start < last and first < p.stop for p in storage.pieces):
+            # Of memory that nothing has written whole rows, for those who write the rest of them.
+            first, last = geometry.aligned(first, tensor.shape, tensor.strides)
+        base = self._covering(storage, first, last, tensor.dtype)
+        shape, at = self.out.values[base.value].shape, tensor.offset - base.start
+        made = geometry.recipe(shape, at, tensor.shape, tensor.strides)
+        if made is not None:
+            old = base.value
+            if self.unwritten(old):  # In the shape in which its parts are written.
+                old = self.reshape(old, made.factors)
+            whole = scattered(self, old, made, value)
+            self._replace(storage, base.start, base.stop, whole, tensor.dtype)
+            return
+        dim = geometry.unrolled(shape, at, tensor.shape, tensor.strides)
+        if dim is None:
+            raise InvalidInput(
+                f"a write to shape {list(tensor.shape)} with strides {list(tensor.strides)} has no "
+                "rule: it is no part of what was written"
+            )
+        for number, one in enumerate(_entries(tensor, dim)):
+            self.write(one, self.slice(value, dim, number, 1))
 
     def _replace(self, storage: Storage, first: int, last: int, value: int, dtype: str) -> None:
         pieces: list[Piece] = []
@@ -467,6 +479,15 @@ class Memory:
                     pieces.append(Piece(start, stop, cut))
         pieces.append(Piece(first, last, value))
         storage.pieces = sorted(pieces)
+
+
+def _entries(tensor: StridedTensor, dim: int) -> list[StridedTensor]:
+    """Every entry along a dimension, by itself."""
+    shape = (*tensor.shape[:dim], 1, *tensor.shape[dim + 1 :])
+    return [
+        replace(tensor, offset=tensor.offset + i * tensor.strides[dim], shape=shape)
+        for i in range(tensor.shape[dim])
+    ]
 
 
 def _normal(tensor: StridedTensor) -> tuple[int, ...]:

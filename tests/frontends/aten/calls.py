@@ -400,8 +400,9 @@ def _(d: Draw) -> Call:
     dim = d.below(len(sizes))
     start = d.below(sizes[dim])
     stop = start + 1 + d.below(sizes[dim] - start)
-    shape = [*sizes[:dim], stop - start, *sizes[dim + 1 :]]
-    return (d.real(*shape), sizes, dim, start, stop, 1), {}
+    step = 1 + d.below(3)
+    shape = [*sizes[:dim], -(-(stop - start) // step), *sizes[dim + 1 :]]
+    return (d.real(*shape), sizes, dim, start, stop, step), {}
 
 
 @call("aten.select_backward.default")

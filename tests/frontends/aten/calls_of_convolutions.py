@@ -1,4 +1,4 @@
-"""Random calls of convolutions and pooling."""
+"""Random calls of convolutions."""
 
 from __future__ import annotations
 
@@ -10,15 +10,20 @@ from tests.frontends.aten.calls import Call, Draw, call
 
 
 def _convolved(d: Draw) -> tuple[torch.Tensor, torch.Tensor, tuple[Any, ...], int]:
-    rank, groups = 1 + d.below(2), 1 + d.below(2)
+    """Of one to three dimensions, transposed or not; the number of channels that come out."""
+    rank, groups, transposed = 1 + d.below(3), 1 + d.below(2), bool(d.below(2))
     inner, outer = groups * (1 + d.below(2)), groups * (1 + d.below(2))
-    taps = [1 + d.below(3) for _ in range(rank)]
-    sizes = [5 + d.below(2) for _ in range(rank)]
-    each = [[1 + d.below(2) for _ in range(rank)] for _ in range(2)]
-    padding = [d.below(2) for _ in range(rank)]
-    given = (each[0], padding, each[1], False, [0] * rank, groups)
-    weight = d.real(outer, inner // groups, *taps)
-    return d.real(1 + d.below(2), inner, *sizes), weight, given, outer
+    taps = [1 + d.below(3 if rank < 3 else 2) for _ in range(rank)]
+    sizes = [(2 if transposed else 5 - (rank == 3)) + d.below(2) for _ in range(rank)]
+    dilation = [1 + d.below(2) for _ in range(rank)]
+    stride = list(taps) if d.below(3) == 0 else [1 + d.below(2) for _ in range(rank)]
+    padding = [d.below(2) for _ in range(rank)] if d.below(2) and not transposed else [0] * rank
+    if transposed and d.below(2):
+        padding = [min(1, a * (k - 1) // 2) for a, k in zip(dilation, taps, strict=True)]
+    more = [d.below(max(s, a)) if transposed else 0 for s, a in zip(stride, dilation, strict=True)]
+    given = (stride, padding, dilation, transposed, more, groups)
+    channels = (inner, outer // groups) if transposed else (outer, inner // groups)
+    return d.real(1 + d.below(2), inner, *sizes), d.real(*channels, *taps), given, outer
 
 
 @call("aten.convolution.default")
@@ -34,33 +39,23 @@ def _(d: Draw) -> Call:
     return (d.real(*y.shape), x, weight, [outer], *given, [True, True, True]), {}
 
 
-@call("aten.avg_pool2d.default")
+@call("aten.im2col.default")
 def _(d: Draw) -> Call:
-    padding = d.below(2)
-    return (d.real(2, 2, 5, 4), [2, 2], [1 + d.below(2)] * 2, [padding] * 2), {}
+    x = d.real(*([2] if d.below(3) else []), 2, 5, 4)
+    return (x, *_block(d)), {}
 
 
-@call("aten.avg_pool1d.default")
+@call("aten.col2im.default")
 def _(d: Draw) -> Call:
-    return (d.real(2, 2, 5), [2]), {}
+    given = _block(d)
+    size = [5, 4]
+    columns = torch.ops.aten.im2col(d.real(2, 2, *size), *given)
+    x = d.real(*columns.shape)
+    return (x if d.below(3) else x[0].clone(), size, *given), {}
 
 
-@call("aten.avg_pool2d_backward.default")
-def _(d: Draw) -> Call:
-    given = [2, 2], [1 + d.below(2)] * 2, [d.below(2)] * 2, False, True, None
-    x = d.real(2, 2, 5, 4)
-    y = torch.ops.aten.avg_pool2d(x, *given)
-    return (d.real(*y.shape), x, *given), {}
-
-
-@call("aten.max_pool2d_with_indices.default")
-def _(d: Draw) -> Call:
-    return (d.real(2, 2, 5, 4), [2, 3], [1 + d.below(2)] * 2), {}
-
-
-@call("aten.max_pool2d_with_indices_backward.default")
-def _(d: Draw) -> Call:
-    given = [2, 2], [1 + d.below(2)] * 2, [0, 0], [1, 1], False
-    x = d.real(2, 2, 5, 4)
-    y, places = torch.ops.aten.max_pool2d_with_indices(x, *given)
-    return (d.real(*y.shape), x, *given, places), {}
+def _block(d: Draw) -> list[list[int]]:
+    """Taps, dilation, padding, stride."""
+    taps, dilation = [1 + d.below(3) for _ in range(2)], [1 + d.below(2), 1]
+    stride = list(taps) if d.below(2) else [1 + d.below(3) for _ in range(2)]
+    return [taps, dilation, [d.below(2), d.below(2)], stride]

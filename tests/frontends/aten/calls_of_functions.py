@@ -255,50 +255,6 @@ def _(d: Draw) -> Call:
     return (gradient, logs, labels, None, reduction, -100, count), {}
 
 
-@call("aten._adaptive_avg_pool2d.default")
-def _(d: Draw) -> Call:
-    (n, c, h, w), (kh, kw) = d.sizes(4), d.sizes(2)
-    return (d.real(n, c, h * kh, w * kw), [h, w]), {}
-
-
-@call("aten._adaptive_avg_pool2d_backward.default")
-def _(d: Draw) -> Call:
-    (n, c, h, w), (kh, kw) = d.sizes(4), d.sizes(2)
-    return (d.real(n, c, h, w), d.real(n, c, h * kh, w * kw)), {}
-
-
-def _upsampled(rank: int) -> None:
-    @call(f"aten.upsample_nearest{rank}d.default")
-    def _(d: Draw) -> Call:
-        own, factors = d.sizes(2 + rank), d.sizes(rank)
-        size = [n * k for n, k in zip(own[2:], factors, strict=True)]
-        scales = [float(k) for k in factors] if d.below(2) else []
-        return (d.real(*own), size, *scales), {}
-
-    @call(f"aten.upsample_nearest{rank}d_backward.default")
-    def _(d: Draw) -> Call:
-        own, factors = d.sizes(2 + rank), d.sizes(rank)
-        size = [n * k for n, k in zip(own[2:], factors, strict=True)]
-        return (d.real(*own[:2], *size), size, list(own)), {}
-
-    @call(f"aten.reflection_pad{rank}d.default")
-    def _(d: Draw) -> Call:
-        shape = [*d.sizes(2), *(n + 1 for n in d.sizes(rank))]
-        padding = [d.below(n) for n in reversed(shape[2:]) for _ in range(2)]
-        return (d.real(*shape), padding), {}
-
-    @call(f"aten.reflection_pad{rank}d_backward.default")
-    def _(d: Draw) -> Call:
-        shape = [*d.sizes(2), *(n + 1 for n in d.sizes(rank))]
-        padding = [d.below(n) for n in reversed(shape[2:]) for _ in range(2)]
-        padded = torch.nn.functional.pad(d.real(*shape), padding, mode="reflect").shape
-        return (d.real(*padded), d.real(*shape), padding), {}
-
-
-for _rank in (1, 2):
-    _upsampled(_rank)
-
-
 @call("aten.pixel_shuffle.default")
 def _(d: Draw) -> Call:
     c, h, w, factor = d.sizes(4)

@@ -27,6 +27,7 @@ from tests.frontends.aten import (
     calls_of_functions,
     calls_of_graphs,
     calls_of_ids,
+    calls_of_images,
     calls_of_masks,
     calls_of_products,
 )
@@ -42,6 +43,7 @@ MORE = (
     calls_of_exports,
     calls_of_functions,
     calls_of_ids,
+    calls_of_images,
     calls_of_masks,
     calls_of_products,
 )

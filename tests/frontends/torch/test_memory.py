@@ -62,7 +62,7 @@ def evaluate(out: Functional, given: dict[int, Array]) -> dict[int, Array]:
 def random_view(base: torch.Tensor, random: np.random.Generator) -> torch.Tensor:
     """A view of a view ... of memory, as a program makes them."""
     for _ in range(int(random.integers(4))):
-        kind = random.integers(6)
+        kind = random.integers(8)
         rank = base.dim()
         if kind == 0 and rank:
             dim = int(random.integers(rank))
@@ -79,6 +79,15 @@ def random_view(base: torch.Tensor, random: np.random.Generator) -> torch.Tensor
             base = base.view(-1)
         elif kind == 5 and base.is_contiguous() and base.numel() % 2 == 0:
             base = base.view(2, -1)
+        elif kind == 6 and rank:
+            dim = int(random.integers(rank))
+            start = int(random.integers(base.shape[dim]))
+            places = [slice(None)] * rank
+            places[dim] = slice(start, None, int(random.integers(2, 4)))
+            base = base[tuple(places)]
+        elif kind == 7 and rank > 1 and base.is_contiguous():
+            offset = int(random.integers(min(2, base.shape[-1])))
+            base = base.diagonal(offset, rank - 2, rank - 1)
     return base
 
 
@@ -108,6 +117,44 @@ def test_reads_and_writes_are_those_of_memory(seed: int) -> None:
     known = evaluate(out, given)
     for value, expected in read:
         np.testing.assert_array_equal(known[value], expected)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_memory_that_nothing_has_written_is_written_part_by_part(seed: int) -> None:
+    """A border around what is there, as circular padding writes it, and windows that are read."""
+    random = np.random.default_rng(seed)
+    sizes = [int(n) for n in random.integers(1, 4, 3)]
+    before, after = (int(n) for n in random.integers(1, 3, 2))
+    memory = torch.full((*sizes[:2], sizes[2] + before + after), torch.nan, dtype=torch.float64)
+    out = empty()
+    work = Memory(out)
+    given: dict[int, Array] = {}
+    inside = slice(before, before + sizes[2])
+    for places in (inside, slice(0, before), slice(before + sizes[2], None)):
+        view = memory[..., places]
+        value = work.value(tuple(view.shape), "float64")
+        given[value] = random.normal(size=tuple(view.shape))
+        work.write(held_of(view), value)
+        view.copy_(torch.tensor(given[value]))
+    length = int(random.integers(1, memory.shape[2] + 1))
+    views = [memory, memory.unfold(2, length, int(random.integers(1, 3)))]
+    read = [(work.read(held_of(v)), v.numpy().copy()) for v in views]
+    known = evaluate(out, given)
+    for value, expected in read:
+        np.testing.assert_array_equal(known[value], expected)
+        assert not np.isnan(expected).any()
+    needed = {value for value, _ in read}
+    for op in reversed(out.ops):
+        if op.outputs[0] in needed:
+            assert op.name != UNDEFINED
+            needed |= {n for a in op.args for n in numbers(a)}
+
+
+def numbers(arg: Any) -> list[int]:
+    """The values that an argument names."""
+    if isinstance(arg, Items):
+        return [n for a in arg.items for n in numbers(a)]
+    return [arg.number] if isinstance(arg, Tensor) else []
 
 
 def test_a_flat_buffer_is_its_parts() -> None:
@@ -164,14 +211,30 @@ def test_elements_that_lie_apart_in_two_pieces() -> None:
     assert out.ops[-1].name == CONCAT
 
 
-def test_a_view_that_overlaps_itself_is_refused() -> None:
+def test_windows_that_overlap_are_read_and_not_written() -> None:
     out = empty()
     work = Memory(out)
+    given = np.arange(6.0)
     work.write(StridedTensor(0, 0, (6,), (1,), "float32"), work.value((6,), "float32"))
+    windows = StridedTensor(0, 0, (4, 3), (1, 1), "float32")
+    read = work.read(windows)
+    known = evaluate(out, {0: given})
+    np.testing.assert_array_equal(known[read], np.lib.stride_tricks.sliding_window_view(given, 3))
     with pytest.raises(InvalidInput, match="overlaps itself"):
-        work.read(StridedTensor(0, 0, (3, 3), (1, 1), "float32"))
-    with pytest.raises(InvalidInput, match="overlaps itself"):
-        work.write(StridedTensor(0, 0, (3, 3), (1, 1), "float32"), work.value((3, 3), "float32"))
+        work.write(windows, work.value((4, 3), "float32"))
+
+
+def test_a_view_along_no_dimension_of_what_was_written_is_refused() -> None:
+    out = empty()
+    work = Memory(out)
+    work.write(
+        StridedTensor(0, 0, (300, 301), (301, 1), "float32"), work.value((300, 301), "float32")
+    )
+    diagonal = StridedTensor(0, 0, (300,), (302,), "float32")
+    with pytest.raises(InvalidInput, match="no part of what was written"):
+        work.read(diagonal)
+    with pytest.raises(InvalidInput, match="no part of what was written"):
+        work.write(diagonal, work.value((300,), "float32"))
 
 
 def test_another_element_type_of_the_same_memory_is_refused() -> None:
