@@ -52,7 +52,7 @@ def rule_of(name: str) -> Rule | None:
     base = base.removesuffix("_")
     if base.startswith("_foreach_"):
         single = base.removeprefix("_foreach_")
-        kinds = (_FOREACH.get(overload, ""), "default")
+        kinds: tuple[str, ...] = (_FOREACH.get(overload, ""), "default")
         if kinds[0] == "Scalar" and single in _NUMBER_SECOND:
             kinds = (_NUMBER_SECOND[single],)
         rules = [r for r in (TABLE.get(f"{namespace}.{single}.{kind}") for kind in kinds) if r]

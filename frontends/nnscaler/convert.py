@@ -382,8 +382,9 @@ def convert(
     comparison = Comparison()
     common = replicas, count, single
     for device in sorted(plan.devices):
-        notes = joined, assumed, renamed, drawings, drawers
-        writer = _DeviceWriter(device, *common, as_recorded, *notes)
+        writer = _DeviceWriter(
+            device, *common, as_recorded, joined, assumed, renamed, drawings, drawers
+        )
         items = list(plan.sequence(device))
         writer.write(items, losses)
         writers.append(writer)
