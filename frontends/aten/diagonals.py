@@ -55,16 +55,6 @@ def _back(lo: Lowering, x: Any, order: tuple[int, ...]) -> Any:
     return lo.permute(x, tuple(order.index(d) for d in range(len(order))))
 
 
-@lowers("aten.diagonal_backward.default")
-def _diagonal_backward(
-    lo: Lowering, gradient: Lowered, shape: Shape, offset: int, dim1: int, dim2: int
-) -> Any:
-    (a,), (b,) = dimensions(shape, dim1), dimensions(shape, dim2)
-    rest = tuple(d for d in range(len(shape)) if d not in (a, b))
-    placed = _placed(lo, lo.real(gradient), shape[a], shape[b], offset)
-    return _back(lo, placed, (*rest, a, b))
-
-
 @lowers("aten.diag_embed.default")
 def _diag_embed(lo: Lowering, x: Lowered, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Any:
     rank, size = len(x.shape) + 1, x.shape[-1] + abs(offset)
@@ -95,20 +85,3 @@ def shape_with(shape: Shape, dim: int, count: int) -> Shape:
     Example: (2, 8) with 3 along 1 is (2, 3).
     """
     return (*shape[:dim], count, *shape[dim + 1 :])
-
-
-@lowers("aten.unfold_backward.default")
-def _windows_backward(
-    lo: Lowering, gradient: Lowered, shape: Shape, dim: int, size: int, step: int
-) -> Any:
-    """Every position has the sum of the gradients of the windows that it is in."""
-    (at,) = dimensions(shape, dim)
-    last, count = len(gradient.shape) - 1, gradient.shape[at]
-    total: Any = None
-    for w in range(count):
-        row = lo.slice(gradient, at, w, 1)
-        turned = lo.transpose(row, at, last)
-        alone = lo.reshape(lo.real(turned), shape_with(tuple(shape), at, size))
-        placed = _padded(lo, alone, at, w * step, shape[at] - w * step - size, 0.0)
-        total = placed if total is None else lo.add(total, placed)
-    return total

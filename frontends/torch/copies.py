@@ -1,5 +1,4 @@
-"""Copies in the place of views that strides do not say: conjugates, diagonals, and windows that
-overlap.
+"""Copies in the place of views that strides do not say: conjugates.
 
 A view shows what is written to its base later, and writes to it; a copy does neither. So a step
 that does one of these is refused.
@@ -7,7 +6,7 @@ that does one of these is refused.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -17,19 +16,12 @@ from shardproof.engine.errors import InvalidInput
 _ATEN = torch.ops.aten
 
 
-def copying(func: Any, args: Sequence[Any]) -> Any:
+def copying(func: Any) -> Any:
     """The operator that copies what a view shows; None: the view is one of strides.
 
-    Example: ``aten._conj`` is recorded as ``aten.conj_physical``, ``x.unfold(0, 3, 1)`` as
-    ``aten.unfold_copy``; ``x.unfold(0, 2, 2)`` is ``x`` in another shape.
+    Example: ``aten._conj`` is recorded as ``aten.conj_physical``.
     """
-    if func is _ATEN._conj.default:
-        return _ATEN.conj_physical.default
-    if func is _ATEN.diagonal.default:
-        return _ATEN.diagonal_copy.default
-    if func is _ATEN.unfold.default and args[3] < args[2]:
-        return _ATEN.unfold_copy.default
-    return None
+    return _ATEN.conj_physical.default if func is _ATEN._conj.default else None
 
 
 class Copies:
@@ -49,9 +41,7 @@ class Copies:
         Raises `InvalidInput` where a copy is not what the view would be."""
         if self.bases:
             if not self.stale.isdisjoint(read) or any(n in self.bases for n in written):
-                raise InvalidInput(
-                    "memory is written that a view shows (a conjugate, a diagonal, or windows)"
-                )
+                raise InvalidInput("memory is written that a conjugate shows")
             self.stale.update(copy for copy, base in self.bases.items() if base in written)
         for copy in copies:
             (self.bases[copy],) = read

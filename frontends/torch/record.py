@@ -316,7 +316,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._scalar(args[0])
         if str(func) == "aten.lift_fresh.default" and not isinstance(args[0], FakeTensor):
             self.tensor(args[0])
-        copying = copies.copying(func, args)
+        copying = copies.copying(func)
         func = copying or func
         name = str(func)
         given = None if name in QUESTIONS else self._group_names(func, args)

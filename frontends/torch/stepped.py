@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from shardproof.frontends.torch.geometry import Recipe
+from shardproof.frontends.torch.trace import StridedTensor
 
 
 class Mover(Protocol):
@@ -97,3 +100,15 @@ def scattered(work: Mover, value: int, made: Recipe, part: int) -> int:
 
     shape = work.shape_of(value)
     return work.reshape(put(work.reshape(value, made.factors), new, 0), shape)
+
+
+def entries(tensor: StridedTensor, dim: int) -> list[StridedTensor]:
+    """Every entry along a dimension, by itself.
+
+    Example: of two rows of three, along dimension 0, two tensors of shape (1, 3).
+    """
+    shape = (*tensor.shape[:dim], 1, *tensor.shape[dim + 1 :])
+    return [
+        replace(tensor, offset=tensor.offset + i * tensor.strides[dim], shape=shape)
+        for i in range(tensor.shape[dim])
+    ]

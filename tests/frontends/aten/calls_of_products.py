@@ -296,13 +296,6 @@ def _(d: Draw) -> Call:
     return (d.real(*shape), *rest), {}
 
 
-@call("aten.diagonal_backward.default")
-def _(d: Draw) -> Call:
-    shape, *rest = _matrices(d)
-    gradient = d.real(*shape).diagonal(*rest).shape
-    return (d.real(*gradient), shape, *rest), {}
-
-
 @call("aten.diag_embed.default")
 def _(d: Draw) -> Call:
     shape, offset, a, b = _matrices(d)
@@ -319,12 +312,6 @@ def _windows(d: Draw) -> tuple[list[int], int, int, int]:
 def _(d: Draw) -> Call:
     shape, *rest = _windows(d)
     return (d.real(*shape), *rest), {}
-
-
-@call("aten.unfold_backward.default")
-def _(d: Draw) -> Call:
-    shape, *rest = _windows(d)
-    return (d.real(*torch.zeros(shape).unfold(*rest).shape), shape, *rest), {}
 
 
 # -- rows that are written -------------------------------------------------------------------------
