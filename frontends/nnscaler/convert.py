@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from shardproof.engine.algebra.affine import ZERO, affine
@@ -380,16 +381,30 @@ def convert(
     drawers: dict[str, int] = {}
     losses = returned_losses(plan)
     comparison = Comparison()
-    common = replicas, count, single
+    begun = partial(_DeviceWriter, replicas=replicas, stride=count, single=single)
     for device in sorted(plan.devices):
-        writer = _DeviceWriter(
-            device, *common, as_recorded, joined, assumed, renamed, drawings, drawers
+        writer = begun(
+            device,
+            as_recorded=as_recorded,
+            joined=joined,
+            assumed=assumed,
+            renamed=renamed,
+            drawings=drawings,
+            drawers=drawers,
         )
         items = list(plan.sequence(device))
         writer.write(items, losses)
         writers.append(writer)
         if not as_recorded and any(device in devices for _, devices in renamed.values()):
-            other = _DeviceWriter(device, *common, True, joined_then, set(), {}, {}, {})
+            other = begun(
+                device,
+                as_recorded=True,
+                joined=joined_then,
+                assumed=set(),
+                renamed={},
+                drawings={},
+                drawers={},
+            )
             other.write(items, losses)
             others.append(other)
         if not single:
