@@ -55,9 +55,8 @@ def rule_of(name: str) -> Rule | None:
     base = base.removesuffix("_")
     if base.startswith("_foreach_"):
         single = base.removeprefix("_foreach_")
-        kinds: tuple[str, ...] = (_FOREACH.get(overload, ""), "default")
-        if kinds[0] == "Scalar" and single in _NUMBER_SECOND:
-            kinds = (_NUMBER_SECOND[single],)
+        kind = _FOREACH.get(overload, "")
+        kinds = (_NUMBER_SECOND.get(single, kind) if kind == "Scalar" else kind, "default")
         rules = [r for r in (TABLE.get(f"{namespace}.{single}.{kind}") for kind in kinds) if r]
         return _each(rules[0]) if rules else None
     if overload == "out":
