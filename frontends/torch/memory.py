@@ -14,12 +14,10 @@ from enum import Enum
 from math import prod
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.findings import Finding
 from shardproof.frontends.torch import geometry, trace
-from shardproof.frontends.torch.stepped import scattered, viewed
+from shardproof.frontends.torch.stepped import entries, scattered, sliced, viewed
 from shardproof.frontends.torch.trace import Arg, Box, Items, Named, StridedTensor, Tensor, Trace
 
 #: Operators that only move data, made here.
@@ -199,26 +197,13 @@ class Memory:
         if tensor.shape[dim] == size:
             return value
         if value in self.partial:
-            return self._slice_of_parts(value, dim, start, size)
+            items, joined, *_ = self.made[value].args
+            parts = list(trace.tensors_of(items))
+            return sliced(self, parts, number(joined), dim, start, size)
         shape = (*tensor.shape[:dim], size, *tensor.shape[dim + 1 :])
         if self.unwritten(value):
             return self.emit(UNDEFINED, (), shape, tensor.dtype)
         return self.emit(SLICE, (Tensor(value), dim, start, size), shape, tensor.dtype)
-
-    def _slice_of_parts(self, value: int, dim: int, start: int, size: int) -> int:
-        """A slice of values one after the other: of those that it meets."""
-        items, joined, *_ = self.made[value].args
-        parts = list(trace.tensors_of(items))
-        if joined != dim:
-            return self.concat([self.slice(p, dim, start, size) for p in parts], number(joined))
-        kept, at = [], 0
-        for part in parts:
-            own = self.shape_of(part)[dim]
-            first, last = max(start, at), min(start + size, at + own)
-            if first < last:
-                kept.append(self.slice(part, dim, first - at, last - first))
-            at += own
-        return self.concat(kept, dim)
 
     def permute(self, value: int, order: Sequence[int]) -> int:
         """The value with its dimensions in another order; a reshape where only sizes of 1 move."""
@@ -336,7 +321,7 @@ class Memory:
         if made is None:
             dim = geometry.unrolled(shape, first - base.start, tensor.shape, tensor.strides)
             if dim is not None:
-                return self.concat([self.read(one) for one in _entries(tensor, dim)], dim)
+                return self.concat([self.read(one) for one in entries(tensor, dim)], dim)
             raise InvalidInput(
                 f"a tensor of shape {list(tensor.shape)} and strides "
                 f"{list(tensor.strides)} has no rule: it is no part of what was written"
@@ -358,10 +343,10 @@ class Memory:
         if not dims or tensor.shape[dims[0]] > MOST_ROWS:
             return None
         outer = dims[0]
-        row = _entries(tensor, outer)[0]
+        row = entries(tensor, outer)[0]
         if geometry.extent(row.shape, row.strides) >= tensor.strides[outer]:
             return None
-        return self.concat([self.read(row) for row in _entries(tensor, outer)], outer)
+        return self.concat([self.read(row) for row in entries(tensor, outer)], outer)
 
     def blocks(self, tensor: StridedTensor, count: int) -> list[list[StridedTensor]]:
         """A contiguous tensor as ``count`` equal blocks, each as the same pieces: for each piece,
@@ -472,7 +457,7 @@ class Memory:
                 f"a write to shape {list(tensor.shape)} with strides {list(tensor.strides)} has no "
                 "rule: it is no part of what was written"
             )
-        for number, one in enumerate(_entries(tensor, dim)):
+        for number, one in enumerate(entries(tensor, dim)):
             self.write(one, self.slice(value, dim, number, 1))
 
     def _replace(self, storage: Storage, first: int, last: int, value: int, dtype: str) -> None:
@@ -488,15 +473,6 @@ class Memory:
                     pieces.append(_Piece(start, stop, cut))
         pieces.append(_Piece(first, last, value))
         storage.pieces = sorted(pieces)
-
-
-def _entries(tensor: StridedTensor, dim: int) -> list[StridedTensor]:
-    """Every entry along a dimension, by itself."""
-    shape = (*tensor.shape[:dim], 1, *tensor.shape[dim + 1 :])
-    return [
-        replace(tensor, offset=tensor.offset + i * tensor.strides[dim], shape=shape)
-        for i in range(tensor.shape[dim])
-    ]
 
 
 def _normal(tensor: StridedTensor) -> tuple[int, ...]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from shardproof.frontends.torch.geometry import Recipe
+from shardproof.frontends.torch.trace import StridedTensor
 
 
 class Mover(Protocol):
@@ -97,3 +100,34 @@ def scattered(work: Mover, value: int, made: Recipe, part: int) -> int:
 
     shape = work.shape_of(value)
     return work.reshape(put(work.reshape(value, made.factors), new, 0), shape)
+
+
+def sliced(work: Mover, parts: Sequence[int], joined: int, dim: int, start: int, size: int) -> int:
+    """A slice of values that are one after the other along dimension ``joined``: of each, or of
+    those that it meets.
+
+    Example: positions 1 to 3 of [2] and [2], joined along dimension 0, are the last of the first
+    value and the first of the second.
+    """
+    if joined != dim:
+        return work.concat([work.slice(part, dim, start, size) for part in parts], joined)
+    kept, at = [], 0
+    for part in parts:
+        own = work.shape_of(part)[dim]
+        first, last = max(start, at), min(start + size, at + own)
+        if first < last:
+            kept.append(work.slice(part, dim, first - at, last - first))
+        at += own
+    return work.concat(kept, dim)
+
+
+def entries(tensor: StridedTensor, dim: int) -> list[StridedTensor]:
+    """Every entry along a dimension, by itself.
+
+    Example: of a tensor [2, 3] along dimension 0, two tensors [1, 3].
+    """
+    shape = (*tensor.shape[:dim], 1, *tensor.shape[dim + 1 :])
+    return [
+        replace(tensor, offset=tensor.offset + i * tensor.strides[dim], shape=shape)
+        for i in range(tensor.shape[dim])
+    ]
