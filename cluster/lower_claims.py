@@ -21,7 +21,7 @@ from shardproof.solvers import Query, outline
 Texts = tuple[str, str]
 """The linear and the nonlinear rung."""
 
-Said = Texts | str
+Statement = Texts | str
 """The texts of a claim, or why it cannot be stated."""
 
 TRIED_SECONDS = 2.0
@@ -56,7 +56,7 @@ def texts(
     ``tell`` is told how many of how many slices are done, where there are any; ``give`` is given
     texts as they are made here. Raises `cluster.on_ray.pool.ClusterError`.
     """
-    listed: list[Said] = []
+    listed: list[Statement] = []
     written: dict[bytes, Texts] = {}
     start = time.perf_counter()
     templates = result.templates
@@ -81,7 +81,7 @@ def texts(
     return [one for one in listed if not isinstance(one, str)]
 
 
-def _lowered(one: Obligation | str, written: dict[bytes, Texts]) -> Said:
+def _lowered(one: Obligation | str, written: dict[bytes, Texts]) -> Statement:
     """The texts of an obligation; ``written`` has those of others by their outline, since a third
     of the templates of a large plan have all of the texts."""
     if isinstance(one, str):
@@ -103,7 +103,7 @@ def _spread(
     templates: Sequence[Template],
     settings: Settings,
     tell: Callable[[int, int], None],
-) -> list[Said]:
+) -> list[Statement]:
     from shardproof.cluster.on_ray.tasks import spread
 
     claims = [template.claim for template in templates]
@@ -118,7 +118,7 @@ def _spread(
     return [slices[number % len(slices)][number // len(slices)] for number in range(len(claims))]
 
 
-def lower_slice(shared: tuple[NodeTable, int], claims: Sequence[Claim]) -> list[Said]:
+def lower_slice(shared: tuple[NodeTable, int], claims: Sequence[Claim]) -> list[Statement]:
     """State some claims over a table of nodes, at so many positions beyond the fewest.
 
     Example: of 800 claims on 12 workers each of 96 tasks gets 8 or 9, every 96th of them.

@@ -35,11 +35,11 @@ from shardproof.diagnosis.repair.structure import FAULTS
 from shardproof.diagnosis.repair.trial import (
     Called,
     Resolved,
+    Trials,
     failing,
     holds,
     key,
     reached,
-    trial,
 )
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.findings import Finding
@@ -106,6 +106,7 @@ class Diagnosis:
         self.result = result
         self.tell = tell
         self.state = result
+        self.trials = Trials(result)
         self.otherwise = otherwise
         self.tries = 0
         self.rows = 0
@@ -130,7 +131,7 @@ class Diagnosis:
         self.tries += 1
         self.rows += 0 if free else size
         try:
-            return trial(self.result, plan.plan, self.assumed)
+            return self.trials.trial(plan.plan, self.assumed)
         except Unsupported:
             return None
 
@@ -243,7 +244,7 @@ class Diagnosis:
         ought = None if at_odds else attempts.ought(state, divergence)
         if ought is not None:
             assumed = {**self.assumed, **ought}
-            after = trial(self.result, state.plan, assumed)
+            after = self.trials.trial(state.plan, assumed)
             if after is not None and Resolved(state, divergence).by(after):
                 self.assumed = assumed
                 return after

@@ -88,7 +88,7 @@ def measured(
     except InvalidInput as error:
         result = Result("invalid input", reason=str(error), run_dir=_place(progress))
     except OverBudget as over:
-        peak = over.held_mib
+        peak = over.used_mib
         result = _over(over, progress, place)
     result = replace(
         result,

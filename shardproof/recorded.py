@@ -140,7 +140,7 @@ def answered(
         return Result("inconclusive", reason=uncaptured(traces), assumptions=known_of(traces))
     made = make_plan(traces, combination=combination(traces, combine))
     check_plan(made)
-    made = guarded(made, *tables_of(traces))
+    made = guarded(made, tables_of(traces))
     made = replace(made, assumed=(*assumed, *made.assumed))
     if validated:
         from shardproof.torch.validate import validate
@@ -153,15 +153,15 @@ def answered(
     return reasoned(prove(made, traces, options, progress, start), traces)
 
 
-def tables_of(sides: Sides) -> tuple[dict[str, Any], set[str]]:
-    """Tables of constants of both sides by name, and the names of those that ranks alone have.
+def tables_of(sides: Sides) -> dict[str, Any]:
+    """Tables of constants of both sides by name.
 
     Example: the slopes of 4 heads of the single side, and those of 2 that ranks made by themselves.
     """
     tables: dict[str, Any] = {}
     for side in (*sides.ranks, sides.single):
         tables |= side.contents
-    return tables, tables.keys() - sides.single.contents.keys()
+    return tables
 
 
 def known_of(sides: Sides) -> tuple[str, ...]:
@@ -253,17 +253,18 @@ def combination(sides: Sides, combine: Combine) -> Combination:
         for comparison in simulated(result, SEEDS).comparisons
         if comparison.differs
     }
-    for number, way in allowed:
-        if f"{CANDIDATE} {number}" not in differs:
-            return way
-    # All differ for any tables of constants; one may hold for those that the programs have.
-    tables, _ = tables_of(sides)
-    for _, way in allowed if tables else ():
+    left = [way for n, way in allowed if f"{CANDIDATE} {n}" not in differs]
+    if len(left) == 1:
+        return left[0]
+    # Where axes are smaller, all rows may be alike, and an id may name no class: one may hold of
+    # the programs as they are, with the tables that they have.
+    tables = tables_of(sides)
+    for way in left or [way for _, way in allowed]:
         made = make_plan(sides, combination=way)
         losses = tuple(row for row in made.expectations if row.kind == LOSS)
         if agree(replace(made, expectations=losses), tables):
             return way
-    return allowed[0][1]
+    return left[0] if left else allowed[0][1]
 
 
 def prove(made: Plan, sides: Sides, options: Options, progress: Progress, start: float) -> Result:

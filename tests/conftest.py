@@ -34,6 +34,21 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
+#: Cases of `tests/slow.txt`.
+SLOW_CASES = frozenset(
+    line
+    for line in (ROOT / "tests" / "slow.txt").read_text(encoding="utf-8").splitlines()
+    if not line.startswith("#")
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the cases of `tests/slow.txt`."""
+    for item in items:
+        if item.nodeid in SLOW_CASES:
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session")
 def shared_plans() -> Path:
     """The folder of real nnScaler plans; it lies beside the repository, not in it."""

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import SLOW_CASES
+
 ROOT = Path(__file__).resolve().parent.parent
 
 # Each floor, and the floors it may import besides itself.
@@ -429,3 +431,11 @@ def test_a_folder_without_a_word_is_reported(tmp_path: Path) -> None:
         "engine/__init__.py has no docstring",
         "engine/ops/ has no __init__.py",
     ]
+
+
+def test_the_cases_that_are_left_out_are_there() -> None:
+    """A test that was renamed would be run by `make test` again."""
+    for case in SLOW_CASES:
+        path, _, name = case.partition("::")
+        function = name.partition("[")[0]
+        assert f"def {function}(" in (ROOT / path).read_text(encoding="utf-8"), case

@@ -71,6 +71,19 @@ def fields(text: str, public: AbstractSet[str] = frozenset()) -> list[str]:
     return [f"{line}: {name}" for line, name in sorted(named) if name.lstrip("_") in WORDS - public]
 
 
+def globals_of(text: str) -> list[str]:
+    """The module's own names that are one of `WORDS`, in capitals or not, each with its line."""
+    named = {
+        (node.lineno, name.id)
+        for node in ast.parse(text).body
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        for name in ast.walk(target)
+        if isinstance(name, ast.Name)
+    }
+    return [f"{line}: {name}" for line, name in sorted(named) if name.lower().strip("_") in WORDS]
+
+
 def undocumented(text: str) -> list[str]:
     """The public classes, functions and methods of a source without a docstring."""
     missing: list[str] = []
@@ -127,6 +140,15 @@ def of_the_product(floor: str) -> Iterator[tuple[str, str]]:
 @pytest.mark.parametrize("floor", sorted(FLOORS))
 def test_locals_are_named_by_their_subject(floor: str) -> None:
     assert {name: bad for name, text in of_the_product(floor) if (bad := homemade(text))} == {}
+
+
+@pytest.mark.parametrize("floor", sorted(FLOORS))
+def test_constants_are_named_by_their_subject(floor: str) -> None:
+    assert {name: bad for name, text in of_the_product(floor) if (bad := globals_of(text))} == {}
+
+
+def test_a_constant_that_says_when_it_was_had_is_seen() -> None:
+    assert globals_of("_SAID = 1\nSides, Held = 2, 3\nKNOWN: int = 4\n") == ["1: _SAID", "2: Held"]
 
 
 @pytest.mark.parametrize("floor", sorted(FLOORS))

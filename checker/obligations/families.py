@@ -33,7 +33,8 @@ Point = dict[str, int]
 
 
 def lineage_axes(lineage: Lineage) -> set[str]:
-    """The coordinates that positions of a lineage depend on.
+    """The coordinates that positions of a lineage depend on: a deliberate twin of the prover's
+    `engine.lineage.members.axes_of`.
 
     Example: ``n23[a1[<2*dp + mb> +1 of 4], a2[10], a0[96]]`` depends on ``dp`` and ``mb``.
     """

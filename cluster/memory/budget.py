@@ -47,16 +47,16 @@ AGAIN_SECONDS = 2.0
 class OverBudget(BaseException):
     """The process tree came too close to its budget; no handler of errors is to swallow it."""
 
-    def __init__(self, held_mib: float, budget_bytes: int, wanted_bytes: int = 0) -> None:
-        super().__init__(held_mib, budget_bytes, wanted_bytes)
-        self.held_mib = held_mib
+    def __init__(self, used_mib: float, budget_bytes: int, wanted_bytes: int = 0) -> None:
+        super().__init__(used_mib, budget_bytes, wanted_bytes)
+        self.used_mib = used_mib
         self.budget_bytes = budget_bytes
         self.wanted_bytes = wanted_bytes
 
     def __str__(self) -> str:
         more = f", {self.wanted_bytes / MIB:.0f} MiB more were needed" if self.wanted_bytes else ""
         return (
-            f"the process tree held {self.held_mib:.0f} MiB{more}; a memory budget of "
+            f"the process tree held {self.used_mib:.0f} MiB{more}; a memory budget of "
             f"{self.budget_bytes / MIB:.0f} MiB allows {ceiling(self.budget_bytes) / MIB:.0f} MiB "
             "and a reserve"
         )
@@ -122,7 +122,7 @@ def bounded(budget_bytes: int | None) -> Iterator[MemorySampler]:
     before = signal.signal(signal.SIGUSR1, guard.interrupt)
     try:
         with MemorySampler(watch=guard.look, every_seconds=0.03) as sampler:
-            guard.held_now = sampler.sample
+            guard.used_now = sampler.sample
             _active.append(guard)
             try:
                 yield sampler
@@ -149,30 +149,30 @@ class _Guard:
 
     def __init__(self, budget_bytes: int, thread: int) -> None:
         self.armed = True
-        self.held_now: Callable[[], float] = lambda: 0.0
+        self.used_now: Callable[[], float] = lambda: 0.0
         self._budget_bytes = budget_bytes
         self._thread = thread
-        self._held_mib = 0.0
+        self._used_mib = 0.0
         self._again = 0.0
 
-    def look(self, held_mib: float) -> None:
+    def look(self, used_mib: float) -> None:
         """Called with what the tree holds, by the sampling thread."""
-        over = held_mib * MIB > ceiling(self._budget_bytes)
+        over = used_mib * MIB > ceiling(self._budget_bytes)
         if over and self.armed and time.monotonic() >= self._again:
-            self._held_mib, self._again = held_mib, time.monotonic() + AGAIN_SECONDS
+            self._used_mib, self._again = used_mib, time.monotonic() + AGAIN_SECONDS
             signal.pthread_kill(self._thread, signal.SIGUSR1)
 
     def admit(self, size_bytes: int) -> None:
         """Raise, before the memory is taken, for what would bring the tree above the budget."""
-        held_mib = self.held_now()
-        if held_mib * MIB + size_bytes > ceiling(self._budget_bytes):
-            raise OverBudget(held_mib, self._budget_bytes, size_bytes)
+        used_mib = self.used_now()
+        if used_mib * MIB + size_bytes > ceiling(self._budget_bytes):
+            raise OverBudget(used_mib, self._budget_bytes, size_bytes)
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
         """The handler of the signal, in the interrupted thread."""
         del number, frame
         if self.armed:
-            raise OverBudget(self._held_mib, self._budget_bytes)
+            raise OverBudget(self._used_mib, self._budget_bytes)
 
 
 _active: list[_Guard] = []

@@ -71,13 +71,13 @@ class MemorySampler(Closing):
     Example: of a run whose tables take 300 MiB while its two solver children hold 60 MiB each,
     ``peak_mib`` is 420.
 
-    ``watch`` is told what is held, in MiB, at each look, in the sampling thread.
+    ``watch`` is told what is in use, in MiB, at each look, in the sampling thread.
     """
 
     def __init__(
         self,
         root: int | None = None,
-        watch: Callable[[float], None] = lambda held_mib: None,
+        watch: Callable[[float], None] = lambda used_mib: None,
         every_seconds: float = EVERY_SECONDS,
     ) -> None:
         self._root = os.getpid() if root is None else root
@@ -93,7 +93,7 @@ class MemorySampler(Closing):
         return self._peak_bytes / _MIB
 
     def sample(self) -> float:
-        """Look now; what is held at this moment, in MiB."""
+        """Look now; what is in use at this moment, in MiB."""
         now = sum(memory_bytes(pid) for pid in family(self._root))
         self._peak_bytes = max(self._peak_bytes, now)
         return now / _MIB

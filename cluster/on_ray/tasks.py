@@ -15,7 +15,7 @@ from shardproof.engine.storage.sources import import_root
 
 Shared = TypeVar("Shared")
 Argument = TypeVar("Argument")
-Found = TypeVar("Found")
+Answer = TypeVar("Answer")
 
 WINDOW = 2
 RETRIES = 3
@@ -23,13 +23,13 @@ RETRIES = 3
 
 
 def spread(
-    function: Callable[[Shared, Argument], Found],
+    function: Callable[[Shared, Argument], Answer],
     shared: Shared,
     work: Callable[[int], Sequence[Argument]],
     settings: Settings,
     memory_bytes: int,
     tell: Callable[[int, int], None] = lambda done, total: None,
-) -> list[Found]:
+) -> list[Answer]:
     """``function(shared, argument)`` for each argument, in their order.
 
     Example: the 96 slices of the claims of a plan, at most two for each worker in flight at once.
@@ -47,7 +47,7 @@ def spread(
             )
         workers = min(room, settings.workers or room)
         arguments = work(workers)
-        results: dict[int, Found] = {}
+        results: dict[int, Answer] = {}
         needs = {"num_cpus": 1, "memory": memory_bytes}
         for number, one in _stream(function, shared, arguments, WINDOW * workers, needs):
             results[number] = one
@@ -56,11 +56,11 @@ def spread(
 
 
 def stream(
-    function: Callable[[Shared, Argument], Found],
+    function: Callable[[Shared, Argument], Answer],
     shared: Shared,
     arguments: Sequence[Argument],
     window: int,
-) -> Iterator[tuple[int, Found]]:
+) -> Iterator[tuple[int, Answer]]:
     """The number of each argument and ``function(shared, argument)``, as they come, ``window`` at
     once, on all nodes of the cluster that this process uses. Tasks reserve nothing: they wait for
     processes of their own. Raises as :func:`spread` does.
@@ -73,12 +73,12 @@ def stream(
 
 
 def _stream(
-    function: Callable[[Shared, Argument], Found],
+    function: Callable[[Shared, Argument], Answer],
     shared: Shared,
     arguments: Sequence[Argument],
     window: int,
     needs: dict[str, Any],
-) -> Iterator[tuple[int, Found]]:
+) -> Iterator[tuple[int, Answer]]:
     remote: Any = ray.remote(max_retries=RETRIES, **needs)(_call)
     reference = ray.put(shared)
     left = list(enumerate(arguments))[::-1]
@@ -92,8 +92,8 @@ def _stream(
 
 
 def _call(
-    function: Callable[[Shared, Argument], Found], sources: str, shared: Shared, argument: Argument
-) -> Found:
+    function: Callable[[Shared, Argument], Answer], sources: str, shared: Shared, argument: Argument
+) -> Answer:
     if digest() != sources:
         where = socket.gethostname()
         raise ClusterError(

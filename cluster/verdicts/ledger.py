@@ -48,7 +48,7 @@ _OPTIONS = pa.struct(
         pa.field("cvc5", pa.string(), False),
     ]
 )
-_SAID = [
+_ANSWER = [
     pa.field("verdict", pa.string(), False),
     pa.field("solver", pa.string(), False),
     pa.field("version", pa.string(), False),
@@ -62,10 +62,10 @@ SCHEMA = pa.schema(
     [
         pa.field("key", pa.string(), False),
         pa.field("rung", pa.string(), False),
-        *_SAID,
+        *_ANSWER,
         pa.field("options", _OPTIONS, False),
         pa.field("cached", pa.bool_(), False),
-        pa.field("answers", pa.list_(pa.field("answer", pa.struct(_SAID), False)), False),
+        pa.field("answers", pa.list_(pa.field("answer", pa.struct(_ANSWER), False)), False),
     ]
 )
 """One row per verdict. ``key`` is :func:`text_key`. ``solver``, ``version`` and ``configuration``

@@ -46,54 +46,73 @@ class _Assuming(Tracer):
         return super().outputs(number, instance, inputs, unrolled)
 
 
-def trial(result: Partition, plan: Plan, assumed: Assumed = NOTHING) -> Partition | None:
-    """The lineages and conclusions of ``plan``, whose single-device side is that of ``result``; no
-    stages.  ``assumed``: of all outputs of an operator, or of none.  None if it is not well formed.
+class Trials:
+    """The edits of one plan that are tried.  They have one table of nodes, to which each adds its
+    own, and what one of them has read is not read again for the next: most of a plan is the same
+    in all of them.
 
-    Example: with an all-reduce inserted after ``linear`` in ``h.1.mlp``, a partition in which every
-    conclusion holds.
+    Example: of twelve candidates for a Llama plan without its reducers, the first reads 644 rows
+    and the others only those that an edit changes.
     """
-    try:
-        wellformed.check(plan)
-        parallel = unroll(plan.programs, plan.microbatches)
-        nodes = _copied(result.nodes)
-        tracer = _Assuming(
+
+    def __init__(self, result: Partition) -> None:
+        """``result``: the plan as it is, whose single-device side is that of all."""
+        self.result = result
+        self._nodes = _copied(result.nodes)
+        self._reference = reference(result.plan.single, result.single.unrolled)
+        self._tracers: dict[tuple[tuple[str, int], ...], _Assuming] = {}
+
+    def trial(self, plan: Plan, assumed: Assumed = NOTHING) -> Partition | None:
+        """The lineages and conclusions of ``plan``; no stages.  ``assumed``: of all outputs of an
+        operator, or of none.  None if it is not well formed.
+
+        Example: with an all-reduce inserted after ``linear`` in ``h.1.mlp``, a partition in which
+        every conclusion holds.
+        """
+        result = self.result
+        try:
+            wellformed.check(plan)
+            parallel = unroll(plan.programs, plan.microbatches)
+            tracer = self._tracer(plan)
+            tracer.given = _given(parallel, assumed)
+            trace = tracer.run(parallel)
+        except InvalidInput:
+            return None
+        outcome = Partition(
             plan,
-            plan.programs,
-            nodes,
-            reference(plan.single, result.single.unrolled),
-            result.reference_size,
-        )
-        tracer.given = _given(parallel, assumed)
-        trace = tracer.run(parallel)
-    except InvalidInput:
-        return None
-    outcome = Partition(
-        plan,
-        nodes,
-        result.single,
-        result.derived,
-        Side(plan.programs, parallel, trace.lineages, plan.microbatches),
-        result.reference_size,
-        faults=[*parallel.faults, *(f for f in trace.findings if f.kind != UNSUPPORTED)],
-        findings=list(parallel.findings),
-        unsupported=[
-            *parallel.unsupported,
-            *(f for f in trace.findings if f.kind == UNSUPPORTED),
-        ],
-        guessed=trace.guessed,
-    )
-    if not parallel.faults and not parallel.unsupported:
-        outcome.conclusions = conclude(
-            plan,
-            nodes,
+            self._nodes,
+            result.single,
             result.derived,
-            result.single.lineages,
-            parallel,
-            trace.lineages,
-            all_ranks=False,
+            Side(plan.programs, parallel, trace.lineages, plan.microbatches),
+            result.reference_size,
+            faults=[*parallel.faults, *(f for f in trace.findings if f.kind != UNSUPPORTED)],
+            findings=list(parallel.findings),
+            unsupported=[
+                *parallel.unsupported,
+                *(f for f in trace.findings if f.kind == UNSUPPORTED),
+            ],
+            guessed=trace.guessed,
         )
-    return outcome
+        if not parallel.faults and not parallel.unsupported:
+            outcome.conclusions = conclude(
+                plan,
+                self._nodes,
+                result.derived,
+                result.single.lineages,
+                parallel,
+                trace.lineages,
+                all_ranks=False,
+            )
+        return outcome
+
+    def _tracer(self, plan: Plan) -> _Assuming:
+        """A tracer of the plan, which knows what those of the same mesh have read."""
+        tracer = _Assuming(
+            plan, plan.programs, self._nodes, self._reference, self.result.reference_size
+        )
+        earlier = self._tracers.setdefault(tuple(sorted(tracer.mesh.items())), tracer)
+        tracer.go_on_from(earlier)
+        return tracer
 
 
 def called(unrolled: Unrolled) -> list[Called]:

@@ -31,9 +31,10 @@ from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.interpreters import MASKED, Weighted
 from shardproof.engine.interpreters.dims import narrow, unit
 from shardproof.engine.lineage.lineage import Lineage
-from shardproof.engine.lineage.members import concrete
+from shardproof.engine.lineage.members import axes_of, concrete
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.sums import Over
+from shardproof.engine.obligations.denominators import Cleared, cleared
 from shardproof.engine.obligations.entries import Meaning, SmallInterpreter
 from shardproof.engine.plan.collectives import TABLE, Effect, cuts, refused
 from shardproof.engine.small_model.bounds import Requirements, enough
@@ -41,7 +42,7 @@ from shardproof.engine.small_model.mixed_radix import Relation
 from shardproof.engine.small_model.related import applied, related
 from shardproof.engine.small_model.representatives import Representatives
 
-__all__ = ["Claim", "Obligation", "boundaries", "build", "every", "mentioned", "points"]
+__all__ = ["Claim", "Obligation", "boundaries", "build", "every", "points"]
 
 #: Products that a claim may be over.  Those of right plans have hundreds; a claim whose result is
 #: defined far behind its inputs opens definition under definition.
@@ -132,14 +133,46 @@ def build(nodes: NodeTable, claim: Claim, widened: Cut = 0, more: int = 0) -> Ob
         return _reduced(nodes, claim, here, more)
     except Unsupported as error:
         try:
-            return _build(nodes, claim, here, 0, None, None)
+            whole = _build(nodes, claim, here, 0, None, None)
         except Unsupported:
             raise error from None
+        divided = _cleared(whole)
+        return whole if divided is None else whole._replace(goals=divided.goals)
+
+
+def _cleared(obligation: Obligation) -> Cleared | None:
+    goals = obligation.goals
+    return cleared(goals[0][0].table, goals) if goals else None
 
 
 def _reduced(nodes: NodeTable, claim: Claim, here: Cone, more: int) -> Obligation:
     relations = related(claim)
     required = enough(nodes, claim, here, relations)
+    obligation = _represented(nodes, claim, here, more, relations, required)
+    divided = _cleared(obligation)
+    if divided is None:
+        return obligation
+    required_more = required.times_divisors(divided.factors, divided.different)
+    if required_more is None:
+        return obligation
+    # What sides are multiplied by is a sum as well: it takes more positions to tell them apart.
+    again = _represented(nodes, claim, here, more, relations, required_more)
+    divided_again = _cleared(again)
+    if divided_again is None or any(
+        n > m for n, m in zip(divided_again[1:], divided[1:], strict=True)
+    ):
+        return obligation
+    return again._replace(goals=divided_again.goals)
+
+
+def _represented(
+    nodes: NodeTable,
+    claim: Claim,
+    here: Cone,
+    more: int,
+    relations: Sequence[Relation],
+    required: Requirements,
+) -> Obligation:
     try:
         return _build(nodes, claim, here, more, None, required)
     except Unsupported:
@@ -244,7 +277,7 @@ def points(nodes: NodeTable, claim: Claim, here: Cone) -> list[dict[str, int]]:
     if scattered and not _scatters_evenly(nodes, claim, here):
         varied |= joined
     elif not scattered:
-        varied |= joined & {axis for x in claim.outputs for axis in mentioned(x)}
+        varied |= joined & {axis for x in claim.outputs for axis in axes_of(x)}
     members = every(sorted(a for a in varied if claim.extents.get(a, 1) > 1), claim.extents)
     kept = sorted(a for a in joined - varied if scattered and claim.extents[a] > 1)
     shown = [dict.fromkeys(kept, 1), dict.fromkeys(kept, 0)]
@@ -281,20 +314,6 @@ def every(axes: Sequence[str], extents: Mapping[str, int]) -> list[dict[str, int
         raise Unsupported(f"a family of more than {MOST_MEMBERS} members that differ")
     places = product(*(range(extents[axis]) for axis in axes))
     return [dict(zip(axes, chosen, strict=True)) for chosen in places]
-
-
-def mentioned(lineage: Lineage) -> set[str]:
-    """The mesh coordinates that a lineage mentions.
-
-    Example: ``n3[a0[4], a1[8]] part #0[<8*tp> +8 of 16]`` mentions ``tp``.
-    """
-    axes: set[str] = set()
-    for view in lineage.addends:
-        for interval in (*(a for d in view.view.dims for a in d), *view.view.fixed):
-            axes.update(interval.start.axes)
-        for partial in view.partials:
-            axes.update(partial.start.axes)
-    return axes
 
 
 class _Semantics:

@@ -46,6 +46,16 @@ def _identity(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
 
 for _name in ("identity", "contiguous"):
     operator(_name, "... -> ...", "x")(_identity)
+
+
+def _no_gradient(r: R, inputs: Sequence[Any], gradients: Sequence[Any], attrs: Attrs) -> list[Any]:
+    return [None]
+
+
+#: The value, of which no gradient goes on: its operand is data, like ids.
+operator("detach", "... -> ...", "x", backward=_no_gradient, data=(0,), differentiable=False)(
+    _identity
+)
 for _name in ("float", "to"):
     operator(_name, "... -> ...", "x", "dtype:text?")(_identity)
 

@@ -100,8 +100,8 @@ class StageRecord(NamedTuple):
     obligation could be stated ("" if one was, or none is needed); ``opened``: the nodes behind
     which the cut of its claim lies, where it is one of its own.
 
-    Example: ``StageRecord("parallel", 3, 0, True)``: the fourth instance of the parallel side has
-    template 0, and a conclusion depends on it.
+    Example: ``StageRecord("parallel", 38, 84, True)``: the first all-reduce of a GPT at tp 2 has
+    template 84, and a conclusion depends on it.
     """
 
     side: str
@@ -159,7 +159,7 @@ def write_run(
     nodes: NodeTable,
     single: Sequence[Lineage | None],
     parallel: Sequence[Lineage | None],
-    stages: Sequence[tuple[str, int, int, bool, str, tuple[int, ...]]],
+    stages: Sequence[StageRecord],
     templates: Sequence[TemplateRecord],
     conclusions: Sequence[Conclusion],
     verdict: str,
@@ -216,7 +216,7 @@ def write_tables(
     nodes: NodeTable,
     single: Sequence[Lineage | None],
     parallel: Sequence[Lineage | None],
-    stages: Sequence[tuple[str, int, int, bool, str, tuple[int, ...]]],
+    stages: Sequence[StageRecord],
     templates: Sequence[TemplateRecord],
     conclusions: Sequence[Conclusion],
 ) -> dict[str, str]:

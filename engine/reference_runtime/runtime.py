@@ -442,7 +442,7 @@ def ranks_of(program: Program) -> Iterator[tuple[int, dict[str, int]]]:
 
 def slices_of(plan: Plan, program: Program) -> int:
     """Into how many slices the batch is divided, as one program has its axes: for example 4 by two
-    replicas with two microbatches each."""
+    replicas with two microbatches each.  A deliberate twin of the specification's `slices`."""
     axes = [program.extents.get(axis, 1) for axis in plan.replica_axes]
     return plan.microbatches * prod(axes)
 

@@ -25,12 +25,15 @@ class Values:
 
     Example: ``full(shard)`` of two ranks' shards of w1 is one array of [16, 8], of which each cuts
     its rows.
+
+    ``scale``: how much larger than usual drawn numbers are that are no ids.
     """
 
     plan: Plan
     random: np.random.Generator
     gradient: float = 1.5
     declared: bool = True
+    scale: float = 1.0
     batches: dict[str, Array] = field(default_factory=dict)
     lots: dict[str, Lot] = field(default_factory=dict)
 
@@ -56,7 +59,7 @@ class Values:
                 drawn = self.random.integers(low, most, shape).astype(float)
                 self.lots[shard.name] = exact(drawn)
                 return self.lots[shard.name]
-            drawn = self.random.standard_normal(shape)
+            drawn = self.scale * self.random.standard_normal(shape)
             self.lots[shard.name] = exact(
                 drawn * 0.2 + 1 if len(shape) < 2 else drawn * (0.5 / np.sqrt(shape[-1]))
             )
@@ -83,7 +86,7 @@ class Values:
             self.batches[f"batch {number}"] = (
                 self.random.integers(0, classes(self.plan.single), declared[0]).astype(float)
                 if "int" in declared[1]
-                else self.random.standard_normal(declared[0])
+                else self.scale * self.random.standard_normal(declared[0])
             )
         data = self.batches[f"batch {number}"]
         if slices is None:

@@ -111,14 +111,17 @@ class Inputs:
         shape = [count(dim) for dim in dims]
         low, high = shard.domain or ((0, 2) if shard.dtype == "bool" else (0, MOST_DRAWN))
         classes = self.sizes.classes(axis)
-        if not classes:
-            return self.random.integers(low, high, shape).astype(float)
-        divisor = self.sizes.divisor(axis)
-        first = max(0, -(-low // divisor))
-        last = classes if shard.domain is None else min(classes, -(-high // divisor))
-        if first >= last:
-            raise Unsupported(f"no value of {shard.name} in [{low}, {high}) is left at small sizes")
-        drawn = self._ids(shape or [1], last - first).reshape(shape) + first
+        if classes:
+            divisor = self.sizes.divisor(axis)
+            first = max(0, -(-low // divisor))
+            last = classes if shard.domain is None else min(classes, -(-high // divisor))
+            if first >= last:
+                raise Unsupported(
+                    f"no value of {shard.name} in [{low}, {high}) is left at small sizes"
+                )
+            drawn = self._ids(shape or [1], last - first).reshape(shape) + first
+        else:
+            drawn = self.random.integers(low, high, shape).astype(float)
         if low < 0:
             drawn = np.where(self.random.random(shape) < NEGATIVE, float(low), drawn)
         return drawn

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import combinations_with_replacement
@@ -27,7 +28,6 @@ from shardproof.engine.errors import Unsupported
 from shardproof.engine.lineage.expressions import (
     Amax,
     Combine,
-    Comparison,
     Einsum,
     Labelled,
     Most,
@@ -37,116 +37,21 @@ from shardproof.engine.lineage.expressions import (
     Select,
     Unary,
 )
-from shardproof.engine.lineage.lineage import ABSOLUTE, Lineage
+from shardproof.engine.lineage.lineage import Lineage
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.places import has_places
 from shardproof.engine.ops.primitives import Selection
+from shardproof.engine.small_model.classes import Class, Classes, Count, coordinate
 from shardproof.engine.small_model.mixed_radix import Axis, MixedRadix, Relation
 from shardproof.engine.small_model.related import applied, names_of, related, relations_of
-from shardproof.engine.small_model.shared_dims import ALIKE, Digit, Relating
+from shardproof.engine.small_model.shared_dims import Digit, Relating
 from shardproof.engine.small_model.shared_dims import Tensor as Dims
 
-#: A class of digits, by one of them.
-Class = tuple[Axis, int]
-Count = Counter[Class]
-
-
-class Classes:
-    """Which digits one index runs along. ``grid``: with all relations carried; ``relations``: what
-    an operator takes for one another; ``joined``: coordinates that it sums or gathers over.
-
-    Example: of ``linear(x, w)`` the columns of ``x`` and of ``w`` are one class, and the rows of
-    each are classes of their own, with the rows and the columns of the result.
-
-    Raises `Unsupported` where digits do not fit one another.
-    """
-
-    def __init__(
-        self,
-        nodes: NodeTable,
-        grid: MixedRadix,
-        lineages: Sequence[Lineage],
-        cone: Cone,
-        relations: Iterable[Relation],
-        joined: Sequence[str],
-    ) -> None:
-        self.grid = grid
-        self.above: dict[Class, Class] = {}
-        for number in sorted(cone.defined):
-            self._relate(grid.relations(number))
-            for shift in grid.shifts(number):
-                self._one(shift.inside, shift.around)
-        for side in grid.sides(lineages):
-            self._one(side.inside, side.around)
-        self._relate(grid.views(lineages))
-        self._relate(relations)
-        self._coordinates(lineages, joined)
-        self.ordered = dict(self.above)
-        for number in cone.defined | cone.opaque:
-            if isinstance(nodes[number].definition, Comparison):
-                self._compare((number, 0), (number, 1))
-
-    def _relate(self, relations: Iterable[Relation]) -> None:
-        for one, a, other, b, extent in relations:
-            if extent == ALIKE:
-                self._one(one, other)
-            for stride, _ in self.grid.within(one, a, extent):
-                self._join((one, stride), (other, stride // a * b))
-
-    def _one(self, inside: Axis, around: Axis) -> None:
-        """All digits of a block's axis, and of the axis that it is of, are one class."""
-        first, *others = (
-            (axis, stride)
-            for axis in (around, inside)
-            for stride, _ in self.grid.within(axis, 1, ABSOLUTE)
-        )
-        for other in others:
-            self._join(first, other)
-
-    def _coordinates(self, lineages: Sequence[Lineage], joined: Sequence[str]) -> None:
-        """A coordinate that is joined runs along the digits that move with it."""
-        for lineage in lineages:
-            for axis, stride, _, start in self.grid.intervals(lineage):
-                for place, name in enumerate(joined):
-                    if step := abs(start.coefficient(name)):
-                        self._join(coordinate(place), (axis, stride * step))
-
-    def _join(self, one: Class, other: Class) -> None:
-        first, second = self.of(one), self.of(other)
-        if first != second:
-            self.above[second] = first
-
-    def _compare(self, queries: Axis, keys: Axis) -> None:
-        """A mask compares positions of two classes: together they are one order."""
-        for one in self.along(queries, 1, ABSOLUTE):
-            for other in self.along(keys, 1, ABSOLUTE):
-                first, second = self.order(one), self.order(other)
-                if first != second:
-                    self.ordered[second] = first
-
-    def of(self, digit: Class) -> Class:
-        """The class that a class was joined to, at last."""
-        while (above := self.above.get(digit)) is not None:
-            digit = above
-        return digit
-
-    def order(self, top: Class) -> Class:
-        """The class together with those that masks compare it with."""
-        while (above := self.ordered.get(top)) is not None:
-            top = above
-        return top
-
-    def along(self, axis: Axis, stride: int, extent: int) -> list[Class]:
-        """The classes of the digits of an axis from ``stride`` up to ``stride * extent``."""
-        return [self.of((axis, s)) for s, _ in self.grid.within(axis, stride, extent)]
-
-
-def coordinate(place: int) -> Class:
-    """The class of a mesh axis that an operator sums or gathers over.
-
-    Example: the first one is ``((-(1 << 40), 0), 1)``, an axis that no node has.
-    """
-    return ((-(1 << 40) - place, 0), 1)
+#: Functions whose argument something is divided by: of a logarithm, where an exponential is of it.
+DIVISORS = ("inv", "log")
+#: Classes along which differs what a value is divided by.
+Below = frozenset[Class]
+NOTHING: Below = frozenset()
 
 
 class Level(NamedTuple):
@@ -168,12 +73,33 @@ class Levels:
     """
 
     of: dict[str, list[Level]] = field(default_factory=dict)
+    #: Whether a sum runs along what something is divided by inside it.
+    over_divisors: bool = False
 
     def add(self, name: str, level: Level) -> None:
         """An argument of a function, noted once."""
         levels = self.of.setdefault(name, [])
         if level not in levels:
             levels.append(level)
+
+    def divisors(self) -> Level:
+        """The most labels of what is divided by; an exponential of less a logarithm divides, too.
+
+        Example: of ``sum(e) / sum(e)`` one summed one, that of ``e``.
+        """
+        free: Count = Counter()
+        summed: Count = Counter()
+        for name in DIVISORS:
+            for level in self.of.get(name, ()):
+                free, summed = free | level.free, summed | level.summed
+        return Level(free, summed)
+
+    def sum_over(self, labels: Count, below: Below) -> None:
+        """A sum along labels, of what is divided by what differs along ``below``.
+
+        Example: ``sum over b of g[b] / t[b]`` runs along what is divided by.
+        """
+        self.over_divisors |= not below.isdisjoint(+labels)
 
     def pairs(self) -> Count:
         """The most labels of two arguments that are compared."""
@@ -197,6 +123,7 @@ class Definitions:
         self.defined = cone.defined
         self.levels = levels
         self.known: dict[int, Count] = {}
+        self._below: dict[int, Below] = {}
         for number in sorted(cone.defined):
             self._note(number)
 
@@ -215,6 +142,31 @@ class Definitions:
         for addend in lineage.addends:
             labels |= self.summed(addend.node)
         return labels
+
+    def below(self, lineage: Lineage) -> Below:
+        """Along what an entry of a lineage is divided by different values.
+
+        Example: the classes of ``b`` for a view of ``g[b, k] / S[b]``.
+        """
+        return NOTHING.union(*(self._divided(addend.node) for addend in lineage.addends))
+
+    def _divided(self, number: int) -> Below:
+        """Definitions name earlier nodes, and all were noted in order."""
+        return self._below.get(number, NOTHING)
+
+    def _note_divisors(self, number: int) -> None:
+        node = self.nodes[number]
+        definition = node.definition
+        inner = NOTHING.union(*(self._divided(n) for n in definition.children()))
+        match definition:
+            case Unary(function=function):
+                axes = [c for i, n in enumerate(node.extents) for c in self._axis((number, i), n)]
+                self._below[number] = divided_by(function, axes, inner)
+            case Einsum():
+                self.levels.sum_over(self._reduced(number, definition), inner)
+                self._below[number] = inner
+            case Combine() | Restrict():
+                self._below[number] = inner
 
     def _axis(self, axis: Axis, extent: int) -> list[Class]:
         return self.classes.along(axis, 1, extent)
@@ -251,6 +203,7 @@ class Definitions:
         return labels
 
     def _note(self, number: int) -> None:
+        self._note_divisors(number)
         node = self.nodes[number]
         definition = node.definition
         if not isinstance(definition, Unary | Onehot | Amax | Most | Select):
@@ -267,14 +220,27 @@ class Definitions:
             self.levels.add(name, Level(axes, self.summed(operand)))
 
 
+def divided_by(function: str, labels: Iterable[Class], inner: Below) -> Below:
+    """Along what a function of a value is divided by different values; ``labels``: of the value,
+    ``inner``: along what that is divided by different values.
+
+    Example: ``1 / t[b]`` along ``b``; ``tanh`` of it is a symbol, and divided by nothing.
+    """
+    if function in DIVISORS:
+        return inner.union(labels)
+    return inner if function == "exp" else NOTHING
+
+
 class Counted(NamedTuple):
-    """A tensor of `Counting`: its dimensions, and the labels that its entries sum over.
+    """A tensor of `Counting`: its dimensions, the labels that its entries sum over, and along what
+    they are divided by different values.
 
     Example: the product of [4, 16] and [8, 16] has dimensions of 4 and 8, and sums over one label.
     """
 
     dims: Dims
     summed: Count
+    below: Below = NOTHING
 
 
 class Counting:
@@ -308,11 +274,12 @@ class Counting:
     ) -> Counted:
         """A sum multiplies nothing: the larger count of its addends."""
         dims = self.relating.combine([x.dims for x in xs], factors, constant)
-        return Counted(dims, _most(x.summed for x in xs))
+        return Counted(dims, _most(x.summed for x in xs), _below(xs))
 
     def unary(self, function: str, x: Counted) -> Counted:
         """The argument is noted; the result is one symbol, which sums nothing."""
-        return self._function(function, x, x.dims)
+        below = divided_by(function, self.labels(x.dims), x.below)
+        return self._function(function, x, x.dims)._replace(below=below)
 
     def einsum(self, spec: str, *xs: Counted, sizes: Mapping[str, int] | None = None) -> Counted:
         """A product adds the counts of its factors, and one for every label that it sums over."""
@@ -324,9 +291,10 @@ class Counting:
             for name, dim in zip(names, x.dims, strict=True)
         }
         summed = self.labels(dim for name, dim in digits.items() if name not in output)
+        self.levels.sum_over(summed, _below(xs))
         for x in xs:
             summed += x.summed
-        return Counted(dims, summed)
+        return Counted(dims, summed, _below(xs))
 
     def reshape(self, x: Counted, shape: tuple[int, ...]) -> Counted:
         """The same entries and counts."""
@@ -339,7 +307,7 @@ class Counting:
     def concat(self, xs: Sequence[Counted], dim: int) -> Counted:
         """The larger count of what is joined."""
         dims = self.relating.concat([x.dims for x in xs], dim)
-        return Counted(dims, _most(x.summed for x in xs))
+        return Counted(dims, _most(x.summed for x in xs), _below(xs))
 
     def amax(self, x: Counted, dim: int) -> Counted:
         """The maximum over a dimension: a function of all entries along it, noted with them."""
@@ -373,6 +341,10 @@ def _most(counts: Iterable[Count]) -> Count:
     return most
 
 
+def _below(xs: Iterable[Counted]) -> Below:
+    return NOTHING.union(*(x.below for x in xs))
+
+
 class Requirements:
     """Positions that a piece of a digit has to keep.
 
@@ -387,6 +359,7 @@ class Requirements:
         self.classes = classes
         self.most = levels.pairs()
         self.ordered: Count = Counter()
+        self._divisors = None if levels.over_divisors else levels.divisors()
         for level in (*entries, *(x for arguments in levels.of.values() for x in arguments)):
             labels = level.free + level.summed
             self.most |= labels
@@ -394,6 +367,23 @@ class Requirements:
             for label, count in labels.items():
                 together[classes.order(label)] += count
             self.ordered |= together
+
+    def times_divisors(self, factors: int, different: int) -> Requirements | None:
+        """What is enough where both sides of an equality are multiplied by so many of what they are
+        divided by; None where that differs along a sum.
+
+        Example: of ``sum(e) / S == 1`` one position more, since ``S`` is a sum as well.
+        """
+        if self._divisors is None:
+            return None
+        free, summed = self._divisors
+        more = Counter({c: n * different for c, n in free.items()})
+        more.update({c: n * factors for c, n in summed.items()})
+        result = copy(self)
+        result.most, result.ordered = self.most + more, Counter(self.ordered)
+        for label, count in more.items():
+            result.ordered[self.classes.order(label)] += count
+        return result
 
     def of(self, axis: Axis, stride: int, extent: int) -> int:
         """How many positions a piece of (all digits of) an interval of an axis has to keep."""
@@ -444,7 +434,8 @@ def _enough(
 
     counting = Counting(along, levels, reading)
     counteds = [
-        Counted(dims, definitions.lineage(x)) for dims, x in zip(tensors, lineages, strict=True)
+        Counted(dims, definitions.lineage(x), definitions.below(x))
+        for dims, x in zip(tensors, lineages, strict=True)
     ]
     inputs, outputs = counteds[: len(given)], counteds[len(given) :]
     if claim.kind in ("op", "slice"):
@@ -458,6 +449,7 @@ def _enough(
     else:
         members = Counter(classes.of(coordinate(place)) for place in range(len(joined)))
         total = _most(x.summed for x in inputs) + members
+        levels.sum_over(members, _below(inputs))
         summed = [total for _ in outputs]
         if claim.attrs.get("op") == "max":
             for x in inputs:

@@ -35,6 +35,7 @@ from shardproof.engine.lineage.expressions import (
 )
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.ops.laws import exponent_of
+from shardproof.engine.specification.largest import sign_of_count
 
 #: Functions without a value at negative numbers.
 _OF_NONNEGATIVE = frozenset({"log", "sqrt", "rsqrt"})
@@ -88,9 +89,15 @@ class Signs:
 
     def within(self, factor: Fraction, node: int, domain: Domain) -> bool:
         """Whether ``factor`` times every entry of a node is in a domain, at every input."""
+        if factor and self.negative(node):
+            return factor < 0 or domain is Domain.NONZERO
         if domain is Domain.NONNEGATIVE:
             return factor >= 0 and self.nonnegative(node)
         return bool(factor) and (factor > 0 or domain is Domain.NONZERO) and self.positive(node)
+
+    def negative(self, number: int) -> bool:
+        """Whether a node counts something, times a negative number."""
+        return sign_of_count(self.nodes, number) < 0
 
     def positive(self, number: int) -> bool:
         """Whether every entry of a node is positive, at every input."""
@@ -113,7 +120,8 @@ class Signs:
             definition = self.nodes[place].definition
             free = isinstance(definition, Unary) or all(self._finite[n] for n in _named(definition))
             self._finite.append(not isinstance(definition, Causal) and free)
-            self._positive.append(self._is_positive(definition))
+            counts = sign_of_count(self.nodes, place) > 0
+            self._positive.append(counts or self._is_positive(definition))
             self._nonnegative.append(self._positive[place] or self._is_nonnegative(definition))
 
     def _is_positive(self, definition: Expression) -> bool:

@@ -63,8 +63,8 @@ def _moments(
     return lo.reshape(lo.scale(square, 1 / count), after), lo.reshape(mean, after)
 
 
-#: What is taken of the variance and the mean, by overload.
-_TAKEN: dict[str, Callable[[Lowering, Any, Any], Any]] = {
+#: What an overload gives of the variance and the mean.
+_RESULTS: dict[str, Callable[[Lowering, Any, Any], Any]] = {
     "aten.var.correction": lambda lo, variance, mean: variance,
     "aten.std.correction": lambda lo, variance, mean: lo.unary("sqrt", variance),
     "aten.var_mean.correction": lambda lo, variance, mean: (variance, mean),
@@ -87,8 +87,8 @@ def _of_moments(function: Callable[[Lowering, Any, Any], Any]) -> Callable[..., 
     return lowered
 
 
-for _overload, _taken in _TAKEN.items():
-    lowers(_overload)(_of_moments(_taken))
+for _overload, _result in _RESULTS.items():
+    lowers(_overload)(_of_moments(_result))
 
 
 # -- norms over the batch ------------------------------------------------------------------------

@@ -105,12 +105,15 @@ class Input:
 
     ``placement``: as the file states it; None: it says nothing.
     ``trainable``: whether the file says that it is a parameter.
+    ``mark``: the negative number that its integers may be, beside those from 0 on; where domains
+    are and numbers are drawn, -1 stands for it.
     """
 
     value: int
     name: str
     placement: Placement | None = None
     trainable: bool = False
+    mark: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,12 @@ def placed_inputs(single: Graph, parallel: Graph) -> tuple[Graph, tuple[Assumpti
     notes: list[Assumption] = []
     _count("inputs", len(parallel.inputs), len(single.inputs))
     inputs = tuple(
-        replace(own, name=other.name, placement=_place(single, parallel, own, other, notes))
+        replace(
+            own,
+            name=other.name,
+            placement=_place(single, parallel, own, other, notes),
+            mark=other.mark,
+        )
         for own, other in zip(parallel.inputs, single.inputs, strict=True)
     )
     return replace(parallel, inputs=inputs), tuple(notes)
@@ -188,7 +193,8 @@ def _rows(single: Side, parallel: Side, mesh: Mesh) -> Iterator[Expectation]:
 
 def _constants(single: Recorder, parallel: Recorder) -> None:
     """Tensors of unlike numbers become named inputs of both sides: of the parallel side, a box of
-    one of the single side's with the very same numbers.  A proof then holds for any numbers."""
+    one of the single side's with the very same numbers, or, where there is none, an input that the
+    single side does not read.  A proof then holds for any numbers."""
     known: list[tuple[str, Constant]] = []
     for number, constant in enumerate(single.constants):
         name = f"{'random' if constant.drawn else 'constant'} {number}"
@@ -197,16 +203,34 @@ def _constants(single: Recorder, parallel: Recorder) -> None:
         single.placed.append(_constant_input(single, constant, name, everywhere(array.shape, 1)))
     for constant in parallel.constants:
         cut = _matching_box(constant, known, parallel.ranks)
-        if cut is None:
-            what = "random numbers" if constant.drawn else "constant of numbers"
-            parallel.refuse(constant.value, f"{what} that the single side does not hold")
+        if cut is None and constant.drawn:
+            parallel.refuse(constant.value, "random numbers that the single side does not hold")
             continue
-        name, full, placement = cut
+        name, full, placement = cut or _alone(single, constant, len(known), parallel.ranks)
+        if cut is None:
+            known.append((name, full))
         # A part of a table may be 0 and 1 where the whole is not: it is a part of the whole.
         value = parallel.values[constant.value]
         parallel.values[constant.value] = replace(value, dtype=single.values[full.value].dtype)
         constant.domain = full.domain
         parallel.placed.append(_constant_input(parallel, constant, name, placement))
+
+
+def _alone(
+    single: Recorder, constant: Constant, number: int, ranks: int
+) -> tuple[str, Constant, Placement]:
+    """A tensor that the ranks alone hold, as an input of the single side that nothing reads there:
+    where each rank has its own, one after the other along the first dimension."""
+    array = np.concatenate(constant.arrays)
+    own = constant.arrays[0].shape
+    name = f"constant {number}"
+    value = single.value(array.shape, "int32" if constant.domain else "float32", name)
+    full = Constant(value, (array,), constant.domain)
+    single.constants.append(full)
+    single.placed.append(_constant_input(single, full, name, everywhere(array.shape, 1)))
+    step = own[0] if len(constant.arrays) > 1 else 0
+    starts = tuple((rank * step, *(0 for _ in own[1:])) for rank in range(ranks))
+    return name, full, Placement(array.shape, starts)
 
 
 def _constant_input(

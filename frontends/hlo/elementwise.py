@@ -448,12 +448,13 @@ def convert(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         different = Node(node.name, "compare", (), node.results, {"direction": "NE"})
         return compare(low, different, [xs[0], Tensor(zero)])
     if integral(target):
-        _assume_small(low)
+        assume_small(low)
         return xs[0] if integral(source) else low.op("trunc", low.tensor(xs[0]))
     return xs[0]
 
 
-def _assume_small(low: Lowering) -> None:
+def assume_small(low: Lowering) -> None:
+    """Assume that integers do not overflow.  Example: how many labels count, as ``s32``."""
     text = "integers that are computed of numbers do not overflow"
     low.recorder.notes.append(Assumption("inferred", "overflow", "", text))
 

@@ -219,8 +219,9 @@ class Values:
         wide = tuple(max(c.shape[d] for c in cores) for d in range(len(item.shape)))
         cores = [np.broadcast_to(c, wide) for c in cores]
         kept = tuple(d for d, n in enumerate(wide) if n > 1)
-        value = self.recorder.constant([c.reshape([wide[d] for d in kept]) for c in cores])
-        return self.broadcast(value, kept, item.shape)
+        line = tuple(wide[d] for d in kept)
+        value = self.recorder.constant([c.reshape(line or (1,)) for c in cores])
+        return self.broadcast(self.view(value, line), kept, item.shape)
 
     def full(self, shape: Shape, number: Fraction) -> int:
         """A tensor of one number, one value for each shape and number."""

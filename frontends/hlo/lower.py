@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from shardproof.engine.errors import Unsupported
+from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Source
 from shardproof.frontends.builder import piecewise
-from shardproof.frontends.graphs.graph import Graph, Node
+from shardproof.frontends.builder.piecewise import Piece
+from shardproof.frontends.graphs.graph import Graph, Input, Node
 from shardproof.frontends.graphs.recorder import PlacedInput, everywhere
 from shardproof.frontends.hlo import (
     bits,
@@ -31,8 +33,8 @@ from shardproof.frontends.hlo.known import Known
 from shardproof.frontends.hlo.opcodes import NO_RULE
 from shardproof.frontends.hlo.state import Lowering, Rule, Several, integral
 
-#: Integers that nothing else is known of lie in this range.
-DOMAIN = (0, 1 << 30)
+#: Integers that nothing else is known of lie below this one.
+MOST = 1 << 30
 
 #: What a rule raises for operands or attributes that are not those of its operator.
 _MALFORMED = (TypeError, ValueError, AttributeError, IndexError, KeyError, ArithmeticError)
@@ -60,7 +62,8 @@ def lower(
             return lowering, _outputs(lowering), domains_of
         except Narrow as error:
             position = lowering.origins.get(error.origin, -1)
-            low, high = domains_of.get(position, DOMAIN)
+            least = 0 if position < 0 or graph.inputs[position].mark is None else -1
+            low, high = domains_of.get(position, (least, MOST))
             settled = position < 0 or error.rows >= high
             if not settled:
                 domains_of[position] = (low, error.rows)
@@ -77,15 +80,15 @@ def _run(low: Lowering, stacked: frozenset[int]) -> None:
         number = low.recorder.value(value.shape, value.dtype, given.name)
         domain = None
         if integral(value.dtype) or value.dtype == "bool":
-            whole = (0, 2) if value.dtype == "bool" else DOMAIN
+            whole = (0, 2) if value.dtype == "bool" else (0 if given.mark is None else -1, MOST)
             domain = low.domains.get(position, whole)
             low.origins[number] = position
             low.items[given.value] = Ids(
-                number,
-                indices.own_axes(value.shape),
-                value.shape,
-                (piecewise.identity(*domain),),
+                number, indices.own_axes(value.shape), value.shape, (_own(given, domain),)
             )
+            if given.mark not in (None, -1):
+                text = f"-1 of {given.name} stands for {given.mark}, as the program asks for it"
+                low.recorder.notes.append(Assumption("inferred", given.name, "", text))
         else:
             low.items[given.value] = Tensor(number)
         placed_input = PlacedInput(number, given.name, value.dtype, placed, "batch", domain)
@@ -103,6 +106,13 @@ def _run(low: Lowering, stacked: frozenset[int]) -> None:
             low.refuse(node, error)
         except _MALFORMED as error:
             low.refuse(node, Unsupported(f"has not the operands of such an operator ({error})"))
+
+
+def _own(given: Input, domain: tuple[int, int]) -> piecewise.Function:
+    """Integers of an input as a function of those in its domain: -1 there is the mark."""
+    if given.mark in (None, -1) or domain[0] != -1:
+        return piecewise.identity(*domain)
+    return (Piece(-1, 0, 0, given.mark), Piece(0, domain[1], 1, 0))
 
 
 def _node(low: Lowering, node: Node) -> None:

@@ -298,7 +298,9 @@ def reduce(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     dims = tuple(node.attrs.get("dimensions", ()))
     how = node.attrs["to_apply"]
     if isinstance(xs[0], Ids):
-        return indices.reduce(low, xs[0], dims, low.shape(node), how, xs[1])
+        if all(xs[0].shape[d] == 1 for d in dims) or low.dtype(node) == "bool":
+            return indices.reduce(low, xs[0], dims, low.shape(node), how, xs[1])
+        elementwise.assume_small(low)
     if how in ("and", "or"):
         return _any_or_all(low, node, xs, dims)
     if low.dtype(node) == "bool":

@@ -17,6 +17,7 @@ from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.frontends.graphs.graph import Graph, Placement, Shape
 from shardproof.frontends.hlo import evaluate
+from shardproof.frontends.hlo.marks import decoded
 from shardproof.frontends.hlo.module import Array
 
 #: Graphs with more numbers in all than this are not run.
@@ -73,7 +74,8 @@ def _numbers(graph: Graph, position: int, domains: Mapping[int, tuple[int, int]]
     value = graph.values[graph.inputs[position].value]
     if value.dtype.startswith(("int", "uint")):
         low, high = domains.get(position, (0, 100))
-        return rng.integers(low, min(high, 1 << 20), value.shape).astype(value.dtype)
+        made = rng.integers(low, min(high, 1 << 20), value.shape)
+        return decoded(graph.inputs[position], made).astype(value.dtype)
     return rng.uniform(0.05, 0.45, value.shape)
 
 

@@ -22,6 +22,7 @@ from shardproof.frontends.hlo import inline, places, stablehlo, text
 from shardproof.frontends.hlo.expressions import Expressions
 from shardproof.frontends.hlo.frontend import STABLE
 from shardproof.frontends.hlo.lower import lower
+from shardproof.frontends.hlo.marks import marked
 from shardproof.frontends.hlo.stacks import stacks
 from shardproof.frontends.untrusted.inert import printable
 
@@ -150,6 +151,7 @@ def paired(
             ),
         )
     try:
+        single = marked(single)
         stacked = stacks(single, parallel)
         expressions = Expressions()
         alone, results, domains = lower(single, None, stacked, expressions)

@@ -17,6 +17,7 @@ from shardproof.frontends.graphs.replayed import Validation, agreed, drawn, to_b
 from shardproof.frontends.graphs.replayed import run as run_plan
 from shardproof.frontends.graphs.sides import Side
 from shardproof.frontends.hlo import evaluate, read
+from shardproof.frontends.hlo.marks import decoded
 from shardproof.frontends.untrusted.inert import printable
 
 Array = NDArray[Any]
@@ -62,7 +63,7 @@ def _inputs(graph: Graph, single: Graph, values: Mapping[str, Array]) -> list[li
     """The inputs of every rank: boxes of what the single side's are."""
     full = []
     for item in single.inputs:
-        whole = _whole(item.name, single.values[item.value].shape, values)
+        whole = decoded(item, _whole(item.name, single.values[item.value].shape, values))
         dtype = single.values[item.value].dtype
         full.append(whole if dtype.startswith("float") else whole.astype(_kind(dtype)))
     inputs = []

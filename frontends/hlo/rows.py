@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -15,8 +16,12 @@ from shardproof.frontends.graphs.graph import Node, PerRank, Shape
 from shardproof.frontends.hlo import lookups
 from shardproof.frontends.hlo.items import Item, Tensor, table_of
 from shardproof.frontends.hlo.known import Known, compact
+from shardproof.frontends.hlo.module import Array
 from shardproof.frontends.hlo.movement import framed, placed
 from shardproof.frontends.hlo.state import Lowering
+
+#: Known boxes of a gather, each of which is a slice.
+MOST_BOXES: Final = 64
 
 
 class Rows(NamedTuple):
@@ -82,14 +87,17 @@ def gather(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         return lookups.gather(low, node, xs)
     table, ids = low.tensor(xs[0]), xs[1]
     shape = low.recorder.shape(table)
-    rows = rows_of(node, ids, "start_index_map", shape[node.attrs["start_index_map"][0]])
+    try:
+        rows = rows_of(node, ids, "start_index_map", shape[node.attrs["start_index_map"][0]])
+    except Unsupported:
+        return _boxes(low, node, table, ids)
     whole = tuple(1 if d == rows.dim else n for d, n in enumerate(shape))
     if (
         node.attrs["slice_sizes"] != whole
         or node.attrs.get("collapsed_slice_dims", ()) != (rows.dim,)
         or node.attrs.get("operand_batching_dims", ())
     ):
-        raise Unsupported("a gather of other boxes than whole rows")
+        return _boxes(low, node, table, ids)
     value = table
     if rows.size < shape[rows.dim]:
         starts = table_of(rows.starts)
@@ -102,6 +110,50 @@ def gather(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         return Tensor(low.values.broadcast(value, offsets, result))
     places = [*offsets[: rows.dim], batch[rows.along], *offsets[rows.dim :]]
     return Tensor(low.values.broadcast(value, places, result))
+
+
+def _boxes(low: Lowering, node: Node, table: int, ids: Known) -> Tensor:
+    """A gather of known boxes: a slice for each, one after the other; starts clamp, as XLA says.
+
+    Example: ``x[arange(4), arange(4)]`` of ``f32[4,4]``, its diagonal, is ``concat`` of four slices
+    of one entry.
+    """
+    attrs, shape, result = node.attrs, low.recorder.shape(table), low.shape(node)
+    sizes, vector = attrs["slice_sizes"], attrs["index_vector_dim"]
+    batching = attrs.get("operand_batching_dims", ())
+    gone = {*attrs.get("collapsed_slice_dims", ()), *batching}
+    offsets = attrs.get("offset_dims", ())
+    cores = [_vectors(compact(a) if not batching else a, vector) for a in ids.arrays]
+    batch = np.broadcast_shapes(*(c.shape[:-1] for c in cores))
+    if math.prod(batch) > MOST_BOXES:
+        raise Unsupported(f"known boxes that are more than {MOST_BOXES}")
+    parts = []
+    for where in np.ndindex(*batch):
+        begin = np.zeros((len(cores), len(shape)), dtype=np.int64)
+        for rank, core in enumerate(cores):
+            begin[rank, list(attrs["start_index_map"])] = np.broadcast_to(
+                core, (*batch, core.shape[-1])
+            )[where]
+        own = attrs.get("start_indices_batching_dims", ())
+        for d, e in zip(batching, own, strict=True):
+            begin[:, d] = where[e - (e > vector)]
+        begin = np.clip(begin, 0, np.subtract(shape, sizes))
+        value = table
+        for d, size in enumerate(sizes):
+            if size < shape[d]:
+                start = table_of([int(n) for n in begin[:, d]])
+                value = low.recorder.op("slice", value, dim=d, start=start, size=size)
+        parts.append(low.values.view(value, (1, *sizes)))
+    value = low.recorder.op("concat", *parts, dim=0) if len(parts) > 1 else parts[0]
+    kept = tuple(n for d, n in enumerate(sizes) if d not in gone)
+    outer = [d for d in range(len(result)) if d not in offsets]
+    value = low.values.view(value, (*batch, *kept))
+    return Tensor(low.values.broadcast(value, [*outer, *offsets], result))
+
+
+def _vectors(indices: Array, dim: int) -> Array:
+    """Indices with their vectors along the last dimension."""
+    return indices[..., None] if dim == indices.ndim else np.moveaxis(indices, dim, -1)
 
 
 def scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:

@@ -14,7 +14,7 @@ from shardproof.engine.plan.ir import Attr, Body, Op, Source, Value
 from shardproof.engine.plan.recorded import RecordedSlice
 from shardproof.engine.plan_files.calling import wrong_call
 from shardproof.frontends.errors import UnreadablePlan
-from shardproof.frontends.nnscaler import cells, masks, stepwise
+from shardproof.frontends.nnscaler import cells, masks, objects, stepwise
 from shardproof.frontends.nnscaler.assumed import ASYNCHRONOUS, BEFORE_ADAPTER
 from shardproof.frontends.nnscaler.calls import Drawn, SharedInput
 from shardproof.frontends.nnscaler.forward import (
@@ -39,7 +39,7 @@ from shardproof.frontends.nnscaler.primitives import (
     fused_steps,
     plain_steps,
 )
-from shardproof.frontends.nnscaler.records import Tensor
+from shardproof.frontends.nnscaler.records import Constant, Tensor
 
 
 class BodyWriter:
@@ -70,6 +70,7 @@ class BodyWriter:
         self.called: dict[int, tuple[cells.ForwardOp, Declared]] = {}
         self.drawn: dict[str, int] = {}
         self.within: dict[int, tuple[int, ...]] = {}
+        self.objects: dict[int, Constant] = {}
 
     def new(self, tensor: Tensor, shape: tuple[int, ...] | None = None) -> int:
         """A value for a production of ``tensor`` (of another ``shape`` than it records)."""
@@ -121,7 +122,12 @@ class BodyWriter:
 
     def forward(self, op: cells.ForwardOp) -> None:
         """A forward operator as operators of the body, with what is assumed of its function."""
-        operator = declared(op)
+        known = objects.resolved(op, self.objects) if self.objects else op
+        made_objects = objects.computed(known)
+        if made_objects is not None:
+            self.objects.update(made_objects)
+            return
+        operator = declared(known)
         self.called[op.id] = (op, operator)
         if operator.word:
             self.device.assumed.add(known_by_name(operator.word, operator))

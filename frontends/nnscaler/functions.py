@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from shardproof.frontends.nnscaler import composed, draws, indexed
+from shardproof.frontends.nnscaler import composed, draws, indexed, losses, ranges, windows
 from shardproof.frontends.nnscaler import lowerings as low
 from shardproof.frontends.nnscaler.calls import Function, Rewrite, function, rewritten
 
@@ -58,6 +58,9 @@ _NAMED: Final[Mapping[str, Function]] = {
         "pow": function("pow", "input: exponent out=None"),
         "masked_fill": rewritten(composed.masked_fill, "input mask value"),
         "clone": function("identity", "input: memory_format~"),
+        "detach": function("detach", "input:"),
+        "square": rewritten(composed.square, "input out"),
+        "reciprocal": rewritten(low.reciprocal, "input out"),
     }),
     f"{_RUNTIME}.accum": function("add_n", "x: y:? z:?"),
     # Reductions.
@@ -76,19 +79,20 @@ _NAMED: Final[Mapping[str, Function]] = {
     f"{_FUNCTIONAL}.layer_norm": rewritten(
         low.layer_norm, "input normalized_shape weight bias eps"
     ),
+    f"{_FUNCTIONAL}.rms_norm": rewritten(low.rms_norm, "input normalized_shape weight eps"),
     # Losses, comparisons and choices.
     f"{_FUNCTIONAL}.cross_entropy": rewritten(
-        composed.cross_entropy,
+        losses.cross_entropy,
         "input target weight size_average ignore_index reduce reduction label_smoothing",
     ),
     f"{_FUNCTIONAL}.nll_loss": rewritten(
-        composed.nll_loss, "input target weight size_average ignore_index reduce reduction"
+        losses.nll_loss, "input target weight size_average ignore_index reduce reduction"
     ),
     f"{_FUNCTIONAL}.l1_loss": rewritten(
-        composed.l1_loss, "input target size_average reduce reduction weight"
+        losses.l1_loss, "input target size_average reduce reduction weight"
     ),
     f"{_FUNCTIONAL}.mse_loss": rewritten(
-        composed.mse_loss, "input target size_average reduce reduction weight"
+        losses.mse_loss, "input target size_average reduce reduction weight"
     ),
     **_twice({
         "gt": rewritten(composed.greater, "input other out"),
@@ -106,6 +110,7 @@ _NAMED: Final[Mapping[str, Function]] = {
         "index_select": rewritten(indexed.index_select, "input dim index out"),
         "gather": rewritten(indexed.gather, "input dim index sparse_grad out"),
         "topk": rewritten(indexed.topk, "input k dim largest sorted out"),
+        "sort": rewritten(indexed.sort, "input dim descending stable out"),
         "max": rewritten(indexed.maximum, "input other_or_dim keepdim dim other out"),
         "min": rewritten(indexed.minimum, "input other_or_dim keepdim dim other out"),
         "maximum": rewritten(indexed.maximum, "input other out"),
@@ -115,6 +120,7 @@ _NAMED: Final[Mapping[str, Function]] = {
         "fmod": rewritten(composed.fmod, "input other out"),
         "floor_divide": rewritten(composed.floor_divide, "input other out"),
         "bitwise_not": rewritten(composed.bitwise_not, "input out"),
+        "any": rewritten(composed.some, "input dim keepdim out"),
         "bitwise_or": rewritten(composed.bitwise_or, "input other out"),
         "bitwise_and": rewritten(composed.bitwise_and, "input other out"),
         "logical_not": rewritten(composed.bitwise_not, "input out"),
@@ -125,6 +131,31 @@ _NAMED: Final[Mapping[str, Function]] = {
     f"{_FUNCTIONAL}.embedding": rewritten(
         composed.embedding,
         "input weight padding_idx max_norm norm_type scale_grad_by_freq sparse",
+    ),
+    # Convolutions.
+    **{
+        f"{place}.conv{rank}d": rewritten(
+            windows.convolution, "input weight bias stride padding dilation groups"
+        )
+        for rank in (1, 2, 3)
+        for place in ("torch", _FUNCTIONAL)
+    },
+    **{
+        f"{place}.conv_transpose{rank}d": rewritten(
+            windows.transposed_convolution,
+            "input weight bias stride padding output_padding groups dilation",
+        )
+        for rank in (1, 2)
+        for place in ("torch", _FUNCTIONAL)
+    },
+    **{
+        f"{_RUNTIME}.conv{rank}d": rewritten(
+            windows.padded_convolution, "input weight bias stride padding dilation groups"
+        )
+        for rank in (2, 3)
+    },
+    f"{_FUNCTIONAL}.unfold": rewritten(
+        windows.unfold, "input kernel_size dilation padding stride"
     ),
     # Contractions.
     f"{_FUNCTIONAL}.linear": function("linear", "input: weight: bias:?"),
@@ -196,6 +227,10 @@ _NAMED: Final[Mapping[str, Function]] = {
     "torch.zeros_like": low.constant_like(0),
     "torch.ones_like": low.constant_like(1),
     "torch.full_like": low.constant_like(None),
+    f"{_RUNTIME}.arange": rewritten(ranges.arange, "start end step dtype requires_grad"),
+    f"{_RUNTIME}.linspace": rewritten(ranges.linspace, "start end steps dtype requires_grad"),
+    f"{_RUNTIME}.tensor": rewritten(ranges.tensor, "data dtype requires_grad pin_memory"),
+    **_twice({"diag": rewritten(ranges.diag, "input diagonal out")}),
 }  # fmt: skip
 
 #: Python's operators, which keep their own signature where a model writes ``-x`` or ``x > 0``.

@@ -126,6 +126,20 @@ def topk(arguments: Arguments) -> Lowered:
     return "topk", operands | ({"largest": False} if arguments.get("largest") is False else {})
 
 
+def sort(arguments: Arguments) -> Lowered:
+    """All entries along a dimension in order, with their ids.
+
+    Example: ``sort(x)`` of x [2, 4] is ``topk`` of all four, the smallest first.
+    """
+    unless(arguments, "out", None)
+    unless(arguments, "stable", None, True, False)
+    unless(arguments, "descending", True, False)
+    x = operand(arguments, "input")
+    dim = dim_of(whole(arguments, "dim", -1), len(x.shape))
+    operands: Operands = {"input": x, "topk": x.shape[dim], "dim": dim}
+    return "topk", operands | ({} if arguments.get("descending") else {"largest": False})
+
+
 def maximum(arguments: Arguments) -> Lowered | Composed:
     """The larger of two tensors, the largest entry of one, or that along a dimension with its
     id.

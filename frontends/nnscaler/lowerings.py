@@ -161,6 +161,12 @@ def div(arguments: Arguments) -> Lowered:
     raise Refused("constant operands")
 
 
+def reciprocal(arguments: Arguments) -> Lowered:
+    """1 / x, for example 0.5 of 2."""
+    unless(arguments, "out", None)
+    return "reciprocal", {"input": operand(arguments, "input"), "numerator": 1}
+
+
 def neg(arguments: Arguments) -> Lowered:
     """-x, as x times -1; for example -2 of 2."""
     unless(arguments, "out", None)
@@ -252,6 +258,29 @@ def layer_norm(arguments: Arguments) -> Lowered | Composed:
         normal = chain("mul", normal, 1)
     if bias is not None:
         chain("add", normal, len(scales))
+    return chain.done()
+
+
+def rms_norm(arguments: Arguments) -> Composed:
+    """x divided by the root of the mean of its squares over the last dimensions.
+
+    Example: x [3, 4] over (4,) with ``eps=0.1`` is ``mul``, ``mean``, ``affine``, ``rsqrt`` and
+    ``mul``; without ``eps``, which is then the type's own, it is refused.
+    """
+    x, weight = operand(arguments, "input"), arguments.get("weight")
+    over = wholes(arguments.get("normalized_shape"), "normalized_shape")
+    if over != x.shape[len(x.shape) - len(over) :] or not over:
+        raise Refused(f"normalized_shape {list(over)}")
+    scales = [operand(arguments, "weight")] if weight is not None else []
+    if any(scale.shape != over for scale in scales):
+        raise Refused("weight")
+    chain = Chain(x, *scales)
+    dims = tuple(range(len(x.shape) - len(over), len(x.shape)))
+    square = chain("mean", chain("mul", 0, 0), dim=dims, keepdim=True)
+    eps = exact_number(arguments.get("eps"))
+    normal = chain("mul", 0, chain("rsqrt", chain("affine", square, factor=1, shift=eps)))
+    if scales:
+        chain("mul", normal, 1)
     return chain.done()
 
 

@@ -107,6 +107,8 @@ def _is_library(signature: str) -> bool:
 
 def _bound(function: Function, op: ForwardOp) -> Declared:
     """The operands and attributes of a call, by the parameters of the function."""
+    if op.signature.endswith(".detach") and op.backward_id is not None:
+        raise Refused("a gradient")
     values, extra = _arguments(function, op)
     name = function.operator
     if function.rewrite is not None:

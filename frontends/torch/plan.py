@@ -414,7 +414,7 @@ def check_names(sides: Sides) -> None:
 _STATE = "job.start(model, parameters={name: sp.piece(...)}) says which part of a parameter it is"
 
 #: Who says which part of a parameter a rank has: the kind of assumption that it is, and in words.
-_SAID: dict[str, tuple[Kind, str]] = {
+_SOURCES: dict[str, tuple[Kind, str]] = {
     "DTensor": ("framework", "as its DTensor spec says"),
     "DDP": ("framework", "all of the parameter of the same name, as DDP gives it to every rank"),
     "stated": ("stated", "as stated in job.start"),
@@ -433,7 +433,7 @@ def parts(sides: Sides) -> Iterator[Assumption]:
     """
     counts = Counter(box.said for step in sides.steps for box in step.boxes.values())
     for source, count in sorted(counts.items()):
-        kind, how = _SAID.get(source, ("user's word", f"as {source} says"))
+        kind, how = _SOURCES.get(source, ("user's word", f"as {source} says"))
         if kind == "inferred" and all(step.trace.world_size == 1 for step in sides.steps):
             kind = "default"
         names = dict.fromkeys(

@@ -23,8 +23,9 @@ from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.lineage.members import concrete
 from shardproof.engine.obligations.obligation import Claim, Obligation, build, points
 from shardproof.engine.plan.ir import MICROBATCH, Attr
+from shardproof.engine.records.run import PARALLEL, StageRecord
 from shardproof.partition.audit.members import Family, Mask, Numbers
-from shardproof.partition.stages.partition import PARALLEL, Partition, Stage, is_same
+from shardproof.partition.stages.partition import Partition, is_same
 from shardproof.partition.templates.keys import key
 
 SCHEMA = pa.schema(
@@ -57,7 +58,7 @@ class Audit(NamedTuple):
 
 
 #: Members that are stated, by form: (claim, template).
-Stated = dict[tuple[object, ...], list[tuple[Claim, int]]]
+Examples = dict[tuple[object, ...], list[tuple[Claim, int]]]
 
 
 def audit(
@@ -97,7 +98,7 @@ def _families(result: Partition) -> Iterator[tuple[int, Claim, tuple[str, ...]]]
                 yield number, claim, member_axes(result, stage)
 
 
-def member_axes(result: Partition, stage: Stage) -> tuple[str, ...]:
+def member_axes(result: Partition, stage: StageRecord) -> tuple[str, ...]:
     """The coordinates along which a stage has members; the microbatch is the last.
 
     Example: ``("dp", "mb")`` of an all-reduce over ``tp``, ``("tp",)`` of the gradients' all-reduce
@@ -126,7 +127,7 @@ class _Lookup:
     def __init__(self, result: Partition) -> None:
         self.result = result
         self.more: list[Obligation] = []
-        self.examples: Stated = {}
+        self.examples: Examples = {}
         for template, (side, row) in enumerate(result.examples):
             claim = result.side(side).claim(result.side(side).unrolled.instances[row])
             if claim is None or template in result.wider:

@@ -16,11 +16,10 @@ from fractions import Fraction
 from itertools import islice, permutations, product
 from typing import NamedTuple
 
-from shardproof.engine.algebra.affine import ZERO, Affine
+from shardproof.engine.algebra.affine import ZERO
 from shardproof.engine.claims.cone import operands
 from shardproof.engine.lineage.expressions import Combine, Einsum, Operand
 from shardproof.engine.lineage.lineage import (
-    ABSOLUTE,
     BROADCAST,
     Addend,
     Dim,
@@ -33,6 +32,7 @@ from shardproof.engine.lineage.nodes import NodeTable, Reduction
 from shardproof.engine.lineage.positions import normal
 from shardproof.partition.inference.canonical import Draft, canonical
 from shardproof.partition.inference.closed import Closed
+from shardproof.partition.inference.substitution import Labels, Path, Read, TooLarge
 
 #: Products that an expansion may have, and factors of a product.
 MOST_PRODUCTS, MOST_FACTORS = 24, 8
@@ -48,30 +48,15 @@ DOWN, MOST_MET = 8, 12
 MOST_WORK, MOST_STEPS = 20_000, 400
 
 
-class _TooLarge(Exception):
-    """The expansion is not worth having, or reaches a value that only the parallel side has."""
-
-
 #: Where a reduced label is: the operands that lead to its definition, and its number there.
-Path = tuple[int, ...]
 Inside = tuple[Path, int]
 #: A label of a form, and the stride and the extent that something has in it.
 Digit = tuple[int, int, int]
 
 
-class _Leaf(NamedTuple):
-    """How a product reads a node: atoms (axis, stride, extent, label), and fixed positions;
-    ``path``: the operands that lead to it."""
-
-    node: int
-    intervals: tuple[tuple[int, int, int, int], ...]
-    fixed: tuple[tuple[int, int, int, Affine], ...]
-    path: Path = ()
-
-
 class _Product(NamedTuple):
     factor: Fraction
-    leaves: tuple[_Leaf, ...]
+    leaves: tuple[Read, ...]
 
 
 class _Form(NamedTuple):
@@ -120,25 +105,21 @@ class _Expansion:
     table: NodeTable
     reference_size: int
     stop: frozenset[int]
-    extents: dict[int, int] = field(default_factory=dict)
+    labels: Labels = field(default_factory=Labels)
     reduced: dict[Inside, int] = field(default_factory=dict)
     opened: set[int] = field(default_factory=set)
     work: int = 0
 
     def whole(self, number: int, depth: int) -> tuple[list[_Product], list[int]]:
         """The node as a sum of products, and the label of each of its axes."""
-        labels = [self._label(n) for n in self.table[number].extents]
-        atoms = tuple((axis, 1, self.extents[label], label) for axis, label in enumerate(labels))
-        products = self._open(_Leaf(number, atoms, ()), Fraction(1), depth)
+        labels = [self.labels.new(n) for n in self.table[number].extents]
+        atoms = tuple(
+            (axis, 1, self.labels.extents[label], label) for axis, label in enumerate(labels)
+        )
+        products = self._open(Read(number, atoms), Fraction(1), depth)
         return products, labels
 
-    def _label(self, extent: int) -> int:
-        if extent == ABSOLUTE:
-            raise _TooLarge
-        self.extents[len(self.extents)] = extent
-        return len(self.extents) - 1
-
-    def _open(self, leaf: _Leaf, factor: Fraction, depth: int) -> list[_Product]:
+    def _open(self, leaf: Read, factor: Fraction, depth: int) -> list[_Product]:
         if leaf.node == self.table.one:
             return [_Product(factor, ())]
         own = leaf.node >= self.reference_size
@@ -148,15 +129,15 @@ class _Expansion:
             self.opened.add(leaf.node)
             return self._definition(definition, leaf, factor, depth if own else depth - 1)
         if own:
-            raise _TooLarge
+            raise TooLarge
         return [_Product(factor, (leaf,))]
 
     def _definition(
-        self, definition: Einsum | Combine, leaf: _Leaf, factor: Fraction, depth: int
+        self, definition: Einsum | Combine, leaf: Read, factor: Fraction, depth: int
     ) -> list[_Product]:
         inner: dict[int, int] = {}
         below = [
-            self._substituted(o, leaf, definition.outputs, inner)._replace(path=(*leaf.path, place))
+            self.labels.substituted(o, leaf, definition.outputs, inner, place)
             for place, o in enumerate(definition.operands)
         ]
         self.reduced |= {(leaf.path, label): own for label, own in inner.items()}
@@ -180,29 +161,8 @@ class _Expansion:
         self.work += len(products)
         many = self.work > MOST_STEPS or len(products) > MOST_PRODUCTS
         if many or any(len(p.leaves) > MOST_FACTORS for p in products):
-            raise _TooLarge
+            raise TooLarge
         return products
-
-    def _substituted(
-        self, operand: Operand, leaf: _Leaf, outputs: Sequence[int], inner: dict[int, int]
-    ) -> _Leaf:
-        """How the definition of ``leaf`` reads one of its operands, in the labels of the whole."""
-        atoms: list[tuple[int, int, int, int]] = []
-        fixed = list(operand.fixed)
-        for axis, stride, extent, label in operand.intervals:
-            if extent == ABSOLUTE:
-                raise _TooLarge
-            if label not in outputs:
-                if label not in inner:
-                    inner[label] = self._label(extent)
-                atoms.append((axis, stride, extent, inner[label]))
-                continue
-            here = outputs.index(label)
-            atoms += [
-                (axis, stride * step, n, name) for a, step, n, name in leaf.intervals if a == here
-            ]
-            fixed += [(axis, stride * step, n, at) for a, step, n, at in leaf.fixed if a == here]
-        return _Leaf(operand.node, tuple(atoms), tuple(fixed))
 
 
 class Matcher:
@@ -221,6 +181,13 @@ class Matcher:
         self._aliases: dict[int, Alias | None] = {}
         self._closed = Closed(table, reference_size)
         self._users: dict[int, list[int]] = {}
+        self._work = 0
+
+    def renew(self) -> None:
+        """Look for values of another plan as long as for those of the first.
+
+        Example: what was spent on a candidate repair is not missing for the next.
+        """
         self._work = 0
 
     @property
@@ -307,7 +274,7 @@ class Matcher:
                 return None
             try:
                 mine = self._even(number, depth)
-            except _TooLarge:
+            except TooLarge:
                 break
             leaves = _leaves(mine)
             for candidate in self._candidates(leaves, node.extents):
@@ -315,7 +282,7 @@ class Matcher:
                     return None
                 try:
                     alias = self._same(mine, node.extents, candidate, leaves)
-                except _TooLarge:
+                except TooLarge:
                     continue
                 if alias is not None:
                     return alias
@@ -327,7 +294,7 @@ class Matcher:
         extents = self.table[number].extents
         try:
             first = _leaves(self._sum(number, frozenset(), 0))
-        except _TooLarge:
+        except TooLarge:
             return None
         below = self._below(number)
         for candidate in islice(self._candidates(first, extents), MOST_MET):
@@ -336,7 +303,7 @@ class Matcher:
             stop = (below & self._below(candidate)) - {candidate}
             try:
                 alias = self._meeting(number, candidate, stop)
-            except _TooLarge:
+            except TooLarge:
                 continue
             if alias is not None:
                 return alias
@@ -388,7 +355,7 @@ class Matcher:
         reduced: dict[Inside, Digit] = {}
         paths: tuple[Path, ...] = ()
         for factor, leaves in products:
-            form, places, order = _form(leaves, labels, expansion.extents)
+            form, places, order = _form(leaves, labels, expansion.labels.extents)
             factors[form] = factors.get(form, Fraction(0)) + factor
             if len(products) == 1:
                 reduced_labels = expansion.reduced.items()
@@ -467,7 +434,7 @@ def _outlines(forms: dict[_Form, Fraction]) -> list[str]:
 
 
 def _form(
-    leaves: Sequence[_Leaf], labels: Sequence[int], extents: dict[int, int]
+    leaves: Sequence[Read], labels: Sequence[int], extents: dict[int, int]
 ) -> tuple[_Form, Mapping[int, Digit], tuple[int, ...]]:
     """A product in canonical form, where its labels are in it, and its leaves in its order."""
     if not leaves:

@@ -124,6 +124,18 @@ class Tracer:
         self.repeats = Repeats(self.interpreter, forms or Forms(table), reference_size)
         self.extents = [tuple(program.extents.items()) for program in programs]
 
+    def go_on_from(self, earlier: Tracer) -> None:
+        """Know what another one, over the same table and mesh, has read.
+
+        Example: of a plan in which one operator was exchanged, only the rows that depend on it are
+        read.
+        """
+        self.interpreter = earlier.interpreter
+        self.repeats = earlier.repeats
+        self.repeats.rows = {}
+        if self.interpreter.matcher is not None:
+            self.interpreter.matcher.renew()
+
     def run(self, unrolled: Unrolled, tell: Callable[[int], None] = lambda done: None) -> Trace:
         """The lineages of all instances; ``tell`` is told now and then how many are read."""
         trace = Trace([None] * len(unrolled.tensors))

@@ -1,8 +1,9 @@
-"""Sums that are zero: of what is centred.
+"""Sums that are zero, of what is centred, and sums that are divided by themselves.
 
 The sum of ``x - mean(x)`` is zero, whatever it is multiplied with that does not vary along it.
 That is seen where a sum is written as a sum of products: what is left of these cancels, or does
-not.
+not.  Products are compared times all that some of them are divided by more often than others: with
+``S = sum(e)``, ``sum(e g) / S - S sum(e g) / S^2`` is zero.  A sum of weights ``e / S`` is 1.
 
 Like all of inference that is a claim; the obligation of the operator states it.
 """
@@ -16,13 +17,14 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
-from shardproof.engine.algebra.affine import ZERO, Affine
+from shardproof.engine.algebra.affine import ZERO
 from shardproof.engine.claims.cone import operands
-from shardproof.engine.lineage.expressions import Combine, Einsum, Operand
-from shardproof.engine.lineage.lineage import ABSOLUTE, Addend, Lineage, StridedInterval, View
+from shardproof.engine.lineage.expressions import Combine, Einsum, Operand, Unary
+from shardproof.engine.lineage.lineage import Addend, Lineage, StridedInterval, View
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.ops.primitives import labels
 from shardproof.partition.inference.opened import opened
+from shardproof.partition.inference.substitution import Labels, Read, TooLarge
 
 #: Products that a sum is written as, and factors of one.
 MOST_PRODUCTS, MOST_FACTORS = 32, 24
@@ -34,26 +36,11 @@ MOST_LOOKED_AT = 60
 ROUNDS = 3
 
 
-class _TooLarge(Exception):
-    """The sum is of too many products."""
-
-
-class _Leaf(NamedTuple):
-    """A factor: how a product reads a node."""
-
-    node: int
-    intervals: tuple[tuple[int, int, int, int], ...]
-    fixed: tuple[tuple[int, int, int, Affine], ...] = ()
-
-    def labels(self) -> frozenset[int]:
-        return frozenset(label for *_, label in self.intervals)
-
-
 class _Product(NamedTuple):
     """``summed``: the labels that the product is summed over."""
 
     factor: Fraction
-    leaves: tuple[_Leaf, ...]
+    leaves: tuple[Read, ...]
     summed: frozenset[int]
 
 
@@ -62,17 +49,11 @@ class _Expansion:
     """Writes sums as sums of products, in labels of its own."""
 
     table: NodeTable
-    extents: dict[int, int] = field(default_factory=dict)
+    labels: Labels = field(default_factory=Labels)
     opened: set[int] = field(default_factory=set)
 
-    def label(self, extent: int) -> int:
-        if extent == ABSOLUTE:
-            raise _TooLarge
-        self.extents[len(self.extents)] = extent
-        return len(self.extents) - 1
-
     def multiplied(
-        self, leaves: Sequence[_Leaf], over: frozenset[int], depth: int
+        self, leaves: Sequence[Read], over: frozenset[int], depth: int
     ) -> list[_Product]:
         """The product of some leaves; sums that run along ``over`` are opened ``depth`` times."""
         whole = [_Product(Fraction(1), (), frozenset())]
@@ -83,10 +64,10 @@ class _Expansion:
                 for p, q in product(whole, opened)
             ]
             if len(whole) > MOST_PRODUCTS or any(len(p.leaves) > MOST_FACTORS for p in whole):
-                raise _TooLarge
+                raise TooLarge
         return whole
 
-    def _open(self, leaf: _Leaf, over: frozenset[int], depth: int) -> list[_Product]:
+    def _open(self, leaf: Read, over: frozenset[int], depth: int) -> list[_Product]:
         if leaf.node == self.table.one:
             return [_Product(Fraction(1), (), frozenset())]
         node = self.table[leaf.node]
@@ -95,51 +76,93 @@ class _Expansion:
         if known and isinstance(definition, Einsum):
             self.opened.add(leaf.node)
             inner: dict[int, int] = {}
-            below = [self._read(o, leaf, definition.outputs, inner) for o in definition.operands]
+            below = [
+                self.labels.substituted(o, leaf, definition.outputs, inner, place)
+                for place, o in enumerate(definition.operands)
+            ]
             own = frozenset(inner.values())
             return [p._replace(summed=p.summed | own) for p in self.multiplied(below, over, depth)]
         if known and isinstance(definition, Combine) and depth and over & leaf.labels():
             self.opened.add(leaf.node)
+            read = [
+                self.labels.substituted(o, leaf, definition.outputs, {}, place)
+                for place, o in enumerate(definition.operands)
+            ]
             return [
                 p._replace(factor=p.factor * factor)
-                for factor, o in zip(definition.factors, definition.operands, strict=True)
-                for p in self._open(self._read(o, leaf, definition.outputs, {}), over, depth - 1)
+                for factor, o in zip(definition.factors, read, strict=True)
+                for p in self._open(o, over, depth - 1)
             ]
         return [_Product(Fraction(1), (leaf,), frozenset())]
 
-    def _read(
-        self, operand: Operand, leaf: _Leaf, outputs: Sequence[int], inner: dict[int, int]
-    ) -> _Leaf:
-        """How the definition of ``leaf`` reads one of its operands, in the labels of the whole."""
-        intervals: list[tuple[int, int, int, int]] = []
-        fixed = list(operand.fixed)
-        for axis, stride, extent, label in operand.intervals:
-            if extent == ABSOLUTE:
-                raise _TooLarge
-            if label not in outputs:
-                if label not in inner:
-                    inner[label] = self.label(extent)
-                intervals.append((axis, stride, extent, inner[label]))
+    def divided(self, leaf: Read, outputs: frozenset[int]) -> tuple[Fraction, Read] | None:
+        """What a factor is one over, and its factor; None where it is no reciprocal, or differs
+        along what is summed."""
+        definition = self.table[leaf.node].definition
+        if not isinstance(definition, Unary) or definition.function != "inv":
+            return None
+        if not leaf.labels() <= outputs or not definition.factor:
+            return None
+        return definition.factor, leaf._replace(node=definition.node)
+
+    def cleared(self, products: list[_Product], outputs: frozenset[int]) -> list[_Product]:
+        """Products times what some of them are divided by more often than others, which is not
+        zero: a sum of them is zero where that of these is."""
+        products = [p._replace(leaves=_without_paths(p.leaves)) for p in products]
+        done: set[Read] = set()
+        while divisor := next(
+            (
+                (leaf, by)
+                for p in products
+                for leaf in p.leaves
+                if leaf not in done and (by := self.divided(leaf, outputs))
+            ),
+            None,
+        ):
+            leaf, (factor, below) = divisor
+            done.add(leaf)
+            most = max(p.leaves.count(leaf) for p in products)
+            if all(p.leaves.count(leaf) == most for p in products):
                 continue
-            here = outputs.index(label)
-            intervals += [(axis, stride * s, n, x) for a, s, n, x in leaf.intervals if a == here]
-            fixed += [(axis, stride * s, n, at) for a, s, n, at in leaf.fixed if a == here]
-        return _Leaf(operand.node, tuple(intervals), tuple(fixed))
+            self.opened.add(leaf.node)
+            products = [q for p in products for q in self._times(p, leaf, factor, below, most)]
+            if len(products) > MOST_PRODUCTS:
+                raise TooLarge
+        return products
+
+    def _times(
+        self, one: _Product, leaf: Read, factor: Fraction, below: Read, most: int
+    ) -> list[_Product]:
+        """A product times so many of what it is divided by that no such factor is left."""
+        missing = most - one.leaves.count(leaf)
+        kept = tuple(x for x in one.leaves if x != leaf)
+        grown = [_Product(one.factor * factor**missing, kept, one.summed)]
+        for _ in range(missing):
+            grown = [
+                _Product(
+                    p.factor * q.factor, p.leaves + _without_paths(q.leaves), p.summed | q.summed
+                )
+                for p in grown
+                for q in self.multiplied([below], below.labels(), 1)
+            ]
+        if any(len(p.leaves) > MOST_FACTORS for p in grown):
+            raise TooLarge
+        return grown
 
     def settled(self, one: _Product) -> _Product:
         """A product in which what is summed and nothing varies along is counted."""
         used = frozenset[int]().union(*(leaf.labels() for leaf in one.leaves))
-        count = prod(self.extents[label] for label in one.summed - used)
+        count = prod(self.labels.extents[label] for label in one.summed - used)
         return _Product(one.factor * count, one.leaves, one.summed & used)
 
     def form(self, one: _Product, outputs: Sequence[int]) -> object:
         """A product without names: equal products have equal forms.  Labels go by where they are
         read, and by what is read there beside; few unlike products are alike in that."""
         names: dict[int, Hashable] = {label: n for n, label in enumerate(outputs)}
-        summed = [(label, (self.extents[label],)) for label in sorted(one.summed)]
+        summed = [(label, (self.labels.extents[label],)) for label in sorted(one.summed)]
         names.update((label, extent) for label, extent in summed if label not in names)
 
-        def read(leaf: _Leaf) -> Hashable:
+        def read(leaf: Read) -> Hashable:
             return leaf.node, leaf.fixed, tuple((*i[:3], names[i[3]]) for i in leaf.intervals)
 
         for _ in range(ROUNDS):
@@ -150,6 +173,11 @@ class _Expansion:
                     around.setdefault(label, []).append(hash((seen, a, s, n)))
             names.update((label, hash(tuple(sorted(around[label])))) for label, _ in summed)
         return tuple(sorted(hash(read(leaf)) for leaf in one.leaves))
+
+
+def _without_paths(leaves: Sequence[Read]) -> tuple[Read, ...]:
+    """Factors that are read alike, wherever they come from, are equal."""
+    return tuple(leaf._replace(path=()) for leaf in leaves)
 
 
 class Rest(NamedTuple):
@@ -247,26 +275,27 @@ def _vanishes(
         for operand in definition.operands:
             for *_, extent, label in operand.intervals:
                 if label not in names:
-                    names[label] = expansion.label(extent)
+                    names[label] = expansion.labels.new(extent)
         outputs = [names[label] for label in definition.outputs]
         over = frozenset(names.values()) - frozenset(outputs)
         leaves = [
-            _Leaf(o.node, tuple((a, s, n, names[x]) for a, s, n, x in o.intervals), o.fixed)
+            Read(o.node, tuple((a, s, n, names[x]) for a, s, n, x in o.intervals), o.fixed)
             for o in definition.operands
         ]
         totals: dict[object, Fraction] = {}
-        for one in _products(expansion, leaves, over, depth, chosen):
+        every = list(_products(expansion, leaves, over, depth, chosen))
+        for one in expansion.cleared(every, frozenset(outputs)):
             settled = expansion.settled(one._replace(summed=one.summed | over))
             form = expansion.form(settled, outputs)
             totals[form] = totals.get(form, Fraction(0)) + settled.factor
-    except _TooLarge:
+    except TooLarge:
         return None
     return None if any(totals.values()) else frozenset(expansion.opened)
 
 
 def _products(
     expansion: _Expansion,
-    leaves: Sequence[_Leaf],
+    leaves: Sequence[Read],
     over: frozenset[int],
     depth: int,
     chosen: Sequence[int] | None,
@@ -278,7 +307,7 @@ def _products(
     total = expansion.table[leaf.node].definition
     assert isinstance(total, Combine)
     for place in chosen:
-        read = expansion._read(total.operands[place], leaf, total.outputs, {})
+        read = expansion.labels.substituted(total.operands[place], leaf, total.outputs, {}, place)
         for one in expansion.multiplied([read], over, depth - 1):
             yield one._replace(factor=one.factor * total.factors[place])
 

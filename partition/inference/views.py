@@ -17,6 +17,7 @@ from shardproof.engine.lineage.lineage import (
     View,
     box_view,
 )
+from shardproof.engine.lineage.members import axes_of
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.views import Misaligned, adjoin, constant_interval, interleave, merge
 from shardproof.engine.ops.primitives import CONSTANTS
@@ -27,17 +28,9 @@ def lineage_axes(lineage: Lineage, table: NodeTable) -> frozenset[str]:
 
     Example: ``{"tp"}`` of ``n1[a0[4], a1[<4*tp> +4 of 8]]``.
     """
-    axes: set[str] = set()
-    for addend in lineage.addends:
-        axes |= table[addend.node].coordinates
-        for dim in addend.view.dims:
-            for interval in dim:
-                axes.update(interval.start.axes)
-        for interval in addend.view.fixed:
-            axes.update(interval.start.axes)
-        for partial in addend.partials:
-            axes.update(partial.start.axes)
-    return frozenset(axes)
+    return frozenset(axes_of(lineage)).union(
+        *(table[addend.node].coordinates for addend in lineage.addends)
+    )
 
 
 def view_of_constant(shape: tuple[int, ...]) -> View:

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.obligations.obligation import Claim, Obligation
-from shardproof.partition.stages.partition import Partition, Stage
+from shardproof.engine.records.run import StageRecord
+from shardproof.partition.stages.partition import Partition
 from shardproof.partition.templates.memo import Memo, built
 
 
@@ -57,7 +58,7 @@ def settle(result: Partition, problems: Mapping[int, str]) -> None:
     kept = [n for n in range(len(result.templates)) if n not in problems]
     number = {old: new for new, old in enumerate(kept)}
 
-    def settled(stage: Stage) -> Stage:
+    def settled(stage: StageRecord) -> StageRecord:
         if stage.template in problems:
             return stage._replace(template=-1, problem=problems[stage.template])
         return stage._replace(template=number.get(stage.template, -1))

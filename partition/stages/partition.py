@@ -24,6 +24,7 @@ from shardproof.engine.obligations.obligation import Claim, Obligation, build
 from shardproof.engine.obligations.spot_check import holds
 from shardproof.engine.plan.collectives import COPIES
 from shardproof.engine.plan.ir import MICROBATCH, Plan, Program
+from shardproof.engine.records.run import PARALLEL, SINGLE, StageRecord
 from shardproof.engine.schedule.instances import Instance, Unrolled
 from shardproof.engine.schedule.unroll import unroll
 from shardproof.engine.specification.conclusions import Conclusion, conclude
@@ -40,25 +41,6 @@ from shardproof.partition.templates.signatures import Signatures
 
 #: Rows that claim nothing beyond their source or an assumption.
 UNCLAIMED = COPIES | {"shard", "load", "seed"}
-
-#: The two sides of a plan, in reports and tables.
-SINGLE, PARALLEL = "single", "parallel"
-
-
-class Stage(NamedTuple):
-    """``side``, ``row``: which instance; ``template``: `NONE` where nothing is to solve; ``live``:
-    whether a conclusion depends on it; ``problem``: why no obligation could be stated; ``opened``:
-    the nodes behind which the cut of its claim lies, where it is one of its own.
-
-    Example: ``Stage("parallel", 38, 84, True)``, the first all-reduce of a GPT at tp 2.
-    """
-
-    side: str
-    row: int
-    template: int
-    live: bool
-    problem: str = ""
-    opened: tuple[int, ...] = ()
 
 
 class Template(NamedTuple):
@@ -133,7 +115,7 @@ class Partition:
     derived: Derived
     parallel: Side
     reference_size: int
-    stages: list[Stage] = field(default_factory=list)
+    stages: list[StageRecord] = field(default_factory=list)
     templates: list[Template] = field(default_factory=list)
     examples: list[tuple[str, int]] = field(default_factory=list)
     conclusions: list[Conclusion] = field(default_factory=list)
@@ -291,12 +273,14 @@ def _stage(result: Partition, forms: Forms, tell: Callable[[int], None]) -> None
                 tell(len(result.stages))
             used = not live.isdisjoint(instance.outputs)
             if instance.kind in UNCLAIMED:
-                result.stages.append(Stage(name, number, NONE, used))
+                result.stages.append(StageRecord(name, number, NONE, used))
                 continue
             lowered = LoweredClaim(NONE, POINTLESS)
             if not pointless:
                 lowered = _template(result, name, number, known)
-            stage = Stage(name, number, lowered.template, used, lowered.problem, lowered.opened)
+            stage = StageRecord(
+                name, number, lowered.template, used, lowered.problem, lowered.opened
+            )
             result.stages.append(stage)
 
 
@@ -489,10 +473,10 @@ def _is_whole(addend: Addend) -> bool:
     )
 
 
-def rows(result: Partition) -> Iterator[tuple[Stage, Instance, Mapping[str, int]]]:
+def rows(result: Partition) -> Iterator[tuple[StageRecord, Instance, Mapping[str, int]]]:
     """All stages with their instances and the extents of their coordinates.
 
-    Example: ``(Stage("parallel", 38, 84, True), the all-reduce, {"dp": 2, "tp": 2})``.
+    Example: ``(StageRecord("parallel", 38, 84, True), the all-reduce, {"dp": 2, "tp": 2})``.
     """
     for stage in result.stages:
         side = result.side(stage.side)

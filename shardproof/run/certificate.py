@@ -9,8 +9,8 @@ from pathlib import Path
 from shardproof.cluster.settings import Settings
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.records.certificate import SHAPES
-from shardproof.engine.records.run import TemplateRecord, write_run, write_tables
-from shardproof.partition.stages.partition import Partition, Stage
+from shardproof.engine.records.run import StageRecord, TemplateRecord, write_run, write_tables
+from shardproof.partition.stages.partition import Partition
 from shardproof.run.proofs import Proof
 from shardproof.run.result import Counts
 from shardproof.run.solve import Answers
@@ -79,7 +79,7 @@ def tables(out: Path, result: Partition, answers: Answers) -> dict[str, str]:
     )
 
 
-def _stages(result: Partition, answers: Answers) -> list[Stage]:
+def _stages(result: Partition, answers: Answers) -> list[StageRecord]:
     return [
         s._replace(template=answers.text_of[s.template]) if s.template >= 0 else s
         for s in result.stages

@@ -11,9 +11,10 @@ from collections.abc import Iterable
 from shardproof.diagnosis.locate.made import made_at
 from shardproof.engine.findings import Finding
 from shardproof.engine.plan.expectations import PARTIAL
+from shardproof.engine.records.run import PARALLEL, SINGLE
 from shardproof.engine.schedule.instances import Unrolled
 from shardproof.engine.specification.conclusions import Conclusion, beside, row_name
-from shardproof.partition.stages.partition import PARALLEL, SINGLE, Partition
+from shardproof.partition.stages.partition import Partition
 from shardproof.run.solve import Answers
 
 #: The kind of a finding about a row that is not required.

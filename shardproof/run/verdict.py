@@ -10,9 +10,10 @@ from shardproof.diagnosis.locate.made import made_at
 from shardproof.engine.findings import Finding
 from shardproof.engine.plan.assumption import Assumption, beyond_strict, left_out
 from shardproof.engine.plan.expectations import LOSS
+from shardproof.engine.records.run import StageRecord
 from shardproof.engine.simulation.simulate import Comparison, Simulation
 from shardproof.engine.specification.conclusions import row_name
-from shardproof.partition.stages.partition import Partition, Stage
+from shardproof.partition.stages.partition import Partition
 from shardproof.run.excuse import stand_in
 from shardproof.run.result import Verdict
 from shardproof.run.solve import Answers
@@ -48,7 +49,7 @@ class Decision(NamedTuple):
     findings: tuple[Finding, ...]
 
 
-def unproved(result: Partition, answers: Answers) -> list[tuple[Stage, str]]:
+def unproved(result: Partition, answers: Answers) -> list[tuple[StageRecord, str]]:
     """Live stages whose obligation is not proved, each with why.
 
     Example: ``[(stage, "timeout: 30 s")]``; a stage that no conclusion depends on is left out.
@@ -67,7 +68,7 @@ def unproved(result: Partition, answers: Answers) -> list[tuple[Stage, str]]:
     return unproved_stages
 
 
-def name_stage(result: Partition, stage: Stage) -> str:
+def name_stage(result: Partition, stage: StageRecord) -> str:
     """A stage in words: operator, layer, rank.
 
     Example: "linear in h.0.mlp on rank 0", "backward of gelu in h.0.mlp of the single-device plan".
@@ -81,7 +82,7 @@ def name_stage(result: Partition, stage: Stage) -> str:
     return f"{name}{layer} on rank {side.programs[instance.programs[0]].base}"
 
 
-def is_proved(result: Partition, open_stages: list[tuple[Stage, str]]) -> bool:
+def is_proved(result: Partition, open_stages: list[tuple[StageRecord, str]]) -> bool:
     """Whether everything that a proof needs is there.
 
     Example: false for a plan without conclusions.
@@ -98,7 +99,7 @@ def is_proved(result: Partition, open_stages: list[tuple[Stage, str]]) -> bool:
 
 def decide(
     result: Partition,
-    open_stages: list[tuple[Stage, str]],
+    open_stages: list[tuple[StageRecord, str]],
     diagnosis: Sequence[Finding],
     simulation: Simulation | None,
 ) -> Decision:
@@ -172,7 +173,7 @@ def listed(findings: Sequence[Finding]) -> tuple[Finding, ...]:
 
 def why(
     result: Partition,
-    open_stages: list[tuple[Stage, str]],
+    open_stages: list[tuple[StageRecord, str]],
     simulation: Simulation | None,
 ) -> str:
     """Why a plan is neither proved nor refuted.

@@ -33,7 +33,7 @@ from shardproof.torch.stacks import Both, needed, positive, rows, tokens
 from shardproof.torch.standins_megatron import MADE_FOR, install
 
 _of = partial(needed, "megatron-core", made_for=MADE_FOR)
-SAID = "Megatron"
+SOURCE = "Megatron"
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +289,7 @@ def _pieces(parts: list[Any], name: str) -> Statement:
         return cut[0]
     pieces = [piece for piece in cut if isinstance(piece, Piece)]
     if len(pieces) < len(cut):
-        return Same(name, SAID)
+        return Same(name, SOURCE)
     return pieces
 
 
@@ -298,8 +298,8 @@ def _piece(part: Any, name: str) -> Piece | Same:
     full, offset = part.global_shape[at:], part.global_offset[at:]
     dims = [d for d, (n, size) in enumerate(zip(full, part.local_shape, strict=True)) if n != size]
     if not dims:
-        return Same(name, SAID)
+        return Same(name, SOURCE)
     if len(dims) > 1:
         raise InvalidInput(f"{part.key} is cut along {len(dims)} dimensions")
     (dim,) = dims
-    return Piece(name, dim, int(offset[dim]), int(part.local_shape[dim]), SAID)
+    return Piece(name, dim, int(offset[dim]), int(part.local_shape[dim]), SOURCE)

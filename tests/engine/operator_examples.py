@@ -87,6 +87,12 @@ def example(
 for _name in ("identity", "contiguous", "float", "to"):
     example(_name, lambda d: ([d.real(*d.sizes(3))], {}), lambda a, x: x)
 example(
+    "detach",
+    lambda d: ([d.real(*d.sizes(3))], {}),
+    lambda a, x: x.detach(),
+    differentiable=False,
+)
+example(
     "multiref", lambda d: ([d.real(*d.sizes(2))], {"times": 3}), lambda a, x: (x + 0, x + 0, x + 0)
 )
 

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from shardproof.frontends.nnscaler import cells
+from shardproof.frontends.nnscaler.records import ObjectRef
 from shardproof.frontends.nnscaler.records import Tensor as Part
 from tests.frontends.lockstep_runtime import FUSED, PRIMITIVES, Apply, Comm, Stuck, World
 from tests.frontends.runtime_functions import call
@@ -185,8 +186,9 @@ class Rank:
             results: Any = self.differentiable(node, [self.local(x, scope) for x in node.inputs])
             outs: Sequence[Any] = node.outputs
         elif isinstance(node, cells.ForwardOp):
-            results = call(node, lambda x: self.local(x, scope), mask=self.mask)
-            outs = [x for x in node.outputs if isinstance(x, Part)]
+            known = {k: v for k, v in scope.items() if not isinstance(v, Tensor)}
+            results = call(node, lambda x: self.local(x, scope), mask=self.mask, known=known)
+            outs = [x for x in node.outputs if isinstance(x, (Part, ObjectRef))]
         else:
             raise Stuck(f"a {type(node).__name__} in a forward segment")
         for x, y in zip(outs, results, strict=True):

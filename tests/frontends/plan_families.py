@@ -56,7 +56,8 @@ def annotated(op: Operation, count: int) -> list[Choice]:
     """All layouts of an operation over ``count`` devices, by its annotation."""
     values = [x for x in op.inputs if isinstance(x, Value)]
     left, right = op.anno.split("->")
-    ins, outs = [x for x in shapes_of(left) if x not in ([], [[("?", "")]])], shapes_of(right)
+    ins = [x for x in shapes_of(left) if x not in ([], [[("?", "")]])]
+    outs = [x for x in shapes_of(right) if x]
     whole = [REPLICATED] * len(values)
     found = [Choice(whole, [REPLICATED] * len(outs), whole)]
     groups = [group for dims in (*ins, *outs) for group in dims]
@@ -119,10 +120,14 @@ class Families:
                     name, shape, graded, stage=self.stage, kind=kind, batched=batched, along=along
                 )
             )
-        self.operations.append(
-            Operation(signature, list(inputs), made[0], kwargs, made[1:], anno, local)
-        )
+        self.keep(signature, anno, inputs, made[0], kwargs, made[1:], local)
         return made if many else made[0]
+
+    def keep(self, signature: str, anno: str, inputs: Sequence[Any], first: Any, kwargs: Any,
+             more: Any = (), local: str | None = None) -> None:  # fmt: skip
+        self.operations.append(
+            Operation(signature, list(inputs), first, kwargs, list(more), anno, local)
+        )
 
     def weight(self, *sizes: int) -> Value:
         self.weights.append(Value(f"layers.{len(self.weights)}.weight", sizes, weight=True))
@@ -431,14 +436,14 @@ class Families:
                        **kwargs)  # fmt: skip
 
 
-def family(draw: random.Random, unit: int, stages: int) -> Model:
+def family(made: Families, stages: int) -> Model:
     """A random model of the families."""
-    made = Families(draw, unit)
+    draw = made.draw
     if draw.random() < 0.7:
-        table = made.weight(2 * unit, made.h)
+        table = made.weight(2 * made.unit, made.h)
         x = made.op(f"{R}.embedding", "a b, n+ e -> a b e", made.ids(), table,
                     shapes=(made.b, made.s, made.h), local="rows", padding_idx=None, start=0,
-                    stop=2 * unit)  # fmt: skip
+                    stop=2 * made.unit)  # fmt: skip
     else:
         x = made.linear(made.batch("data", (made.b, made.s, made.h), "float32"), made.h)
     for made.stage in range(stages):

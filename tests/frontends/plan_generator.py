@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.frontends.pickles import Obj
-from tests.frontends.plan_families import family
-from tests.frontends.plan_layouts import PARTIAL, REPLICATED, Team, crossing, fused, ways
+from tests.frontends.plan_blocks import Blocks
+from tests.frontends.plan_families import Families, family
+from tests.frontends.plan_layouts import PARTIAL, REPLICATED, Team, crossing, fused, local, ways
 from tests.frontends.plan_models import choices, model
 from tests.frontends.plan_records import Builder, paired
-from tests.frontends.plan_values import Choice, Model, Operation, Value
+from tests.frontends.plan_values import Choice, Model, Operation, Thing, Value
 
 # -- records
 # -----------------------------------------------------------------------------------------
@@ -74,16 +75,19 @@ class _Stage:
         for place in range(self.count):
             layouts = iter(zip(choice.inputs, choice.gradients, strict=True))
             inputs = [
-                self.part(x, *_with(place, next(layouts))) if isinstance(x, Value) else x
+                self.part(x, *_with(place, next(layouts)))
+                if isinstance(x, Value)
+                else self.writer.named(x)
                 for x in op.inputs
             ]
             outputs = [
                 self.part(x, layout, place)
                 for x, layout in zip(op.outputs, choice.outputs, strict=True)
             ]
-            kwargs = _local(op, inputs, outputs)
+            kwargs = {k: self.writer.named(v) for k, v in local(op, inputs, outputs).items()}
+            given = outputs or [self.writer.named(op.output)]
             node = self.writer.build.op(
-                op.signature, inputs, outputs, f"stage{self.number}", **kwargs
+                op.signature, inputs, given, f"stage{self.number}", **kwargs
             )
             if op.anno:
                 node.state["_annos_candidates"] = (op.anno,)
@@ -172,23 +176,6 @@ class _Stage:
         return found
 
 
-def _local(op: Operation, inputs: list[Any], outputs: list[Obj]) -> dict[str, Any]:
-    """The attributes of an operation on one device."""
-    if op.local is None:
-        return op.kwargs
-    if op.local in ("size", "shape"):
-        return {**op.kwargs, op.local: outputs[0].state["_shape"]}
-    if op.local == "h":
-        rows = inputs[1].state
-        share = rows["_full_tensor"].state["_shape"][0] // rows["_shape"][0]
-        return {**op.kwargs, "h": op.kwargs["h"] // share}
-    table = next(x for x in inputs if isinstance(x, Obj) and x.state["_is_attr"])
-    start, stop = table.state["_indmap"].state["_indices"][0]
-    if op.local == "rows":
-        return {**op.kwargs, "start": start, "stop": stop}
-    return {**op.kwargs, "local_expert_start": start, "local_expert_end": stop}
-
-
 def _with(place: int, layouts: tuple[str, str]) -> tuple[str, int, str]:
     return layouts[0], place, layouts[1]
 
@@ -199,6 +186,7 @@ class _Writer:
         self.model = model
         self.build = Builder()
         self.fulls: dict[Value, Obj] = {}
+        self.things: dict[Thing, Obj] = {}
         self.copies: dict[tuple[int, int], Obj] = {}
         self.of_gradient: dict[int, Obj] = {}
         self.weights: dict[tuple[Value, str], tuple[_Stage, bool]] = {}
@@ -218,6 +206,14 @@ class _Writer:
             self.fulls[value] = made
             self.of_gradient[id(made.state["_grad"])] = made
         return self.fulls[value]
+
+    def named(self, value: Any) -> Any:
+        """A constant, with records of what is no tensor in the place of these."""
+        if isinstance(value, tuple):
+            return tuple(map(self.named, value))
+        if not isinstance(value, Thing):
+            return value
+        return self.things.setdefault(value, self.build.thing(value.name))
 
     def held(self, value: Value, stage: _Stage, layout: str, partial: bool) -> None:
         self.weights[value, layout] = (stage, partial)
@@ -279,9 +275,13 @@ def scaled(made: Model, slices: int) -> Model:
     return whole
 
 
-def plans(seed: int, families: bool = False) -> Plans:
-    """A pair of plans; the parallel one is right.  ``families``: of models that people train
-    (`tests.frontends.plan_families`), else of small operators at random."""
+#: Of what random models are made: small operators, or the blocks of these.
+KINDS: dict[str, type[Families] | None] = {"small": None, "families": Families, "blocks": Blocks}
+
+
+def plans(seed: int, kind: str = "small") -> Plans:
+    """A pair of plans; the parallel one is right.  ``kind``: of small operators at random, of models
+    that people train (`tests.frontends.plan_families`), or of further blocks (`plan_blocks`)."""
     draw = random.Random(seed)
     stages = draw.choice((1, 1, 2, 2, 3))
     sizes = [draw.choice((1, 2, 2, 3) if stages == 1 else (1, 2, 2)) for _ in range(stages)]
@@ -294,8 +294,9 @@ def plans(seed: int, families: bool = False) -> Plans:
     unit = 1
     for size in sizes:
         unit = unit * size if unit % size else unit
-    if families:
-        made = family(draw, max(unit, 2) if unit % 2 == 0 else unit, stages)
+    of = KINDS[kind]
+    if of is not None:
+        made = family(of(draw, unit), stages)
     else:
         shape = [unit * draw.choice((1, 2)) for _ in range(3)]
         made = model(draw, (shape[0], shape[1], shape[2]), stages)

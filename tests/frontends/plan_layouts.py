@@ -14,6 +14,7 @@ from typing import Any
 
 from tests.frontends.pickles import Obj
 from tests.frontends.plan_records import Box, Builder
+from tests.frontends.plan_values import Operation, Thing
 
 REPLICATED, PARTIAL = "R", "V"
 
@@ -291,3 +292,24 @@ class _Crossing:
             self.sends(place, "VChunkPrim", self.whole, [mine], ranks=list(self.a))
             self.sends(place, "ReducePrim", mine, given, dst=root, ranks=list(self.a))
         self.broadcast(root)
+
+
+# -- attributes ------------------------------------------------------------------------------------
+
+
+def local(op: Operation, inputs: list[Any], outputs: list[Obj]) -> dict[str, Any]:
+    """The attributes of an operation on one device."""
+    if op.local is None:
+        return op.kwargs
+    if op.local in ("size", "shape"):
+        rows = zip(op.kwargs[op.local], outputs[0].state["_shape"], strict=True)
+        return {**op.kwargs, op.local: tuple(a if isinstance(a, Thing) else b for a, b in rows)}
+    if op.local == "h":
+        rows = inputs[1].state
+        share = rows["_full_tensor"].state["_shape"][0] // rows["_shape"][0]
+        return {**op.kwargs, "h": op.kwargs["h"] // share}
+    table = next(x for x in inputs if isinstance(x, Obj) and x.state["_is_attr"])
+    start, stop = table.state["_indmap"].state["_indices"][0]
+    if op.local == "rows":
+        return {**op.kwargs, "start": start, "stop": stop}
+    return {**op.kwargs, "local_expert_start": start, "local_expert_end": stop}

@@ -102,10 +102,14 @@ class Builder:
             _module_stack=stack,
         )  # fmt: skip
 
+    def thing(self, name: str) -> Obj:
+        """What is no tensor, such as a size."""
+        return Obj("nnscaler.ir.cten", "IRObject", {"_id": next(self.numbers), "name": name})
+
     def backward(self, op: Obj) -> Obj:
         """The backward operator of ``op``, from and to the gradients that its tensors name."""
         graded = [
-            [x.state["_grad"] for x in op.state[key] if isinstance(x, Obj) and x.state["_grad"]]
+            [x.state["_grad"] for x in op.state[key] if isinstance(x, Obj) and x.state.get("_grad")]
             for key in ("_outputs", "_inputs")
         ]
         made = self._cell(

@@ -24,6 +24,16 @@ class Value:
 
 
 @dataclass(eq=False)
+class Thing:
+    """What an operation gives that is no tensor, such as a size."""
+
+    name: str
+    stage: int = 0
+    graded: bool = False
+    batched: bool = False
+
+
+@dataclass(eq=False)
 class Operation:
     """``more``: results after the first; ``anno``: nnScaler's annotation, where the layouts are
     read from it; ``local``: what of its attributes depends on the part of a device: ``size`` and
@@ -31,7 +41,7 @@ class Operation:
 
     signature: str
     inputs: list[Any]
-    output: Value
+    output: Any
     kwargs: dict[str, Any] = field(default_factory=dict)
     more: list[Value] = field(default_factory=list)
     anno: str = ""
@@ -43,7 +53,8 @@ class Operation:
 
     @property
     def outputs(self) -> list[Value]:
-        return [self.output, *self.more]
+        """The tensors that it gives."""
+        return [x for x in (self.output, *self.more) if isinstance(x, Value)]
 
 
 @dataclass

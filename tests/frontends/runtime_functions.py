@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from shardproof.frontends.nnscaler.cells import ForwardOp
+from shardproof.frontends.nnscaler.records import ObjectRef
 from shardproof.frontends.nnscaler.records import Tensor as Part
 from shardproof.frontends.untrusted.inert import DType
 
@@ -45,6 +46,17 @@ def _dropout(
     return x * keeps / (1 - p) if training and p else x
 
 
+def _conv2d(x: Tensor, weight: Tensor, bias: Any, *, padding: Any, **kwargs: Any) -> Tensor:
+    """``padding``: before and behind the rows, before and behind the columns."""
+    around = [*padding[2:], *padding[:2]]
+    return functional.conv2d(functional.pad(x, around), weight, bias, **kwargs)
+
+
+def _conv3d(x: Tensor, weight: Tensor, bias: Any, *, padding: Any, **kwargs: Any) -> Tensor:
+    """``padding``: at both ends of each dimension."""
+    return functional.conv3d(x, weight, bias, padding=padding, **kwargs)
+
+
 OWN: dict[str, Callable[..., Any]] = {
     "identity": lambda x: x,
     "multiref": lambda x, times: x if times == 1 else (x,) * times,
@@ -64,6 +76,17 @@ OWN: dict[str, Callable[..., Any]] = {
     "full": lambda size, fill_value, dtype=None, requires_grad=False: torch.full(
         size, float(fill_value), dtype=REAL
     ),
+    "arange": lambda start, end, step, dtype, requires_grad=False: torch.arange(
+        start, end, step
+    ).to(dtype or REAL),
+    "linspace": lambda start, end, steps, dtype=None, requires_grad=False: torch.linspace(
+        start, end, steps, dtype=REAL
+    ),
+    "tensor": lambda data, dtype=None, requires_grad=False, pin_memory=False: torch.tensor(
+        data, dtype=dtype or REAL
+    ),
+    "conv2d": _conv2d,
+    "conv3d": _conv3d,
     "index_select": lambda x, index, dim: torch.index_select(x, dim, index),
 }
 
@@ -201,6 +224,9 @@ def function(signature: str) -> Callable[..., Any]:
         return OWN[name]
     if signature in ("torch.Tensor.float", "torch.Tensor.half", "torch.Tensor.bfloat16"):
         return lambda x: x.to(REAL)
+    if signature == "torch.Tensor.view":
+        # Strides are no part of a plan.
+        return lambda x, *given, size=(): x.reshape(*given, *size)
     if signature.startswith("torch."):
         found: Any = torch
         for part in signature.split(".")[1:]:
@@ -229,13 +255,17 @@ def call(
     *,
     strict: bool = True,
     mask: Callable[[Part], Tensor] | None = None,
-) -> list[Tensor]:
+    known: Mapping[int, Any] | None = None,
+) -> list[Any]:
     """The results of an operator, in the shapes that the plan records for scalars; ``strict``: as
-    many as the plan records; ``mask``: what a dropout draws for its result."""
+    many as the plan records; ``mask``: what a dropout draws for its result; ``known``: what is no
+    tensor, by number."""
 
     def value(x: Any) -> Any:
         if isinstance(x, Part):
             return read(x)
+        if isinstance(x, ObjectRef):
+            return (known or {})[x.id]
         if isinstance(x, tuple):
             return tuple(map(value, x))
         return real(x)
@@ -248,6 +278,8 @@ def call(
         found = _dropout(*map(value, op.inputs), **kwargs)
     else:
         found = function(op.signature)(*map(value, op.inputs), **kwargs)
+    if strict and isinstance(op.outputs[0], ObjectRef):
+        return [found]
     results = list(found) if isinstance(found, (tuple, list)) else [found]
     if not strict:
         return results

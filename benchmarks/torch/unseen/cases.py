@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from benchmarks.torch.ordinary.parts import Case
-from benchmarks.torch.unseen import attention, divided, heads, mixtures, recurrent, training, vision
+from benchmarks.torch.unseen import (
+    attention,
+    divided,
+    heads,
+    maxima,
+    mixtures,
+    recurrent,
+    training,
+    vision,
+)
 
 CASES: list[Case] = [
     *vision.CASES,
@@ -13,4 +22,5 @@ CASES: list[Case] = [
     *heads.CASES,
     *divided.CASES,
     *recurrent.CASES,
+    *maxima.CASES,
 ]

@@ -89,9 +89,9 @@ def test_a_tree_that_grows_is_ended_and_one_that_does_not_is_left_alone() -> Non
     with pytest.raises(OverBudget) as told, bounded(size):
         fill(blocks)
     blocks.clear()
-    assert ceiling(size) < told.value.held_mib * MIB <= size
+    assert ceiling(size) < told.value.used_mib * MIB <= size
     assert str(told.value) == (
-        f"the process tree held {told.value.held_mib:.0f} MiB; a memory budget of "
+        f"the process tree held {told.value.used_mib:.0f} MiB; a memory budget of "
         f"{size / MIB:.0f} MiB allows {ceiling(size) / MIB:.0f} MiB and a reserve"
     )
     assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL

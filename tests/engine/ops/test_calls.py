@@ -173,7 +173,11 @@ def test_every_operator_is_listed_as_data() -> None:
     assert found.keys() == OPERATORS.keys()
     assert found["linear"] == described("linear")
     assert [x["name"] for x in found["linear"]["operands"]] == ["x", "weight", "bias"]
-    assert {n for n, x in found.items() if not x["derivative"]} == {"choose_experts", "create_mask"}
+    assert {n for n, x in found.items() if not x["derivative"]} == {
+        "choose_experts",
+        "create_mask",
+        "detach",
+    }
     with pytest.raises(Unsupported, match="near: silu"):
         described("slu")
 

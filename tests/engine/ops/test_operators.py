@@ -107,6 +107,7 @@ def test_every_operator_has_an_example() -> None:
 WITHOUT_DERIVATIVE = {
     "choose_experts": "its result is which experts, not a number",
     "create_mask": "it reads no values",
+    "detach": "no gradient goes on from its result",
     "full": "it has no operand",
     "onehot": "its operand is index data",
 }

@@ -38,7 +38,7 @@ def test_no_verdict_on_a_family_is_wrong(alter: bool, tmp_path: Path) -> None:
     """Attention, mixtures, losses of the registry, choices: see `tests.frontends.plan_families`."""
     found: Counter[tuple[bool, str]] = Counter()
     for seed in (11, 103) if alter else (302, 304):
-        made = plans(seed, families=True)
+        made = plans(seed, "families")
         how = changed(made, random.Random(seed)) if alter else ""
         judgement = judged(made, seed, tmp_path)
         assert not judgement.wrong, (seed, how, judgement)

@@ -59,6 +59,16 @@ ATTENTION = [
     at(some(2, 4, 3, 2), some(2, 2, 3, 2), some(2, 2, 3, 5), is_causal=True, enable_gqa=True),
     at(some(2, 4, 3, 2), some(2, 2, 3, 2), some(2, 2, 3, 5), some(2, 1, 3, 3), enable_gqa=True),
 ]
+CONV1 = [
+    at(some(2, 3, 8), some(4, 3, 3), some(4), padding=1),
+    at(some(1, 4, 9), some(6, 2, 2), None, 2, (0,), 3, 2),
+    at(some(2, 3, 4), some(5, 3, 1)),
+]
+CONV2 = [
+    at(some(1, 2, 5, 4), some(3, 2, 3, 2), some(3), (2, 1), (1, 0), (1, 2)),
+    at(some(1, 4, 3, 3), some(4, 1, 2, 2), groups=4),
+    at(some(2, 1, 4, 4), some(2, 1, 2, 2), stride=2),
+]
 NORM = [at(X), at(X, "fro"), at(X, p=2, dim=(1,), keepdim=True), at(X, "fro", 0)]
 EINSUM = ["ij,jk->ik", "bij, bjk -> bik", "ij,ij", "ij->ji", "ij->", "ij,kj->ikj"]
 
@@ -223,6 +233,37 @@ CALLS: Calls = {
     **_named("floor_divide", [at(lambda: ids(9, 5), 2), at(lambda: ids(9, 5), 4)]),
     **_named("bitwise_not logical_not", [at(lambda: mask(3, 4))]),
     **_named("bitwise_or bitwise_and", [at(lambda: mask(3, 4), lambda: mask(3, 4))]),
+    **_named("any", [at(lambda: mask(3, 4)), at(lambda: mask(3, 4), 1),
+                     at(lambda: mask(3, 4), dim=0, keepdim=True)]),
+    **_named("detach square reciprocal", [at(X)]),
+    **_named("diag", [at(some(4, 4)), at(some(3), diagonal=0)]),
+    **_named("sort", [at(some(3, 5)), at(some(3, 5), 0, descending=True)]),
+    f"{F}.rms_norm": [at(X, (4,), some(4), eps=0.1), at(X, [3, 4], None, 0.5)],
+    f"{R}.arange": [at(0, 5, 1, DType("torch", "int64")), at(start=1, end=8, step=3, dtype=FLOAT),
+                    at(2.5, 0, -0.75, None)],
+    f"{R}.linspace": [at(0, 1, 5, FLOAT), at(start=2, end=-1.5, steps=1, dtype=FLOAT)],
+    f"{R}.tensor": [at(2.5), at(data=[[2, 2]], dtype=DType("torch", "int64"))],
+    # Convolutions.
+    **{f"{place}.conv1d": CONV1 for place in ("torch", F)},
+    **{f"{place}.conv2d": CONV2 for place in ("torch", F)},
+    **{f"{place}.conv3d": [at(some(1, 2, 3, 4, 3), some(2, 2, 2, 2, 1), padding=(1, 0, 1))]
+       for place in ("torch", F)},
+    **{f"{place}.conv_transpose1d": [
+        at(some(2, 3, 4), some(3, 5, 2), some(5), 2),
+        at(some(1, 4, 5), some(4, 3, 3), None, 2, 1, 1, 2, 1),
+        at(some(1, 2, 4), some(2, 2, 3), stride=3, dilation=2, padding=2),
+    ] for place in ("torch", F)},
+    **{f"{place}.conv_transpose2d": [
+        at(some(1, 2, 3, 2), some(2, 3, 2, 3), stride=(2, 1), padding=(0, 1)),
+    ] for place in ("torch", F)},
+    f"{R}.conv2d": [
+        at(some(1, 2, 4, 5), some(3, 2, 2, 3), None, stride=2, padding=[1, 0, 2, 1], dilation=1),
+    ],
+    f"{R}.conv3d": [
+        at(some(1, 2, 3, 3, 3), some(2, 2, 2, 1, 2), some(2), stride=1, padding=[1, 0, 1],
+           dilation=1, groups=1),
+    ],
+    f"{F}.unfold": [at(some(1, 2, 3, 4), 2), at(some(2, 1, 4, 4), (2, 3), 1, 1, (2, 1))],
     "torch.where": [
         at(lambda: mask(3, 4), *XY), at(lambda: mask(3, 4), X, 2.0),
         at(lambda: mask(3, 4), -1.5, X),

@@ -6,7 +6,8 @@ from collections import Counter
 from fractions import Fraction
 
 from shardproof.partition.inference.closed import Closed
-from shardproof.partition.inference.match import Matcher, _TooLarge
+from shardproof.partition.inference.match import Matcher
+from shardproof.partition.inference.substitution import TooLarge
 from shardproof.partition.stages.partition import partition
 from tests.faults.plans import attrs, edit_op, llama
 
@@ -20,7 +21,7 @@ def test_what_is_closed_has_no_expansion() -> None:
         try:
             matcher._sum(number, frozenset(), 0)
             expands = True
-        except _TooLarge:
+        except TooLarge:
             expands = False
         seen[number in closed, expands] += 1
     assert not seen[True, True]

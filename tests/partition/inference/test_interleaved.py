@@ -8,9 +8,10 @@ import pytest
 
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.plan.unrolled import unrolled
+from shardproof.engine.records.run import PARALLEL
 from shardproof.frontends.builder.builder import BodyBuilder, along
 from shardproof.partition.inference.memoise import Repeats
-from shardproof.partition.stages.partition import PARALLEL, partition
+from shardproof.partition.stages.partition import partition
 from tests.faults.plans import verify
 from tests.partition.formulas import Formula, Given, Weight, not_proved, pair, proved
 from tests.partition.inference.test_memoise import each_by_itself

@@ -10,10 +10,11 @@ import pytest
 from shardproof.engine.lineage.lineage import Lineage
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.plan.unrolled import unrolled
+from shardproof.engine.records.run import PARALLEL, SINGLE
 from shardproof.frontends.zoo import build
 from shardproof.partition.inference.memoise import GIVEN, Repeats
 from shardproof.partition.stages.lowering import obligations
-from shardproof.partition.stages.partition import PARALLEL, SINGLE, Partition, partition
+from shardproof.partition.stages.partition import Partition, partition
 from tests.faults.plans import attrs, edit_op
 
 SMALL: dict[str, Any] = {"vocabulary": 32, "sequence": 8, "hidden": 16, "heads": 4, "ffn": 24}

@@ -15,6 +15,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 
 from shardproof.engine.plan.ir import Plan
 from shardproof.frontends.builder.builder import BodyBuilder
@@ -22,7 +23,10 @@ from tests.faults.plans import verify
 from tests.partition.formulas import Formula, Given, Weight, pair
 
 ROWS, WIDTH, COLUMNS = 4, 3, 6
-SEEDS = (0, 1, 2, 4, 5, 7, 9, 11, 13)
+#: Seeds, and how many of their plans are equal and proved, different and refuted, at the least.
+FEW = (0, 2, 4, 5, 7, 9, 11), 4, 2
+#: Two that are equal, and take long to be inconclusive.
+MORE = (1, 13), 0, 0
 
 
 class Tree(NamedTuple):
@@ -165,9 +169,13 @@ def is_equal(one: Tree, other: Tree) -> bool:
     return True
 
 
-def test_random_formulas() -> None:
+@pytest.mark.parametrize(
+    ("seeds", "proved", "refuted"),
+    [pytest.param(*FEW, id="few"), pytest.param(*MORE, id="more", marks=pytest.mark.slow)],
+)
+def test_random_formulas(seeds: tuple[int, ...], proved: int, refuted: int) -> None:
     verdicts: Counter[tuple[str, str]] = Counter()
-    for seed in SEEDS:
+    for seed in seeds:
         random = Random(seed)
         single = grown(random, 3)
         parallel = rewritten(random, single)
@@ -178,5 +186,5 @@ def test_random_formulas() -> None:
         verdict = verify(plan(single, parallel)).verdict
         assert (label, verdict) not in {("equal", "refuted"), ("different", "proved")}, seed
         verdicts[label, verdict] += 1
-    assert verdicts["equal", "proved"] >= 4
-    assert verdicts["different", "refuted"] >= 2
+    assert verdicts["equal", "proved"] >= proved
+    assert verdicts["different", "refuted"] >= refuted

@@ -78,3 +78,35 @@ def test_a_part_of_what_is_centred_is_not() -> None:
     wrong = pair(centred(), uncentred(False), weights, BATCH, axes={"tp": 1})
     assert truth(wrong).wrong == ()
     not_proved(wrong)
+
+
+def shared_out(own: bool = False, part: bool = False) -> Formula:
+    """The loss of `centred` without a mean; ``own``: and, added, the sums of e t - e sum(e t) / s,
+    with s the sum of the exponentials e (``part``: of half of them)."""
+
+    def formula(b: BodyBuilder, given: Given) -> int:
+        x, t = given.batch
+        y = b.linear(x, given["w"])
+        loss = b.sum(b.mul(t, b.silu(y)))
+        if not own:
+            return loss
+        e = b.exp(y)
+        halved = b.op("slice", e, dim=1, start=0, size=WIDTH // 2) if part else e
+        weighted = b.mul(e, t)
+        share = b.op("div", b.sum(weighted, 1, keepdim=True), b.sum(halved, 1, keepdim=True))
+        gap = b.sub(weighted, b.mul(e, share))
+        return b.add(loss, b.sum(b.sum(gap, 1)))
+
+    return formula
+
+
+def test_what_is_divided_by_its_own_sum() -> None:
+    weights = {"w": Weight((WIDTH, WIDTH))}
+    right = pair(shared_out(), shared_out(True), weights, BATCH, axes={"tp": 1}, backward=False)
+    assert truth(right).wrong == ()
+    proved(right)
+    wrong = pair(
+        shared_out(), shared_out(True, True), weights, BATCH, axes={"tp": 1}, backward=False
+    )
+    assert truth(wrong).wrong == ()
+    not_proved(wrong)

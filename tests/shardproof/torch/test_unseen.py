@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.torch.ordinary.parts import Case, Step
 from benchmarks.torch.table import cases, judged, main
-from benchmarks.torch.unseen import attention, divided, heads, mixtures, training, vision
+from benchmarks.torch.unseen import attention, divided, heads, maxima, mixtures, training, vision
 
 #: Right ones, and the mistake that stands beside each.
 PROVED = [
@@ -28,6 +28,7 @@ PROVED = [
     (training.MUON, "each part made orthogonal"),
     (divided.STAGED, "gradients in another order"),
     (divided.SQUARE, "targets of one column"),
+    (maxima.BY_HAND, "sum detached"),  # a gradient through a maximum
 ]
 #: Those that CI runs.
 SAMPLE = {c.name for c in (attention.ALIBI, heads.TIED, training.COUNTED)}

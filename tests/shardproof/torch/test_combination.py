@@ -1,0 +1,56 @@
+"""How losses of ranks combine, where none of the ways is proved."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.distributed as dist  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+
+import shardproof.torch as sp  # noqa: E402
+from benchmarks.torch.ordinary.parts import Step, ids, rows  # noqa: E402
+from benchmarks.torch.unseen.heads import Model  # noqa: E402
+
+
+def entropy(job: sp.Job) -> None:
+    model = Model()
+    job.start(model)
+    logits = model.head(model.norm(model.embed(job.batch["ids"])))
+    loss = F.cross_entropy(logits.flatten(0, 1), job.batch["labels"].flatten())
+    loss.backward()
+    job.end(loss=loss)
+
+
+def by_hand(factor: float) -> Step:
+    """The mean of log-sum-exp less the logit of the label, which is no law, over own rows."""
+
+    def step(job: sp.Job) -> None:
+        model = Model()
+        job.start(model)
+        tokens, labels = rows(job, "ids", "labels")
+        logits = model.head(model.norm(model.embed(tokens)))
+        most = logits.detach().amax(-1, keepdim=True)
+        total = most.squeeze(-1) + torch.log(torch.exp(logits - most).sum(-1))
+        loss = factor * (total - logits.gather(-1, labels.unsqueeze(-1)).squeeze(-1)).mean()
+        loss.backward()
+        for p in model.parameters():
+            dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
+        job.end(loss=loss)
+
+    return step
+
+
+@pytest.mark.parametrize("factor", [1, 3])
+def test_a_mean_is_not_refuted_for_losses_of_own_rows(factor: int) -> None:
+    """Where axes are smaller, rows of the batch are alike, and every rank's loss is the mean."""
+    result = sp.verify(
+        entropy,
+        by_hand(factor),
+        world_size=2,
+        batch=ids("ids", "labels"),
+        executor="local",
+        cache=False,
+    )
+    assert result.verdict == ("inconclusive" if factor == 1 else "refuted"), result.reason
