@@ -90,11 +90,14 @@ def recipe(
     real = [i for i in range(len(shape)) if shape[i] != 1 and strides[i] != 0]
     real.sort(key=lambda i: (-strides[i], i))
     plain = [(shape[i], strides[i]) for i in real]
+    stepped = _stepped(base, offset, plain)
+    several = sum(n > 1 for n in base) > 1  # A flat buffer is rather divided into factors.
     for cut in (
         _sliced(base, offset, plain),
+        stepped if several else None,
         _factored(count, offset, plain),
         _factored(count, offset, _joined(plain)),
-        _stepped(base, offset, plain),
+        stepped,
     ):
         if cut is not None:
             factors, slices, steps = cut

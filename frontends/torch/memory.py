@@ -18,7 +18,7 @@ from shardproof.engine.errors import InvalidInput
 from shardproof.engine.findings import Finding
 from shardproof.frontends.torch import geometry, trace
 from shardproof.frontends.torch.pieces import Piece, Storage
-from shardproof.frontends.torch.stepped import entries, scattered, viewed
+from shardproof.frontends.torch.stepped import entries, scattered, sliced, viewed
 from shardproof.frontends.torch.trace import Arg, Box, Items, Named, StridedTensor, Tensor, Trace
 
 #: Operators that only move data, made here.
@@ -181,26 +181,13 @@ class Memory:
         if tensor.shape[dim] == size:
             return value
         if value in self.partial:
-            return self._slice_of_parts(value, dim, start, size)
+            items, joined, *_ = self.made[value].args
+            parts = list(trace.tensors_of(items))
+            return sliced(self, parts, number(joined), dim, start, size)
         shape = (*tensor.shape[:dim], size, *tensor.shape[dim + 1 :])
         if self.unwritten(value):
             return self.emit(UNDEFINED, (), shape, tensor.dtype)
         return self.emit(SLICE, (Tensor(value), dim, start, size), shape, tensor.dtype)
-
-    def _slice_of_parts(self, value: int, dim: int, start: int, size: int) -> int:
-        """A slice of values one after the other: of those that it meets."""
-        items, joined, *_ = self.made[value].args
-        parts = list(trace.tensors_of(items))
-        if joined != dim:
-            return self.concat([self.slice(p, dim, start, size) for p in parts], number(joined))
-        kept, at = [], 0
-        for part in parts:
-            own = self.shape_of(part)[dim]
-            first, last = max(start, at), min(start + size, at + own)
-            if first < last:
-                kept.append(self.slice(part, dim, first - at, last - first))
-            at += own
-        return self.concat(kept, dim)
 
     def permute(self, value: int, order: Sequence[int]) -> int:
         """The value with its dimensions in another order; a reshape where only sizes of 1 move."""

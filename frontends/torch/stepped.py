@@ -102,10 +102,29 @@ def scattered(work: Mover, value: int, made: Recipe, part: int) -> int:
     return work.reshape(put(work.reshape(value, made.factors), new, 0), shape)
 
 
+def sliced(work: Mover, parts: Sequence[int], joined: int, dim: int, start: int, size: int) -> int:
+    """A slice of values that are one after the other along dimension ``joined``: of each, or of
+    those that it meets.
+
+    Example: positions 1 to 3 of [2] and [2], joined along dimension 0, are the last of the first
+    value and the first of the second.
+    """
+    if joined != dim:
+        return work.concat([work.slice(part, dim, start, size) for part in parts], joined)
+    kept, at = [], 0
+    for part in parts:
+        own = work.shape_of(part)[dim]
+        first, last = max(start, at), min(start + size, at + own)
+        if first < last:
+            kept.append(work.slice(part, dim, first - at, last - first))
+        at += own
+    return work.concat(kept, dim)
+
+
 def entries(tensor: StridedTensor, dim: int) -> list[StridedTensor]:
     """Every entry along a dimension, by itself.
 
-    Example: of two rows of three, along dimension 0, two tensors of shape (1, 3).
+    Example: of a tensor [2, 3] along dimension 0, two tensors [1, 3].
     """
     shape = (*tensor.shape[:dim], 1, *tensor.shape[dim + 1 :])
     return [
