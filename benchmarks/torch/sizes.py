@@ -102,6 +102,7 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="once more with one changed line")
     parser.add_argument("--out", type=Path, default=HERE)
     given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
     for size in given.sizes:
         name = f"{size} {given.layers}" if given.layers else size
         wrong = {"SIZED_WRONG": str(given.wrong)} if given.wrong >= 0 else {}
