@@ -12,7 +12,7 @@ from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from shardproof.engine.plan.ir import Op, Shard, Source
 from shardproof.engine.plan.ir import Value as BodyValue
 from shardproof.frontends.aten import Const, Lowered, Lowering, Real, Undefined, routed, rule_of
-from shardproof.frontends.aten.ids import Narrow
+from shardproof.frontends.aten.ids import Ids, Narrow
 from shardproof.frontends.aten.lowering import Shape
 from shardproof.frontends.aten.rules import typed
 from shardproof.frontends.builder.shapes import Inference
@@ -86,7 +86,8 @@ class Setting:
     the same on both sides); ``zeros``: inputs that are zero; ``rank``: of the parallel side, which
     may read memory that nothing has written: there are no such numbers on the single side;
     ``modules``: names of nodes in
-    findings, where they are others; ``narrows``: whether `Wide` is raised for ids that are not
+    findings, where they are others; ``inferred``: inputs whose domain is that of the rows which
+    they choose, since nobody states one; ``narrows``: whether `Wide` is raised for ids that are not
     known to choose rows that exist, or the operator is not understood; ``folds``: whether a
     constant that a rank gathers is taken for that of the others (`RankBody.agreed`).
     """
@@ -98,9 +99,14 @@ class Setting:
     zeros: frozenset[str] = frozenset()
     rank: int = -1
     modules: Mapping[str, str] = field(default_factory=dict)
+    inferred: frozenset[str] = frozenset()
     narrows: bool = False
     folds: bool = True
     inference: Inference = field(default_factory=Inference)
+
+
+#: Comparisons that tell a number from all others.
+_TELLS = frozenset({"aten.eq.Scalar", "aten.ne.Scalar"})
 
 
 class _Rank:
@@ -213,6 +219,8 @@ class _Rank:
             raise Unsupported("has no rule")
         self.lo.expected = self.expected(node)
         given = [self.argument(a) for a in args]
+        if name in _TELLS:
+            self.ask(given)
         rule = routed.ROUTED.get(name) if routed.is_routed(given) else rule
         if rule is None:
             raise Unsupported("rows of which data says how many there are")
@@ -220,6 +228,19 @@ class _Rank:
         if functional:
             result = (None, *(result if isinstance(result, tuple) else (result,)))
         return self.fitting(node, result)
+
+    def ask(self, compared: Sequence[Any]) -> None:
+        """Raise `Unsupported` where ids whose domain is inferred are compared with a number that is
+        no row: such as -100, which labels that do not count may be."""
+        x, number = compared[0], compared[1] if len(compared) > 1 else None
+        origin = x.origin if isinstance(x, Ids) else x
+        known = self.lo.origins.get(origin.number) if isinstance(origin, Real) else None
+        name = "" if known is None else self.lo.shards[known].name
+        if name in self.setting.inferred and isinstance(number, (int, float)) and number < 0:
+            raise Unsupported(
+                f"whether {name} may be {number}, which is no row, is not known: "
+                f"[domains] of the relations says which numbers {name} has"
+            )
 
     def lost(self, node: Node) -> Lowered:
         """A constant tensor that the exporter wrote as memory: an input that both sides share."""

@@ -283,6 +283,7 @@ def _single(
                     own,
                     both.relations.constants,
                     frozenset(both.relations.zeros),
+                    inferred=frozenset(domains.keys() - both.relations.domains.keys()),
                     narrows=True,
                 ),
                 [{"n": output.single} for output in both.outputs],

@@ -163,3 +163,25 @@ def target(name: str, value: str) -> Change:
         named(graph, name)["target"] = value
 
     return change
+
+
+def labelled(rank: int, ranks: int, own_mean: bool = False) -> dict[str, Any]:
+    """The mean of the entries that labels pick where they are not -100; ``own_mean``: the mean of
+    the ranks' own means."""
+    w = Writer(rank)
+    n = 8 // ranks
+    x, y = w.given("x", (n, 6)), w.given("y", (n,), "int64")
+    on = w.call("on", "aten.ne.Scalar", [y, -100], (n,), "bool")
+    safe = w.call("safe", "aten.where.ScalarOther", [on, y, 0], (n,), "int64")
+    column = w.call("column", "aten.unsqueeze.default", [safe, 1], (n, 1), "int64")
+    entries = w.call("entries", "aten.gather.default", [x, 1, column], (n, 1))
+    entries = w.call("row", "aten.squeeze.dim", [entries, 1], (n,))
+    entries = w.call("counted", "aten.where.ScalarOther", [on, entries, 0], (n,))
+    total = w.call("total", "aten.sum.default", [entries], ())
+    count = w.call("count", "aten.sum.default", [on], (), "int64")
+    if ranks > 1 and not own_mean:
+        total, count = reduced(w, "totals", total, ()), reduced(w, "counts", count, ())
+    mean = w.call("mean", "aten.div.Tensor", [total, count], ())
+    if own_mean:
+        mean = w.call("part", "aten.div.Scalar", [reduced(w, "means", mean, ()), ranks], ())
+    return w.output(mean)

@@ -13,6 +13,7 @@ from tests.frontends.fx.graphs import (
     Change,
     Graph,
     argument,
+    labelled,
     model,
     ref,
     steps,
@@ -216,3 +217,29 @@ def test_inputs_that_are_stated_to_be_zero(tmp_path: Path) -> None:
     result = verdict(tmp_path, 2, dropped, more='zeros = ["bias"]\n')
     assert result.verdict == "proved", result.reason
     assert "inputs bias are zero" in result.assumptions
+
+
+@pytest.mark.parametrize(
+    ("own_mean", "more", "expected"),
+    [
+        (True, "", "inconclusive"),
+        (False, "", "inconclusive"),
+        (True, "[domains]\ny = [0, 6]\n", "proved"),
+        (False, "[domains]\ny = [0, 6]\n", "proved"),
+    ],
+)
+def test_labels_that_may_not_count(
+    tmp_path: Path, own_mean: bool, more: str, expected: str
+) -> None:
+    """That labels name rows is not taken for granted where the program asks if they are -100: the
+    mean of the means of ranks is the mean where all labels count, which has to be stated."""
+    single = write(tmp_path / "single", [labelled(0, 1)])
+    parallel = write(tmp_path / "parallel", [labelled(r, 2, own_mean) for r in range(2)])
+    relations = tmp_path / "relations.toml"
+    relations.write_text(more)
+    result = shardproof.verify(
+        single, parallel, relations=relations, out=tmp_path / "run", cache=False
+    )
+    assert result.verdict == expected
+    text = (tmp_path / "run" / "result.json").read_text()
+    assert ("whether y may be -100" in text) == (not more)
