@@ -227,10 +227,10 @@ def _nodes(graph: Body) -> Iterator[Node]:
     for number, item in enumerate(graph.inputs):
         name = _tensor(item)
         if name is None:
-            (kind,) = item
-            if kind in _FIXED:
+            kinds = list(item)
+            if len(kinds) == 1 and kinds[0] in _FIXED:
                 continue
-            raise InvalidInput(f"input {number} is no tensor ({kind})")
+            raise InvalidInput(f"input {number} is no tensor ({', '.join(kinds)})")
         yield Node(name, PLACEHOLDER, name, [], {}, *_type(graph, name))
     for number, call in enumerate(graph.nodes):
         yield from _call(graph, call, number)

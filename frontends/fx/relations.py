@@ -27,14 +27,13 @@ A relations file is TOML, read strictly; `docs/graphs.md` describes it::
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 
 from shardproof.engine.errors import InvalidInput
-from shardproof.engine.storage import files
+from shardproof.engine.storage.settings import read_toml
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 50)]
 
@@ -108,12 +107,7 @@ def read(path: Path) -> Relations:
     Example: ``inputs.w = {shard = 0, replicated = true}`` is refused: expected one placement.
     """
     try:
-        text = files.contents(path, files.SETTINGS_BYTES).decode()
-        relations = msgspec.convert(tomllib.loads(text), Relations, strict=True)
-    except OSError as error:
-        raise InvalidInput(f"cannot be read: {error.strerror}", str(path)) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidInput(f"is no TOML: {error}", str(path)) from error
+        relations = msgspec.convert(read_toml(path), Relations, strict=True)
     except msgspec.ValidationError as error:
         raise InvalidInput(str(error), str(path)) from error
     try:

@@ -83,7 +83,7 @@ def recorded(path: str) -> bytes:
         return trace.to_bytes(_Recording(nodes, model[0], Stored(Path(path))).run())
     except InvalidInput as error:
         raise error.within(printable(path, 400)) from None
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise InvalidInput(f"expected a program of torch.export: {error}", path) from None
 
 

@@ -71,6 +71,26 @@ MENDED = {
         b"stablehlo.maximum %arg0, %0 :",
         b"stablehlo.maximum :",
     ),
+    "a relation of more digits than Python reads": (
+        "relations (TOML)",
+        b"ids = [0, 12]",
+        b"ids = [0, " + b"7" * 5000 + b"]",
+    ),
+    "an archive whose second document is no text": (
+        "program of torch.export as a step",
+        b'"path_name": "weight_0"',
+        b'"path_name": "\xc5 "',
+    ),
+    "an archive whose second document is nested too deeply": (
+        "program of torch.export as a step",
+        b'{"config": {',
+        b'{"config": ' + b'{"a": ' * 5000 + b"{",
+    ),
+    "an input of no kind": (
+        "program of torch.export as a step",
+        b'{"as_tensor": {"name": "x"}}], "outputs": [',
+        b'{}], "outputs": [',
+    ),
     "a collective of what is no tensor": (
         "graph (JSON)",
         b'"args": [{"n": "y"}, "sum", "0"]',
