@@ -135,10 +135,6 @@ def fraction(number: float | int | Fraction) -> Fraction:
     return Fraction(short if rounded else repr(number))
 
 
-#: Types whose sums and products wrap around, or are no sums.
-NARROW: Final = frozenset({"bool", "uint8", "int8", "int16"})
-
-
 def floating(dtype: str) -> bool:
     """Whether an element type is of floats, such as "bfloat16"."""
     return "float" in dtype

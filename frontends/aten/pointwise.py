@@ -15,7 +15,6 @@ from shardproof.frontends.aten.bits import Additive
 from shardproof.frontends.aten.hidden import operand
 from shardproof.frontends.aten.joined import joined, mixed
 from shardproof.frontends.aten.lowering import (
-    NARROW,
     Const,
     Lowered,
     Lowering,
@@ -29,7 +28,7 @@ from shardproof.frontends.aten.lowering import (
 from shardproof.frontends.aten.masks import numbers
 from shardproof.frontends.aten.positions import added
 from shardproof.frontends.aten.roots import square
-from shardproof.frontends.aten.rules import lowers
+from shardproof.frontends.aten.rules import NARROW, lowers
 from shardproof.frontends.aten.scores import Hidden, nothing
 
 # -- movement ----------------------------------------------------------------------------------

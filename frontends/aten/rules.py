@@ -10,15 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from shardproof.engine.errors import Unsupported
-from shardproof.frontends.aten.lowering import NARROW, Const, Lowered, Lowering, Real, floating
+from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real, floating
 
 #: (lowering, arguments ...) -> results.
 Rule: TypeAlias = Callable[..., Any]
 
 TABLE: dict[str, Rule] = {}
+
+#: Types whose sums and products wrap around, or are no sums.
+NARROW: Final = frozenset({"bool", "uint8", "int8", "int16"})
 
 
 def lowers(*names: str) -> Callable[[Rule], Rule]:
