@@ -15,13 +15,13 @@ from typing import Any, Final, TypeAlias
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real, floating
 
-#: Types whose sums and products wrap around, or are no sums.
-NARROW: Final = frozenset({"bool", "uint8", "int8", "int16"})
-
 #: (lowering, arguments ...) -> results.
 Rule: TypeAlias = Callable[..., Any]
 
 TABLE: dict[str, Rule] = {}
+
+#: Types whose sums and products wrap around, or are no sums.
+NARROW: Final = frozenset({"bool", "uint8", "int8", "int16"})
 
 
 def lowers(*names: str) -> Callable[[Rule], Rule]:

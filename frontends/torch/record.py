@@ -319,6 +319,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         copying = copies.copying(func)
         func = copying or func
         name = str(func)
+        if any(not isinstance(x, FakeTensor) for x in written_by(func, args, kwargs)):
+            where, _ = place(sys._getframe(1))
+            raise InvalidInput(
+                f"a tensor that was there before the step is written ({name} at {where}); other "
+                "ranks and the other side would read what is left in it"
+            )
         given = None if name in QUESTIONS else self._group_names(func, args)
         try:
             out = func(*args, **kwargs)

@@ -94,10 +94,29 @@ def read_in_python(factor: float) -> Loss:
     return loss
 
 
+#: A tensor that is there before any step.
+COUNTER = torch.ones(4)
+
+
+def counted(by: float) -> Loss:
+    """The step writes a tensor of its module, and Python reads it."""
+
+    def loss(w: torch.Tensor, batch: Batch) -> torch.Tensor:
+        COUNTER.fill_(1.0)
+        COUNTER.add_(by)
+        return (w * batch["x"] * COUNTER[0].item()).sum()
+
+    return loss
+
+
 #: Pairs that differ and whose operators have no meaning here: they are not proved.
 UNCLEAR: dict[str, tuple[Loss, Loss]] = {
     "memory of another type": (another_type(1.0), another_type(2.0)),
     "a value that Python reads": (read_in_python(1.0), read_in_python(2.0)),
+    "a tensor that was there before": (
+        counted(1.0),
+        lambda w, batch: (w * batch["x"] * 3.0).sum(),
+    ),
     "a sum of floats as whole numbers": (
         lambda w, batch: (w * batch["x"].sum(dtype=torch.int64)).sum(),
         lambda w, batch: (w * batch["x"].sum()).sum(),

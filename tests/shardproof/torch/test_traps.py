@@ -12,7 +12,12 @@ from benchmarks.torch.traps.local import UNCLEAR
 from benchmarks.torch.traps.parts import BATCH, Loss, step
 
 #: Why what has no meaning has none.
-REASONS = ("a view of another type", "Python reads the value", "is not lowered")
+REASONS = (
+    "a view of another type",
+    "Python reads the value",
+    "is not lowered",
+    "there before the step",
+)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
