@@ -31,9 +31,9 @@ example(
     lambda d: ([d.positive(*d.sizes(2))], {"numerator": 3}),
     lambda a, x: a["numerator"] / x,
 )
-for _function in (torch.sin, torch.cos, torch.erf, torch.relu, torch.abs):
+for _function in (torch.sin, torch.cos, torch.atan, torch.erf, torch.relu, torch.abs):
     example(_function.__name__, _signed, lambda a, x, f=_function: f(x))
-for _function in (torch.floor, torch.ceil, torch.trunc):
+for _function in (torch.floor, torch.ceil, torch.trunc, torch.round):
     example(_function.__name__, _signed, lambda a, x, f=_function: f(x))
 example("step", _signed, lambda a, x: (torch.sign(x) + torch.sign(x).abs()) / 2)
 example("log_sigmoid", _signed, lambda a, x: torch.nn.functional.logsigmoid(x))
