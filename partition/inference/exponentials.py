@@ -162,8 +162,8 @@ def closed_maximum(windows: Windows, addend: Addend) -> Addend:
     fixed += tuple(read.pop(label) for label in single)
     view = Addend(Fraction(1), operand.node, View(tuple((a,) for a in read.values()), fixed))
     if len(read) == len(outputs):
-        axes = tuple((read[label],) for label in outputs)
-        there = Addend(Fraction(definition.sign), operand.node, View(axes, fixed))
+        whole_view = View(tuple((read[label],) for label in outputs), fixed)
+        there = Addend(Fraction(definition.sign), operand.node, whole_view)
         return composed(addend._replace(partials=()), there)
     reads = Reads(windows, [view])
     intervals = {
