@@ -29,7 +29,9 @@ from shardproof.frontends.untrusted.inert import DType
 
 #: What a function has that may draw random numbers or write into its operands.
 _IMPURE: Final = re.compile(
-    r"drop|rand|noise|(?<!up)(?<!down)sampl|seed|bernoulli|inplace|_$", re.IGNORECASE
+    r"drop|rand|noise|(?<!up)(?<!down)sampl|seed|bernoulli|inplace|_$"
+    r"|multinomial|gumbel|poisson|rrelu|exponential|^normal$|^empty|(batch|instance)_norm$",
+    re.IGNORECASE,
 )
 _WORD: Final = re.compile(r"([A-Za-z_]\w*|\d+)([+^]?)", re.ASCII)
 #: A function of which no law is known, nor of its derivative.

@@ -122,10 +122,12 @@ class BodyWriter:
 
     def forward(self, op: cells.ForwardOp) -> None:
         """A forward operator as operators of the body, with what is assumed of its function."""
-        known = objects.resolved(op, self.objects) if self.objects else op
+        here = {**self.device.objects.known, **self.objects}
+        known = objects.resolved(op, here) if here else op
         made_objects = objects.computed(known)
         if made_objects is not None:
             self.objects.update(made_objects)
+            self.device.objects.note(made_objects)
             return
         operator = declared(known)
         self.called[op.id] = (op, operator)

@@ -11,6 +11,7 @@ tensor 9``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +39,10 @@ from shardproof.frontends.untrusted.inert import Record, printable
 MAX_RANKS = 1 << 24
 #: Functions of these are known by their signature, or not at all.
 LIBRARIES = ("torch.", "nnscaler.", "einops.", "builtins.", "_operator.", "math.")
+#: PyTorch's functions of tensors, among which a model may register more than a plan knows.
+_OF_TENSORS = re.compile(
+    r"torch\.(Tensor\.|nn\.functional\.|_C\._nn\.|special\.|linalg\.|fft\.)?\w+", re.ASCII
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +54,7 @@ class ForwardOp:
 
     ``module``: the path of the module it was traced in, innermost last; ``comment``: its source
     position.  ``backward_id``: the cell that differentiates it, if any does.
-    ``annotations``: how it may be cut, if it is no function of a library.
+    ``annotations``: how it may be cut, of what a model may register.
     """
 
     id: int
@@ -323,8 +328,12 @@ def _forward(record: Any) -> ForwardOp:
         module=_module(record._module_stack),
         comment="" if comment is None else text(comment, "a comment"),
         backward_id=_mirror_id(record._mirror),
-        annotations=() if signature.startswith(LIBRARIES) else _annotations(record),
+        annotations=_annotations(record) if _may_be_registered(signature) else (),
     )
+
+
+def _may_be_registered(signature: str) -> bool:
+    return not signature.startswith(LIBRARIES) or bool(_OF_TENSORS.fullmatch(signature))
 
 
 def _annotations(record: Any) -> tuple[str, ...]:

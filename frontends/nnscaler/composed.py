@@ -26,6 +26,8 @@ from shardproof.frontends.nnscaler.records import Tensor
 
 #: What stands for minus infinity where it hides an entry: its exponential is 0 in any format.
 HIDDEN: Final = -(10**30)
+#: The largest number that stands for itself.
+LARGEST: Final = 10**29
 _HIDES: Final = (
     "{name} with minus infinity hides entries: it is taken for -1e30, of which every exponential "
     "is 0 too, and no row, nor a rank's part of one, is hidden as a whole"
@@ -259,6 +261,41 @@ def floor_divide(arguments: Arguments) -> Composed:
     chain = Chain(operand(arguments, "input"))
     chain("floor", chain("mul", 0, other=Fraction(1) / by))
     return chain.done()
+
+
+def is_nan(arguments: Arguments) -> Composed:
+    """Whether an entry is no number: nowhere.
+
+    Example: of [1, 2] it is [0, 0], with an assumption that says so.
+    """
+    unless(arguments, "out", None)
+    chain = Chain(operand(arguments, "input"))
+    chain("full", size=chain.shapes[0], value=0)
+    return chain.done("what isnan reads is a number everywhere")
+
+
+def is_infinite(arguments: Arguments) -> Composed:
+    """Whether an entry is infinite: |x| > 1e29, since 1e30 stands for what is.
+
+    Example: of [1, 2] it is [0, 0]; of what `masked_fill` hid by minus infinity, 1.
+    """
+    unless(arguments, "out", None)
+    chain = Chain(operand(arguments, "input"))
+    chain("step", chain("affine", chain("abs", 0), factor=1, shift=-LARGEST))
+    return chain.done(
+        "no number that isinf reads is beyond 1e29, of either sign, but an infinite one"
+    )
+
+
+def finite(arguments: Arguments) -> Composed:
+    """The tensor, in which nothing is infinite or no number (``nan_to_num``).
+
+    Example: of [1, 2] it is [1, 2], with an assumption that says so.
+    """
+    unless(arguments, "out", None)
+    chain = Chain(operand(arguments, "input"))
+    chain("identity", 0)
+    return chain.done("what nan_to_num reads is a finite number everywhere")
 
 
 def _truths(arguments: Arguments, *names: str) -> list[Tensor]:

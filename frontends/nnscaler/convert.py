@@ -29,6 +29,7 @@ from shardproof.frontends.nnscaler.bodies import BodyWriter
 from shardproof.frontends.nnscaler.calls import SharedInput
 from shardproof.frontends.nnscaler.contradictions import Comparison, renamings
 from shardproof.frontends.nnscaler.forward import Forward, shape_of, tensors_of
+from shardproof.frontends.nnscaler.objects import Objects
 from shardproof.frontends.nnscaler.otherwise import AsRecorded, Otherwise, unclaimed
 from shardproof.frontends.nnscaler.records import Constant, Tensor
 
@@ -80,6 +81,7 @@ class _DeviceWriter:
         self.number = number
         self.as_recorded = as_recorded
         self.otherwise = Otherwise(number)
+        self.objects = Objects()
         self.claims = not single
         #: Full tensors to which several stages contribute: a record of one is about none of them.
         self.joined = joined

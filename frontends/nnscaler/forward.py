@@ -14,6 +14,7 @@ from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.nnscaler import cells
 from shardproof.frontends.nnscaler.calls import SharedInput
 from shardproof.frontends.nnscaler.masks import Drawings
+from shardproof.frontends.nnscaler.objects import Objects
 from shardproof.frontends.nnscaler.operators import Declared
 from shardproof.frontends.nnscaler.otherwise import Otherwise
 from shardproof.frontends.nnscaler.records import Constant, Tensor
@@ -80,7 +81,7 @@ class Device(Protocol):
     contribute; ``claims``: whether records are kept; ``as_recorded``: see `convert`; ``assumed``:
     what the plan is assumed to mean; ``renamed``: see `BodyWriter.owner_of`; ``drawings``: which
     masks it draws; ``drawers``: the full tensor that each mask is drawn for; ``otherwise``: what is
-    different as recorded."""
+    different as recorded; ``objects``: what it knows that is no tensor."""
 
     number: int
     as_recorded: bool
@@ -91,6 +92,7 @@ class Device(Protocol):
     drawings: Drawings
     drawers: dict[str, int]
     otherwise: Otherwise
+    objects: Objects
     bodies: list[Body]
 
     def shard(self, tensor: Tensor) -> int:

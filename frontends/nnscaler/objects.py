@@ -3,7 +3,7 @@
 A model that reads ``x.size(0)`` has in its plan an operator that gives an object, and operators
 whose arguments that object is among.  A size on a device is that of the part that it has.  Other
 objects, such as what a data loader gives beside tensors, are not known, nor are those that another
-segment made: what reads one is refused by name.
+device made: what reads one is refused by name.
 """
 
 from __future__ import annotations
@@ -18,6 +18,26 @@ from shardproof.frontends.nnscaler.cells import ForwardOp
 from shardproof.frontends.nnscaler.records import MAX_ID, Constant, ObjectRef, Tensor
 
 _MOST_ITEMS: Final = 64
+
+
+class Objects:
+    """The objects that a device knows, those of all its segments; one that two of these make unlike
+    is not known.
+
+    Example: after ``note({5: 4})`` and ``note({5: 2})`` object 5 is not known.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[int, Constant] = {}
+        self._unlike: set[int] = set()
+
+    def note(self, made: Mapping[int, Constant]) -> None:
+        """Remember the objects that a body made."""
+        for number, value in made.items():
+            if self.known.setdefault(number, value) != value:
+                self._unlike.add(number)
+        for number in self._unlike:
+            self.known.pop(number, None)
 
 
 class _Unknown(Exception):
@@ -128,6 +148,14 @@ def _of_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def _is(x: Any, y: Any) -> bool:
+    """Whether one thing is another: of None and truth values, of which there is one each."""
+    one = (x is None or isinstance(x, bool)), (y is None or isinstance(y, bool))
+    if not any(one) or isinstance(x, ObjectRef) or isinstance(y, ObjectRef):
+        raise _Unknown
+    return x is y
+
+
 def _listed(x: Any) -> Any:
     if not isinstance(x, tuple):
         raise _Unknown
@@ -144,6 +172,8 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "builtins.list": _listed,
     "builtins.slice": lambda *ends: slice(*ends),
     "_operator.getitem": _item,
+    "_operator.is_": _is,
+    "_operator.is_not": lambda x, y: not _is(x, y),
     "nnscaler.runtime.function.ifexpr": lambda condition, yes, no: (
         yes if _plain(condition) is True else no
     ),

@@ -85,7 +85,7 @@ def declared(op: ForwardOp) -> Declared:
         function, word = BY_NAME[last], signature
     tensors = [x for x in (*op.inputs, *op.kwargs.values()) if isinstance(x, Tensor)]
     patterned = signature.startswith("einops.") and last in einops.PATTERNED
-    registered = bool(op.annotations) and not _is_library(signature)
+    registered = bool(op.annotations)
     if function is None and not (patterned or registered):
         return Declared(signature, tensors, {})
     try:

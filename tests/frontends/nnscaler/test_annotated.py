@@ -273,3 +273,52 @@ def test_what_is_not_the_same_function_is_neither_proved_nor_refuted(
         assert found.verdict in ("inconclusive", "invalid"), (seed, found)
         return
     raise AssertionError("nothing was altered")
+
+
+# -- functions of PyTorch that a model registers ---------------------------------------------------
+
+
+def with_function(signature: str, anno: str, seed: int, **kwargs: Any) -> Plans:
+    """A function between two linear layers on two devices, by whatever annotation."""
+    made = Families(random.Random(3), 2)
+    x = made.linear(made.batch("data", (made.b, made.s, made.h), "float32"), made.h)
+    x = made.op(signature, anno, x, shapes=x.shape, **kwargs)
+    made.op("torch.sum", "a+ b+ c+ -> 1", made.linear(x, made.h), shapes=(1,))
+    made.operations[-1].output.loss = True
+    model = Model(made.batches, made.operations, made.weights, 1)
+    return placed(random.Random(seed), model, [2], 1, 1)
+
+
+@pytest.mark.parametrize("signature", ["torch.nn.functional.mish", "torch.log1p"])
+def test_what_a_model_registers_of_pytorch_is_its_annotations_function(
+    signature: str, tmp_path: Path
+) -> None:
+    for seed in range(3):
+        made = with_function(signature, "a b c -> a b c", seed)
+        found = judged(made, seed, tmp_path)
+        assert found.verdict == "proved", (seed, found.reason)
+    one, many = viewed(made.single, tmp_path, "one"), viewed(made.parallel, tmp_path, "many")
+    assert any(signature in a.text for a in paired(one, many).assumed)
+
+
+def test_another_function_of_pytorch_is_not_proved(tmp_path: Path) -> None:
+    made = with_function("torch.nn.functional.mish", "a b c -> a b c", 0)
+    for op in next(x for x in made.operators if "mish" in x[0].state["signature"]):
+        op.state["signature"] = "torch.nn.functional.softplus"
+    assert judged(made, 0, tmp_path).verdict in ("inconclusive", "invalid")
+
+
+@pytest.mark.parametrize(
+    "signature",
+    [
+        "torch.rand_like", "torch.nn.functional.rrelu", "torch.Tensor.exponential_",
+        "torch.empty_like", "torch.nn.functional.gumbel_softmax", "torch.nn.functional.batch_norm",
+        "torch.distributed.all_reduce", "nnscaler.runtime.function.setitem",
+    ],
+)  # fmt: skip
+def test_what_draws_or_writes_is_no_annotations_function(signature: str, tmp_path: Path) -> None:
+    made = with_function(signature, "a b c -> a b c", 0)
+    one, many = viewed(made.single, tmp_path, "one"), viewed(made.parallel, tmp_path, "many")
+    found = verify(paired(one, many))
+    assert found.verdict == "inconclusive"
+    assert signature.rsplit(".", 1)[-1] in found.reason

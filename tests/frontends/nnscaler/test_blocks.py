@@ -11,14 +11,16 @@ from typing import Any
 import pytest
 
 from shardproof.frontends.nnscaler import cells
-from shardproof.frontends.nnscaler.objects import computed, resolved
+from shardproof.frontends.nnscaler.objects import Objects, computed, resolved
 from shardproof.frontends.nnscaler.operators import declared
 from shardproof.frontends.nnscaler.records import Constant, ObjectRef
+from tests.faults.plans import verify
 from tests.frontends.nnscaler.test_functions import X, tensor
 from tests.frontends.pickles import Obj
 from tests.frontends.plan_blocks import Blocks
 from tests.frontends.plan_generator import Plans, placed
-from tests.frontends.plan_judge import judged
+from tests.frontends.plan_judge import judged, paired
+from tests.frontends.plan_records import viewed
 from tests.frontends.plan_values import Model
 
 
@@ -108,10 +110,14 @@ def op(signature: str, *inputs: Constant, outputs: Any = (N,), **kwargs: Constan
         (op("_operator.floordiv", 7, 2), {5: 3}),
         (op("math.sqrt", 16), {5: 4.0}),
         (op("nnscaler.runtime.function.ifexpr", True, 2, 3), {5: 2}),
+        (op("_operator.is_", None, None), {5: True}),
+        (op("_operator.is_not", 2, None), {5: True}),
         # What is not known, or is no number.
         (op("torch.Tensor.size", tensor(1)), None),
         (op("torch.Tensor.size", N), None),
         (op("builtins.getattr", X, "data"), None),
+        (op("_operator.is_", 2, 2), None),
+        (op("_operator.is_", N, None), None),
         (op("_operator.mul", (1, 2), 1 << 40), None),
         (op("_operator.mul", 1 << 60, 1 << 60), None),
         (op("_operator.floordiv", 7, 0), None),
@@ -127,3 +133,50 @@ def test_known_objects_are_read_and_others_are_refused_by_name() -> None:
     call = op("torch.Tensor.view", X, (N, 2), outputs=(X,))
     assert declared(resolved(call, {5: 4})).attrs == {"size": (4, 2)}
     assert declared(resolved(call, {6: 4})).name == "view with size of type tuple"
+
+
+def apart(made: Plans) -> Plans:
+    """What is no tensor is computed by cells of their own, before the segments that read it."""
+    for root in (made.single, made.parallel):
+        for sequence in root.state["execplan"].state["_seq"].values():
+            for place, cell in enumerate(list(sequence)):
+                body = cell.state.get("_cell", cell)
+                nodes = body.state.get("_nodes", [])
+                own = [x for x in nodes if any(y.name == "IRObject" for y in x.state["_outputs"])]
+                body.state["_nodes"] = [x for x in nodes if x not in own]
+                sequence[place:place] = own
+    return made
+
+
+def of_the_batch() -> Plans:
+    """A view by a size of the batch."""
+    made = Blocks(random.Random(3), 2)
+    data = made.batch("data", (made.b, made.s, made.h), "float32")
+    b, s, h = data.shape
+    size = made.thing("torch.Tensor.size", data, dim=1)
+    half = made.thing("_operator.floordiv", size, 2)
+    x = made.linear(data, h)
+    flat = made.op("torch.Tensor.reshape", f"a {s}^ {h}^ -> a {s // 2}^ {2 * h}^", x,
+                   shapes=(b, s // 2, 2 * h), local="shape", shape=(b, half, 2 * h))  # fmt: skip
+    made.op("torch.sum", "a+ b+ c+ -> 1", made.linear(flat, 2 * h), shapes=(1,))
+    made.operations[-1].output.loss = True
+    model = Model(made.batches, made.operations, made.weights, 1)
+    return placed(random.Random(5), model, [2], 1, 1)
+
+
+def test_a_size_of_another_cell_is_known(tmp_path: Path) -> None:
+    made = apart(of_the_batch())
+    one, many = viewed(made.single, tmp_path, "one"), viewed(made.parallel, tmp_path, "many")
+    assert verify(paired(one, many)).verdict == "proved"
+    for op in operators(made, "_operator.floordiv"):
+        op.state["_inputs"] = [op.state["_inputs"][0], 4]
+    other = viewed(made.parallel, tmp_path, "other")
+    assert verify(paired(one, other)).verdict != "proved"
+
+
+def test_a_size_that_two_cells_make_unlike_is_not_known() -> None:
+    objects = Objects()
+    objects.note({5: 4, 6: 2})
+    objects.note({5: 2, 6: 2})
+    objects.note({5: 2})
+    assert objects.known == {6: 2}

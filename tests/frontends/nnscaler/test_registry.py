@@ -104,7 +104,8 @@ CALLS: Calls = {
     **_named("sub", [at(*XY), at(X, 2), at(X, some(4), alpha=3), at(X, 0.5, alpha=2)]),
     **_named("mul multiply true_divide", [at(*XY), at(X, 0.5), at(X, some(3, 1))]),
     **_named("div", [at(*XY), at(X, 4.0), at(X, some(4), rounding_mode=None)]),
-    **_named("neg clone", [at(X)]),
+    **_named("neg clone isnan isinf", [at(X)]),
+    **_named("nan_to_num", [at(X), at(X, nan=0.0), at(X, 1.0, 2.0, None)]),
     **_named("pow", [at(X, 2), at(X, 0.5), at(X, exponent=-1)]),
     **_named("masked_fill", [at(X, lambda: mask(3, 4), -1.5), at(X, lambda: mask(4), value=2)]),
     **_named("sum mean amax", [at(X, 1), at(X, (0,), True), at(X, dim=(0, 1), keepdim=True)]),
@@ -306,6 +307,12 @@ CALLS |= {
 }  # fmt: skip
 CALLS["_operator.pow"] = [at(X, 2), at(X, 0.5)]
 CALLS["_operator.floordiv"] = CALLS["torch.floor_divide"]
+
+
+def test_what_was_hidden_by_minus_infinity_is_infinite() -> None:
+    op = cells.ForwardOp(1, "f", "torch.isinf", (record(rand(2), 1),), (), {}, (), "", None)
+    x = exact(np.array([-1e30, 1e28]))
+    assert ran(declared(op), [x])[-1][0].data.tolist() == [1, 0]
 
 
 def test_every_function_of_the_table_is_called() -> None:
