@@ -33,11 +33,15 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch import complexes, copies
+from shardproof.frontends.torch.draws import kind_of
+from shardproof.frontends.torch.generators import Generators
 from shardproof.frontends.torch.reductions import reduction
 from shardproof.frontends.torch.shadows import MOST_COMPUTED, MOST_SHADOW, Shadows, flat, written_by
 from shardproof.frontends.torch.trace import (
     CONSTANT,
+    DRAW,
     MOST_ELEMENTS,
+    START,
     WAIT,
     Arg,
     Box,
@@ -138,6 +142,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.groups: dict[tuple[int, ...], str] = {}
         self.functions: dict[str, None] = {}
         self.copies = copies.Copies()
+        self.generators = Generators()
         self.splits = Splits(lambda path: not _machinery(path))
 
     # -- tensors ----------------------------------------------------------------------------
@@ -270,6 +275,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: Mapping[str, Arg] | None = None,
     ) -> None:
         """Append a mark of the job; what it makes an input has no value that Python may read."""
+        if name == START:
+            self.generators.start()
         source, _ = place(sys._getframe(1))
         made = {self.tensors[x.number].storage for x in outputs if isinstance(x, Tensor)}
         for key, (number, _) in self._storages.items():
@@ -342,8 +349,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         named = {
             key: self.arg(value)
             for key, value in kwargs.items()
-            if key not in ("device", "layout", "pin_memory", "memory_format")
+            if key not in ("device", "layout", "pin_memory", "memory_format", "generator")
         }
+        if kind_of(name):
+            named[DRAW] = self.generators.drawn(kwargs.get("generator"))
         name, pairs = complexes.recorded(name, args, out)
         written = tuple(self.tensor(x).number for x in written_by(func, args, kwargs))
         read, into, made = (
