@@ -44,7 +44,10 @@ class Placed(NamedTuple):
 
 
 def draws(sides: Sides) -> bool:
-    """Whether any step draws random numbers, as one with a dropout in training does."""
+    """Whether any step draws random numbers.
+
+    Example: one with a dropout in training does.
+    """
     return any(side.draws for side in (sides.single, *sides.ranks))
 
 
