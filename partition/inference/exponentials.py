@@ -135,10 +135,11 @@ def _along(addend: Addend, axes: dict[int, int], node: int) -> Addend:
 
 
 def closed_maximum(windows: Windows, addend: Addend) -> Addend:
-    """The maximum over part of a range as the maximum over that block alone; raises `Misaligned`
-    where it is no constant block.
+    """The maximum over part of a range as the maximum over that block alone, over one position as
+    what is there; raises `Misaligned` where it is no constant block.
 
-    Example: of the largest of ``x[0:8]``, the part ``[0, 4)`` is the largest of a block of ``x``.
+    Example: of the largest of ``x[0:8]``, the part ``[0, 4)`` is the largest of a block of ``x``,
+    and the part ``[3, 4)`` is ``x[3]``.
     """
     table = windows.table
     definition = table[addend.node].definition
@@ -157,7 +158,13 @@ def closed_maximum(windows: Windows, addend: Addend) -> Addend:
         start, size = (ZERO, extent) if part is None else (part.start, part.size)
         read[label] = StridedInterval(axis, stride, extent, start, size)
     fixed = tuple(StridedInterval(a, s, e, start, 1) for a, s, e, start in operand.fixed)
+    single = {label for label in own if read[label].size == 1}
+    fixed += tuple(read.pop(label) for label in single)
     view = Addend(Fraction(1), operand.node, View(tuple((a,) for a in read.values()), fixed))
+    if len(read) == len(outputs):
+        whole_view = View(tuple((read[label],) for label in outputs), fixed)
+        there = Addend(Fraction(definition.sign), operand.node, whole_view)
+        return composed(addend._replace(partials=()), there)
     reads = Reads(windows, [view])
     intervals = {
         label: reads.label(label, [interval], [0], closed=label in own)

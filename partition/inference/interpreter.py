@@ -50,7 +50,7 @@ from shardproof.engine.lineage.places import (
 from shardproof.engine.lineage.sums import collect, merge_partials
 from shardproof.engine.lineage.views import Misaligned, regroup
 from shardproof.engine.ops.primitives import Selection, is_partial, labels
-from shardproof.partition.inference.canonical import Draft, canonical
+from shardproof.partition.inference.canonical import canonical
 from shardproof.partition.inference.closing import composed
 from shardproof.partition.inference.exponentials import closed_maximum
 from shardproof.partition.inference.families import along_axes
@@ -62,12 +62,14 @@ from shardproof.partition.inference.products import Products
 from shardproof.partition.inference.sums import tried
 from shardproof.partition.inference.views import (
     adjoin_addends,
+    at_one_position,
     causal_view,
     constant_view,
     exchanged,
     local_view,
     result_view,
 )
+from shardproof.partition.inference.windows import Reads
 
 #: Exponents that are taken apart, one in what another one has beside.
 MOST_EXPONENTS = 3
@@ -335,43 +337,44 @@ class LineageInterpreter(Products):
 
     def _amax(self, shape: tuple[int, ...], addend: Addend, dim: int) -> Lineage:
         reduced = shape[:dim] + shape[dim + 1 :]
-        factor = abs(addend.factor)
-        if any(a.axis != BROADCAST for a in addend.view.dims[dim]):
-            kept: list[list[int | StridedInterval]] = []
-            drafts: list[tuple[StridedInterval, int]] = []
-            extents: dict[int, int] = {}
-            intervals: dict[int, StridedInterval] = {}
-            outputs: set[int] = set()
-            for i, atoms in enumerate(addend.view.dims):
-                items: list[int | StridedInterval] = []
-                for interval in atoms:
-                    if interval.axis == BROADCAST:
-                        items.append(interval)
-                        continue
-                    label = len(extents)
-                    extents[label], intervals[label] = interval.extent, interval
-                    drafts.append((interval, label))
-                    items.append(label)
-                    if i != dim:
-                        outputs.add(label)
+        view = at_one_position(addend.view, dim)
+        if all(a.axis == BROADCAST for a in view.dims[dim]):
+            return Lineage(reduced, (_without(addend._replace(view=view), dim),))
+        reads = Reads(self.windows, [addend._replace(view=view)])
+        kept: list[list[int | StridedInterval]] = []
+        intervals: dict[int, StridedInterval] = {}
+        outputs: set[int] = set()
+        for i, atoms in enumerate(view.dims):
+            items: list[int | StridedInterval] = []
+            for interval in atoms:
+                if interval.axis == BROADCAST:
+                    items.append(interval)
+                    continue
+                label = len(intervals)
+                # Along an axis without an end it is that of a block, and no part of another one.
+                ends = i == dim and interval.extent == ABSOLUTE
+                intervals[label] = reads.label(label, [interval], [0], closed=ends)
+                items.append(label)
                 if i != dim:
-                    kept.append(items)
-            draft: Draft = (addend.node, tuple(drafts), addend.view.fixed, ())
-            form = canonical([draft], frozenset(outputs), extents)
-            sign = 1 if addend.factor > 0 else -1
-            definition = Amax(sign, form.operands[0], form.outputs)
-            node = self._definition(definition, form.outputs, form.extents, [addend])
-            partials = [
-                p._replace(
-                    reduction=self.table.reduction(
-                        self.table.reductions[p.reduction]._replace(kind="max")
-                    )
+                    outputs.add(label)
+            if i != dim:
+                kept.append(items)
+        extents = {label: interval.extent for label, interval in intervals.items()}
+        (whole,), (read,) = reads.settled()
+        form = canonical([(whole.node, read, whole.view.fixed, ())], frozenset(outputs), extents)
+        sign = 1 if addend.factor > 0 else -1
+        definition = Amax(sign, form.operands[0], form.outputs)
+        node = self._definition(definition, form.outputs, form.extents, [whole])
+        partials = [
+            p._replace(
+                reduction=self.table.reduction(
+                    self.table.reductions[p.reduction]._replace(kind="max")
                 )
-                for p in self._partial_sums(node, form.labels, frozenset(outputs), intervals)
-            ]
-            view = result_view(kept, form.labels, form.outputs, intervals)
-            return Lineage(reduced, (Addend(factor, node, view, tuple(partials)),))
-        return Lineage(reduced, (_without(addend, dim),))
+            )
+            for p in self._partial_sums(node, form.labels, frozenset(outputs), intervals)
+        ]
+        result = result_view(kept, form.labels, form.outputs, intervals)
+        return Lineage(reduced, (Addend(abs(addend.factor), node, result, tuple(partials)),))
 
     def onehot(self, ids: Lineage, start: Affine, size: int) -> Lineage:
         """Which classes ids name, from ``start`` on."""

@@ -41,6 +41,19 @@ def view_of_constant(shape: tuple[int, ...]) -> View:
     return View(tuple(() if n == 1 else (constant_interval(n),) for n in shape))
 
 
+def at_one_position(view: View, dim: int) -> View:
+    """The same view, where one position of an axis without an end is no part of a dimension.
+
+    Example: of ``[a0[4], a1[3 +1 of *]]`` along dimension 1, ``[a0[4], 1] at a1[3 +1 of *]``: the
+    largest over that dimension is what is there.
+    """
+    single = [a for a in view.dims[dim] if a.extent == ABSOLUTE and a.size == 1]
+    if not single:
+        return view
+    rest = tuple(a for a in view.dims[dim] if a not in single)
+    return View((*view.dims[:dim], rest, *view.dims[dim + 1 :]), (*view.fixed, *single))
+
+
 def local_view(node: int, shape: tuple[int, ...]) -> Lineage:
     """All of a node whose axes are the dimensions of ``shape`` that exceed 1.
 

@@ -64,7 +64,20 @@ def shifted(b: BodyBuilder, x: int, y: int, wrong: bool) -> int:
     return b.op("log_softmax", b.view(both, rows * length, WIDTH // length), dim=-1)
 
 
-FORMULAS = (twice, own_square, turned_softmax, shifted)
+def hidden(b: BodyBuilder, x: int, y: int, wrong: bool) -> int:
+    """Two rows of two scores, of which the last has another one beside it, under a mask of numbers:
+    the largest of a row is that of two values, each at one position. No gradient goes that way. The
+    mistake: the mask hides the other half."""
+    z = b.view(y, b.shape(y)[0] * 2, 2, 2)
+    first = b.op("slice", z, dim=2, start=0, size=1)
+    scores = b.add(z, b.op("concat", b.mul_constant(first, 0), b.op("tanh", first), dim=2))
+    low = b.op("tril", b.op("full", size=(2, 2), value=Fraction(1)))
+    mask = low if wrong else b.op("affine", low, factor=Fraction(-1), shift=Fraction(1))
+    hidden = b.op("masked_fill", scores, mask, value=Fraction(-10000))
+    return b.mul(z, b.op("detach", b.softmax(hidden)))
+
+
+FORMULAS = (twice, own_square, turned_softmax, shifted, hidden)
 
 
 def plan(formula: Formula, wrong: bool = False, split: bool = False) -> Plan:
