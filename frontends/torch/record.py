@@ -19,10 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from msgspec import structs
-from torch._C._distributed_c10d import (
-    ProcessGroup,
-    _resolve_process_group,
-)
+from torch._C._distributed_c10d import ProcessGroup, _resolve_process_group
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -64,6 +61,9 @@ MOST_EVENTS = 2_000_000
 
 #: Operators that ask about a tensor, not about its values.
 QUESTIONS = frozenset({"prim.device.default", "aten.is_same_size.default", "aten.sym_size.int"})
+
+#: Arguments that change nothing about the values of a result.
+UNSAID = frozenset({"device", "layout", "pin_memory", "memory_format", "generator"})
 
 #: Operators that change how a tensor lies in its memory, and nothing in that.
 RESHAPED = frozenset(
@@ -346,11 +346,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._shadows.forget(func, args, kwargs)
         outputs = tuple(self.arg(x) for x in (out if isinstance(out, (list, tuple)) else (out,)))
         source, module, backward, own = self._where()
-        named = {
-            key: self.arg(value)
-            for key, value in kwargs.items()
-            if key not in ("device", "layout", "pin_memory", "memory_format", "generator")
-        }
+        named = {key: self.arg(value) for key, value in kwargs.items() if key not in UNSAID}
         if kind_of(name):
             named[DRAW] = self.generators.drawn(kwargs.get("generator"))
         name, pairs = complexes.recorded(name, args, out)
@@ -384,7 +380,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @staticmethod
     def _communicator(func: Any, args: Sequence[Any]) -> str:
-        """The name of the process group that an operator is issued to ("": to none)."""
+        """The name of the process group that an operator is issued to ("": none)."""
         if func.namespace == "c10d":
             for x in args:
                 if isinstance(x, torch.ScriptObject) and "ProcessGroup" in str(x._type()):
