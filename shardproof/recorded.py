@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
-from shardproof import api, derivative
+from shardproof import api, derivative, drawing
 from shardproof.diagnosis.explain.counterexample import simulated
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.findings import Finding
@@ -40,6 +40,8 @@ from shardproof.frontends.torch.plan import (
     sides,
 )
 from shardproof.frontends.torch.plan import plan as make_plan
+from shardproof.frontends.torch.randomness import assumed as assumed_of_draws
+from shardproof.frontends.torch.randomness import draws
 from shardproof.frontends.torch.trace import Trace
 from shardproof.inputs import rundir
 from shardproof.inputs.assume import Assumptions, read
@@ -138,6 +140,14 @@ def answered(
         return Result("refuted", findings=distinct(unmet), assumptions=known_of(traces))
     if traces.families.missing:
         return Result("inconclusive", reason=uncaptured(traces), assumptions=known_of(traces))
+    if draws(traces):
+        placed = drawing.placed(traces)
+        if placed.findings:
+            findings = distinct(placed.findings)
+            return Result("refuted", findings=findings, assumptions=known_of(traces))
+        differs = not placed.complete and undrawn_differs(placed.standing, combine)
+        traces = placed.standing if differs else placed.sides
+        assumed = (*assumed, *assumed_of_draws(placed, differs))
     made = make_plan(traces, combination=combination(traces, combine))
     check_plan(made)
     made = guarded(made, tables_of(traces))
@@ -151,6 +161,18 @@ def answered(
             return Result("inconclusive", reason=reason)
         made = replace(made, notes=(*made.notes, checked.text()))
     return reasoned(prove(made, traces, options, progress, start), traces)
+
+
+def undrawn_differs(standing: Sides, combine: Combine) -> bool:
+    """Whether sides with constants in place of what they draw differ on numbers: then so they do
+    with what is drawn, whichever part of it a rank draws.
+
+    Example: a program that forgets an all-reduce after its dropouts differs with nothing dropped.
+    """
+    made = make_plan(standing, combination=combination(standing, combine))
+    check_plan(made)
+    result = partition(guarded(made, tables_of(standing)))
+    return any(comparison.differs for comparison in simulated(result, SEEDS).comparisons)
 
 
 def tables_of(sides: Sides) -> dict[str, Any]:

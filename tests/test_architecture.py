@@ -47,7 +47,7 @@ ROOMS: dict[str, str] = {
     "frontend",
     "cluster": "machine settings memory verdicts local on_ray lower_claims execute",
     "checker": "result solving proofs values record obligations runtime verify",
-    "shardproof": "inputs run report campaigns.sweep api testing torch.validate derivative recorded sources torch jax resume campaigns.nightly "
+    "shardproof": "inputs run report campaigns.sweep api testing torch.validate derivative drawing recorded sources torch jax resume campaigns.nightly "
     "commands cli "
     "__main__",
 }

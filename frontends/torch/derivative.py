@@ -43,7 +43,7 @@ def question(
     recorded = only(side.program, {*terms, *gradients.values()})
     forward, own = side, tuple(losses)
     if _stops(step):
-        forward = lower(step, Inference(), literal=side.literal, marks=True)
+        forward = lower(step, Inference(), literal=side.literal, marks=True, parts=side.parts)
         numbers = dict(zip((r.value for r in side.results), forward.results, strict=True))
         own = tuple(replace(a, value=numbers[a.value].value) for a in losses)
     program = only(forward.program, {a.value for a in own})

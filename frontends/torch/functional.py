@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from shardproof.engine.errors import InvalidInput
-from shardproof.frontends.torch import fsdp, trace
+from shardproof.frontends.torch import draws, fsdp, trace
 from shardproof.frontends.torch.collectives import HANDLERS, unknown
 from shardproof.frontends.torch.memory import (
     CAST,
@@ -123,6 +123,8 @@ class Replay(State):
             return
         if event.name == BATCH_NORM and self.normed(event):
             return
+        if self.drawn(event):
+            return
         read = {
             self.location(Tensor(n)).storage
             for n in trace.tensors_of(*event.args, *event.kwargs.values())
@@ -147,6 +149,18 @@ class Replay(State):
         self.out.ops.append(Op(event.name, args, kwargs, named, self.memory.event))
         for written_to, value in zip(targets, outputs, strict=True):
             self.write(written_to, value)
+
+    def drawn(self, event: Event) -> bool:
+        """A random operator that is understood: nothing of what it writes is read."""
+        drawing = draws.drawing(event)
+        if drawing is None:
+            return False
+        given = tuple(self.values(a) for a in drawing.given)
+        (number,) = event.writes or tuple(trace.tensors_of(*event.outputs))
+        target = self.location(Tensor(number))
+        drawn = draws.draw(self.memory, str(event.kwargs[trace.DRAW]), drawing, target, given)
+        self.memory.write(target, drawn)
+        return True
 
     def normed(self, event: Event) -> bool:
         """Batch norm in training writes its running statistics, which its schema does not say."""

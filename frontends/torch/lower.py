@@ -16,6 +16,7 @@ from shardproof.frontends.aten.lowering import Derived
 from shardproof.frontends.aten.masks import FLAGS
 from shardproof.frontends.aten.rules import typed
 from shardproof.frontends.builder.shapes import Inference
+from shardproof.frontends.torch.draws import ALONE_DRAWN, KINDS, Drawn, Draws, Parts
 from shardproof.frontends.torch.memory import (
     CONSTANT,
     INPUT,
@@ -46,7 +47,8 @@ class Side:
     name, with why; ``derived``: inputs that are others, moved, and whether these are read as they
     are too; ``picks_logarithms``: an entry of log-probabilities that the program computes itself is
     picked; ``literal``: so losses are; ``notes``: printed with the verdict; ``still``: values that
-    no gradient goes through.
+    no gradient goes through; ``draws``: what its random operators draw; ``parts``: what each of
+    these is (None: nothing says it).
 
     Example: an MLP's step on one device: ``permute``, ``matmul``, ``add``, ``gelu``, ..., with five
     ``results``: the loss and four gradients.
@@ -61,6 +63,8 @@ class Side:
     literal: bool = False
     notes: tuple[str, ...] = ()
     still: frozenset[int] = frozenset()
+    draws: tuple[Drawn, ...] = ()
+    parts: Parts | None = None
 
 
 #: What a rule raises for arguments that are not those of its operator.
@@ -70,10 +74,18 @@ _MALFORMED = (TypeError, ValueError, AttributeError, IndexError, KeyError, Arith
 class _Rank:
     """Lowers the operators of one rank, in isolation from others."""
 
-    def __init__(self, step: Functional, inference: Inference, marks: bool = False) -> None:
+    def __init__(
+        self,
+        step: Functional,
+        inference: Inference,
+        marks: bool = False,
+        parts: Parts | None = None,
+        standing: bool = False,
+    ) -> None:
         self.step = step
         self.marks = marks
         self.lo = Lowering(inference)
+        self.draws = Draws(self.lo, parts, standing)
         self.known: dict[int, Lowered] = {}
         self.inputs: dict[int, Input] = {i.value: i for i in step.inputs}
         self.gaps: dict[str, str] = {}
@@ -91,6 +103,8 @@ class _Rank:
             except (Unsupported, ShapeMismatch, *_MALFORMED) as error:
                 self.gap(op, str(error) or type(error).__name__)
                 continue
+            finally:
+                self.draws.follow(op, self.known)
             for value, result in zip(op.outputs, results, strict=False):
                 if value >= 0:
                     self.known[value] = result
@@ -140,9 +154,17 @@ class _Rank:
             (value,) = op.outputs
             tensor = self.step.values[value]
             return [constant(self.lo, self.step.constants[value], tensor.shape, tensor.dtype)]
+        if op.name in KINDS:
+            (value,) = op.outputs
+            tensor = self.step.values[value]
+            given = tuple(self.argument(a) for a in op.args[1:])
+            return [self.draws.drawn(op, given, tensor.shape, tensor.dtype)]
         if op.name == STILL:
             x = self.argument(op.args[0])
             return [self.stilled(x) if self.marks and isinstance(x, Real) else x]
+        compared = self.draws.compared(op, self.lo.expected[0][1] if self.lo.expected else "")
+        if compared is not None:
+            return [compared]
         rule = rule_of(op.name)
         if rule is None:
             raise Unsupported(f"operator {op.name} has no lowering")
@@ -218,15 +240,20 @@ def lower(
     shared: Mapping[str, Any] | None = None,
     literal: bool = False,
     marks: bool = False,
+    parts: Parts | None = None,
+    standing: bool = False,
+    partners: bool = False,
 ) -> Side:
     """The program of one rank; raises `InvalidInput` where the step compares nothing.  ``shared``:
     tables of constants that the single side has (None: this is that side); ``literal``: losses are
     entries of log-probabilities (`shardproof.frontends.aten.losses`); ``marks``: operands that no
-    gradient goes to are values of their own.
+    gradient goes to are values of their own; ``parts``: what is drawn (without them a random
+    operator has no meaning); ``standing``: constants stand for all that is drawn; ``partners``:
+    the operands that draws meet are results too.
 
     Example: ``aten.addmm`` is ``matmul`` and ``add``; ``aten.mean`` is ``sum`` and ``mul`` by 1/32.
     """
-    rank = _Rank(step, inference, marks)
+    rank = _Rank(step, inference, marks, parts, standing)
     rank.lo.shared = shared
     rank.lo.literal = literal
     rank.run()
@@ -234,7 +261,9 @@ def lower(
     if not results:
         raise InvalidInput("the step compares nothing", f"rank {step.trace.rank}")
     values = tuple(rank.lo.values)
-    own = tuple(dict.fromkeys(r.value for r in results if r.value >= 0))
+    draws = tuple(rank.draws.all.values())
+    numbers = [r.value for r in results] + [d.partner for d in draws if partners]
+    own = tuple(dict.fromkeys(n for n in numbers if n >= 0))
     body = Body(
         "step",
         values,
@@ -249,16 +278,19 @@ def lower(
     picks = rank.lo.picks_logarithms
     notes = tuple(rank.lo.notes)
     contents, gaps, still = rank.lo.contents, rank.gaps, frozenset(rank.lo.shifts)
-    return Side(program, results, contents, gaps, derived, picks, literal, notes, still)
+    return Side(
+        program, results, contents, gaps, derived, picks, literal, notes, still, draws, parts
+    )
 
 
 def with_tables(single: Side, ranks: Sequence[Side]) -> Program:
-    """The single side's program, with tables of constants that ranks alone have as inputs that it
-    does not read.
+    """The single side's program, with tables of constants, and random numbers, that ranks alone
+    have as inputs that it does not read.
 
     Example: the slopes of 2 heads, where the single-device step has those of 4.
     """
-    tables = {s.name: s for side in ranks for s in side.program.shards if s.kind == "constant"}
+    shards = [shard for side in ranks for shard in side.program.shards]
+    tables = {s.name: s for s in shards if s.kind == "constant" or s.name.startswith(ALONE_DRAWN)}
     own = [shard for name, shard in tables.items() if name not in single.contents]
     program = single.program
     return replace(program, shards=(*program.shards, *own)) if own else program

@@ -19,10 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from msgspec import structs
-from torch._C._distributed_c10d import (
-    ProcessGroup,
-    _resolve_process_group,
-)
+from torch._C._distributed_c10d import ProcessGroup, _resolve_process_group
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -33,11 +30,15 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch import complexes, copies
+from shardproof.frontends.torch.draws import kind_of
+from shardproof.frontends.torch.generators import Generators
 from shardproof.frontends.torch.reductions import reduction
 from shardproof.frontends.torch.shadows import MOST_COMPUTED, MOST_SHADOW, Shadows, flat, written_by
 from shardproof.frontends.torch.trace import (
     CONSTANT,
+    DRAW,
     MOST_ELEMENTS,
+    START,
     WAIT,
     Arg,
     Box,
@@ -60,6 +61,9 @@ MOST_EVENTS = 2_000_000
 
 #: Operators that ask about a tensor, not about its values.
 QUESTIONS = frozenset({"prim.device.default", "aten.is_same_size.default", "aten.sym_size.int"})
+
+#: Arguments that change nothing about the values of a result.
+UNSAID = frozenset({"device", "layout", "pin_memory", "memory_format", "generator"})
 
 #: Operators that change how a tensor lies in its memory, and nothing in that.
 RESHAPED = frozenset(
@@ -138,6 +142,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.groups: dict[tuple[int, ...], str] = {}
         self.functions: dict[str, None] = {}
         self.copies = copies.Copies()
+        self.generators = Generators()
         self.splits = Splits(lambda path: not _machinery(path))
 
     # -- tensors ----------------------------------------------------------------------------
@@ -270,6 +275,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: Mapping[str, Arg] | None = None,
     ) -> None:
         """Append a mark of the job; what it makes an input has no value that Python may read."""
+        if name == START:
+            self.generators.start()
         source, _ = place(sys._getframe(1))
         made = {self.tensors[x.number].storage for x in outputs if isinstance(x, Tensor)}
         for key, (number, _) in self._storages.items():
@@ -339,11 +346,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._shadows.forget(func, args, kwargs)
         outputs = tuple(self.arg(x) for x in (out if isinstance(out, (list, tuple)) else (out,)))
         source, module, backward, own = self._where()
-        named = {
-            key: self.arg(value)
-            for key, value in kwargs.items()
-            if key not in ("device", "layout", "pin_memory", "memory_format")
-        }
+        named = {key: self.arg(value) for key, value in kwargs.items() if key not in UNSAID}
+        if kind_of(name):
+            named[DRAW] = self.generators.drawn(kwargs.get("generator"))
         name, pairs = complexes.recorded(name, args, out)
         written = tuple(self.tensor(x).number for x in written_by(func, args, kwargs))
         read, into, made = (
@@ -375,7 +380,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @staticmethod
     def _communicator(func: Any, args: Sequence[Any]) -> str:
-        """The name of the process group that an operator is issued to ("": to none)."""
+        """The name of the process group that an operator is issued to ("": none)."""
         if func.namespace == "c10d":
             for x in args:
                 if isinstance(x, torch.ScriptObject) and "ProcessGroup" in str(x._type()):

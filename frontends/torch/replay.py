@@ -18,7 +18,7 @@ import torch
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.aten import rule_of
-from shardproof.frontends.torch import trace
+from shardproof.frontends.torch import draws, trace
 from shardproof.frontends.torch.collectives import group_of, listed, reduction
 from shardproof.frontends.torch.complexes import PAIRS, called
 from shardproof.frontends.torch.functional import (
@@ -103,8 +103,10 @@ class Rank:
         world: World,
         inputs: Callable[[str, str, Sequence[int], str], torch.Tensor],
         computed: Made,
+        parts: draws.Parts,
     ) -> None:
-        self.computed = computed
+        self.computed, self.parts = computed, parts
+        self.started = False
         self.trace, self.world, self.inputs = recorded, world, inputs
         sizes: dict[int, tuple[int, str]] = {}
         for tensor in recorded.tensors:
@@ -177,6 +179,9 @@ class Rank:
             self.view(event.args[0]).copy_(self.view(event.args[1]))
             return
         targets = [Tensor(n) for n in event.writes] or new
+        if trace.DRAW in event.kwargs:
+            self.draw(event, targets)
+            return
         if rule_of(event.name) is None or read & self.spoiled:
             self.spoil(targets)
             return
@@ -199,6 +204,25 @@ class Rank:
             elif isinstance(output, Tensor):
                 self.spoil([output])
 
+    def draw(self, event: Event, targets: Sequence[Tensor]) -> None:
+        """What a random operator draws: numbers that are given, of its part of the input."""
+        drawing = draws.drawing(event)
+        part = self.parts.get(str(event.kwargs[trace.DRAW]))
+        if drawing is None or part is None:
+            if self.started:
+                raise TooLarge(f"{event.name} draws what is only compared, or has no part")
+            self.spoil(targets)  # weights before the step, which are inputs then
+            return
+        (target,) = (self.view(t) for t in targets)
+        values = self.inputs("random", part.name, part.full, "float32")
+        for dim, (start, size) in enumerate(zip(part.offset, target.shape, strict=True)):
+            values = values.narrow(dim, start, size)
+        if drawing.kind == draws.UNIFORM:
+            values = values.sigmoid()
+        if drawing.logarithm:
+            values = values.log()
+        target.copy_(values * drawing.scale + drawing.shift)
+
     def spoil(self, tensors: Sequence[Tensor]) -> None:
         """What an operator that is not run would write is no number from here on."""
         for tensor in tensors:
@@ -212,6 +236,7 @@ class Rank:
         """What the job noted: inputs are filled with the drawn numbers, compared tensors are
         kept."""
         name = str(event.kwargs.get("name", ""))
+        self.started = self.started or event.name == trace.START
         if event.name in (trace.BATCH, trace.FULL):
             (number,) = trace.tensors_of(*event.outputs)
             tensor = self.trace.tensors[number]
@@ -412,11 +437,12 @@ def replay(
     traces: Sequence[Trace],
     values: Mapping[str, torch.Tensor],
     computed: Sequence[Made],
+    parts: Sequence[draws.Parts],
 ) -> list[Results]:
     """What every rank compares, computed by PyTorch from ``values``: full parameters by name, and
     batch tensors as ``batch NAME``; ``computed``: for each rank, parameters that the step makes
-    itself, and where their pieces lie.  Raises `TooLarge` for what cannot be replayed, and
-    `InvalidInput` where ranks wait for each other for ever.
+    itself, and where their pieces lie; ``parts``: what each rank draws.  Raises `TooLarge` for what
+    cannot be replayed, and `InvalidInput` where ranks wait for each other for ever.
 
     Example: of two ranks of an MLP, the loss and four gradients of each.
     """
@@ -425,7 +451,8 @@ def replay(
         return values[f"batch {name}" if kind == "batch" else name]
 
     world = World()
-    ranks = [Rank(t, world, inputs, own) for t, own in zip(traces, computed, strict=True)]
+    given = zip(traces, computed, parts, strict=True)
+    ranks = [Rank(t, world, inputs, own, drawn) for t, own, drawn in given]
     running: dict[int, Iterator[None]] = {i: r.run() for i, r in enumerate(ranks)}
     with torch.no_grad():
         while running:

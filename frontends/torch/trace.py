@@ -26,6 +26,8 @@ BATCH, FULL, PARAMETER, CONSTANT = "job.batch", "job.full", "job.parameter", "jo
 #: Who says of a box that it is all of the parameter, since it has its name and shape.
 BY_NAME = ("same name", "DDP")
 START, END, WAIT = "job.start", "job.end", "job.wait"
+#: The argument of a random operator that is the state of its generator, in a few digits.
+DRAW = "draw"
 
 
 class StridedTensor(msgspec.Struct, frozen=True, array_like=True):

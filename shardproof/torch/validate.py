@@ -45,9 +45,10 @@ def validate(sides: Sides, plan: Plan, traces: Sequence[Trace], seed: int = 0) -
     }
     try:
         own = [step.made for step in (sides.single_step, *sides.steps)]
+        parts = [side.parts or {} for side in (sides.single, *sides.ranks)]
         expected = [
-            *replay(traces[:1], tensors, own[:1]),
-            *replay(traces[1:], tensors, own[1:]),
+            *replay(traces[:1], tensors, own[:1], parts[:1]),
+            *replay(traces[1:], tensors, own[1:], parts[1:]),
         ]
     except TooLarge as error:
         return Validation(False, True, 0, str(error))

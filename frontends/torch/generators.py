@@ -1,0 +1,55 @@
+"""States of random number generators while a step is recorded, in which nothing is drawn."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+#: What PyTorch's generators begin with.
+BEGINNING = 67280421310721
+
+
+class Generators:
+    """The states from which random operators draw, in a few digits.
+
+    Every draw moves its generator on, to a state that depends on the one before; so a program that
+    keeps a state and restores it later, as activation checkpointing does, draws the same again.
+
+    Example: two ranks that call ``torch.manual_seed(0)`` draw from equal states; one that calls
+    ``torch.manual_seed(rank)`` does not.
+    """
+
+    def __init__(self) -> None:
+        self.default = torch.default_generator
+        self.default.manual_seed(BEGINNING)
+        self.seed = self.own = BEGINNING
+
+    def drawn(self, generator: torch.Generator | None) -> str:
+        """The state that a random operator draws from; the generator moves on.
+
+        Example: of ``F.dropout(x)`` after ``torch.manual_seed(0)`` it is the same on every rank.
+        """
+        chosen = self.default if generator is None else generator
+        self._seeded()
+        with _disable_current_modes():
+            state: Any = chosen.get_state()
+            digest = sha256(state.numpy().tobytes()).hexdigest()[:15]
+        chosen.manual_seed(int(digest, 16))
+        if chosen is self.default:
+            self.own = int(digest, 16)
+        return digest
+
+    def start(self) -> None:
+        """The step starts: what was drawn for weights before, which ranks draw for their own parts,
+        tells nothing about it; the seed that the program gave does."""
+        self._seeded()
+        self.own = int(sha256(f"step {self.seed}".encode()).hexdigest()[:15], 16)
+        self.default.manual_seed(self.own)
+
+    def _seeded(self) -> None:
+        """Whether the program seeded the default generator since it moved on last."""
+        if self.default.initial_seed() != self.own:
+            self.seed = self.default.initial_seed()

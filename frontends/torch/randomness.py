@@ -1,0 +1,176 @@
+"""What ranks draw, beside what the single device draws: the parts, and what is assumed of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from shardproof.engine.findings import Finding
+from shardproof.engine.plan.assumption import Assumption
+from shardproof.engine.plan.assumptions import some
+from shardproof.frontends.builder.shapes import Inference
+from shardproof.frontends.torch.draws import Drawn, Part, Parts
+from shardproof.frontends.torch.families import families
+from shardproof.frontends.torch.lower import Side, lower
+from shardproof.frontends.torch.memory import Functional
+from shardproof.frontends.torch.plan import ALONE, Sides
+
+
+class Meeting(NamedTuple):
+    """A draw of rank ``rank`` that is part of what the single device draws.
+
+    Example: rank 1's mask [4, 8] of a dropout, which is the part at (4, 0) of the one of [8, 8].
+    """
+
+    rank: int
+    own: Drawn
+    single: Drawn
+    part: Part
+
+
+class Placed(NamedTuple):
+    """Both sides with what they draw: ``meetings``, every draw of a rank that is part of one of the
+    single device's, and ``findings``, those that cannot be.  ``complete``: there is no other draw;
+    ``standing``: the sides with constants in place of all that is drawn.
+
+    Example: of a dropout under data parallelism, two meetings and no findings, ``complete``.
+    """
+
+    sides: Sides
+    standing: Sides
+    meetings: list[Meeting]
+    findings: tuple[Finding, ...]
+    complete: bool
+
+
+def draws(sides: Sides) -> bool:
+    """Whether any step draws random numbers.
+
+    Example: one with a dropout in training does.
+    """
+    return any(side.draws for side in (sides.single, *sides.ranks))
+
+
+def relowered(
+    sides: Sides,
+    parts: Mapping[int, Parts],
+    *,
+    standing: bool = False,
+    partners: bool = False,
+) -> Sides:
+    """Both sides with what they draw: ``parts`` by rank (`ALONE`: of the single side); with
+    ``standing``, constants stand for all of it; with ``partners``, what draws meet are results.
+
+    Example: with the parts of a dropout's mask its operator is a product with a random input.
+    """
+    inference = Inference()
+
+    def again(number: int, step: Functional, side: Side) -> Side:
+        tables = None if number == ALONE else single.contents
+        return lower(
+            step,
+            inference,
+            tables,
+            side.literal,
+            parts=parts.get(number),
+            standing=standing,
+            partners=partners,
+        )
+
+    single = sides.single
+    single = again(ALONE, sides.single_step, sides.single)
+    ranks = {
+        step.trace.rank: again(step.trace.rank, step, side)
+        for step, side in zip(sides.steps, sides.ranks, strict=True)
+    }
+    names = {group: name for step in sides.steps for name, group in step.trace.groups}
+    world = sides.steps[0].trace.world_size
+    together = sides.families.mesh is not None
+    known = families(ranks, world, names, together=together)
+    return Sides(single, sides.single_step, tuple(ranks.values()), sides.steps, known)
+
+
+def alone(sides: Sides) -> dict[str, Part]:
+    """What the single side draws: each draw is all of an input of its own.
+
+    Example: the mask [8, 16] of the first dropout is "random 0" from (0, 0) on.
+    """
+    return {
+        drawn.state: Part(f"random {n}", drawn.shape, (0,) * len(drawn.shape))
+        for n, drawn in enumerate(sides.single.draws)
+    }
+
+
+# -- what contradicts -----------------------------------------------------------------------------
+
+
+def unlike(sides: Sides, meetings: list[Meeting]) -> Iterator[Finding]:
+    """Draws that cannot be parts of what the single device draws: with another chance, or from
+    another state where another rank draws the same numbers.
+
+    Example: after ``torch.manual_seed(job.rank)``, two ranks that hold the same activations drop
+    other elements of them.
+    """
+    first: dict[Part, Meeting] = {}
+    for meeting in meetings:
+        if (meeting.own.kind, meeting.own.given) != (meeting.single.kind, meeting.single.given):
+            what = f"draws with {_text(meeting.own)}, the single device with "
+            yield _finding(sides, meeting, what + _text(meeting.single))
+        other = first.setdefault(meeting.part, meeting)
+        if other.own.state != meeting.own.state:
+            yield _finding(
+                sides,
+                meeting,
+                f"draws other numbers than rank {other.rank} for the same elements: the states of "
+                "their generators differ (another seed, or another number of draws before)",
+            )
+
+
+def _text(drawn: Drawn) -> str:
+    given = ", ".join(str(float(x)) for x in drawn.given)
+    return f"{drawn.kind.removeprefix('random.')}({given})"
+
+
+def _finding(sides: Sides, meeting: Meeting, what: str) -> Finding:
+    step = next(s for s in sides.steps if s.trace.rank == meeting.rank)
+    event = step.trace.events[meeting.own.event]
+    source = step.trace.sources[event.source]
+    return Finding(
+        "unlike draws",
+        f"rank {meeting.rank}'s {event.name} at {source} {what}",
+        operator=event.name,
+        layer=step.trace.modules[event.module],
+        source=source,
+        ranks=(meeting.rank,),
+    )
+
+
+# -- what is assumed -------------------------------------------------------------------------------
+
+
+def assumed(placed: Placed, standing: bool) -> Iterator[Assumption]:
+    """What is taken for granted of numbers that are drawn; ``standing``: of sides that have
+    constants in their place.
+
+    Example: "ranks draw the numbers that the single device draws, for the elements that they have
+    (2 draws, at train.py:12 (forward)), and whatever these are".
+    """
+    if standing:
+        yield _assumption("constants stand for what is drawn: nothing is dropped")
+        return
+    draws, step = placed.sides.single.draws, placed.sides.single_step.trace
+    places = sorted({step.sources[step.events[d.event].source] for d in draws})
+    yield _assumption(
+        "ranks draw the numbers that the single device draws, for the elements that they have "
+        f"({len(draws)} draws, at {some(places)}), and whatever these are"
+    )
+    parts = [m.part for m in placed.meetings]
+    if len(set(parts)) < len(parts):
+        yield _assumption(
+            "ranks that have the same elements draw the same numbers: their generators have the "
+            "same seed, as far as the program gives one, and draw alike after job.start"
+        )
+
+
+def _assumption(text: str) -> Assumption:
+    return Assumption("inferred", "random operators", "capture", text)

@@ -1,0 +1,190 @@
+"""Which part of what the single device draws each rank draws: by the operands that draws meet.
+
+With constants in place of all that is drawn, both sides are read once.  A draw of a rank is part of
+the single device's draw whose partner is the same value; where in it, the lineages of the partners
+say.  So neither names nor the order of operators matter, and a rank of a pipeline, or a microbatch,
+is as good as any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import product
+
+from shardproof.engine.algebra.affine import affine
+from shardproof.engine.lineage.lineage import Lineage
+from shardproof.engine.lineage.members import concrete
+from shardproof.engine.lineage.views import Misaligned
+from shardproof.engine.plan.ir import Program
+from shardproof.engine.specification.conclusions import box_of
+from shardproof.frontends.torch.draws import ALONE_DRAWN, Drawn, Part
+from shardproof.frontends.torch.plan import ALONE, Sides
+from shardproof.frontends.torch.plan import plan as make_plan
+from shardproof.frontends.torch.randomness import Meeting, Placed, alone, relowered, unlike
+from shardproof.partition.stages.partition import Side, partition
+
+#: Places of a part that are tried.
+MOST_PLACES = 4096
+
+
+def placed(sides: Sides) -> Placed:
+    """The sides, with every draw of a rank as the part of the single device's that it is; one that
+    is no part of any has no meaning.
+
+    Example: of two replicas, the second draws the lower half of the mask of a dropout.
+    """
+    read = relowered(sides, {}, standing=True, partners=True)
+    finder = _finder(read)
+    meetings: list[Meeting] = []
+    parts: dict[int, dict[str, Part]] = {ALONE: alone(read)}
+    complete = True
+    for step, side in zip(read.steps, read.ranks, strict=True):
+        rank = step.trace.rank
+        parts[rank] = {}
+        for own, met in finder.rank(rank, side.draws):
+            if met is None:
+                complete = complete and _only_compared(own, side.draws)
+                continue
+            single, offset = met
+            part = Part(parts[ALONE][single.state].name, single.shape, offset)
+            if part in parts[rank].values():
+                # Once more than the single device: other numbers, of which it has none.
+                name = f"{ALONE_DRAWN} {rank}: {len(parts[rank])}"
+                parts[rank][own.state] = Part(name, own.shape, (0,) * len(own.shape))
+                continue
+            parts[rank][own.state] = part
+            meetings.append(Meeting(rank, own, single, part))
+    findings = tuple(unlike(read, meetings))
+    standing = relowered(sides, {}, standing=True)
+    return Placed(relowered(sides, parts), standing, meetings, findings, complete)
+
+
+Met = tuple[Drawn, tuple[int, ...]]
+
+
+@dataclass(slots=True)
+class _Finder:
+    """Finds the draws of the single device that ranks draw parts of.
+
+    ``singles``: its draws with the lineages of their partners, by the nodes in these.
+    """
+
+    sides: Sides
+    programs: Sequence[Program]
+    lineages: Mapping[tuple[int, int], Lineage]
+    singles: Mapping[tuple[int, ...], list[tuple[Drawn, Lineage]]]
+    #: Where a part of the same shapes lay last.
+    last: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
+
+    def rank(self, rank: int, draws: Sequence[Drawn]) -> Iterator[tuple[Drawn, Met | None]]:
+        """Every draw of a rank, with the single device's and where its part begins; one that is
+        drawn once more has the same part again."""
+        number = next(n for n, f in enumerate(self.sides.families.families) if rank in f.ranks)
+        program = self.programs[number]
+        here = {
+            name: (rank - program.base) // stride % extent for name, extent, stride in program.axes
+        }
+        used: set[tuple[str, tuple[int, ...]]] = set()  # by state, and where it begins
+        for own in draws:
+            have = self.lineages.get((number, own.partner))
+            met = None if have is None else self.met(own, _plain(concrete(have, here)), used)
+            if met is not None:
+                used.add((met[0].state, met[1]))
+            yield own, met
+
+    def met(self, own: Drawn, have: Lineage, used: set[tuple[str, tuple[int, ...]]]) -> Met | None:
+        """The single device's draw that meets the same value, and where the part begins: the first
+        of which this part is not drawn yet, else the last."""
+        again: Met | None = None
+        for single, want in self.singles.get(_nodes(have), ()):
+            for offset in self.places(own, single):
+                try:
+                    box = box_of(want, [affine(n) for n in offset], have.shape, {})
+                except Misaligned:
+                    continue
+                if _plain(box) == have:
+                    start = _start(own, single, offset)
+                    if start is not None and (single.state, start) not in used:
+                        self.last[own.partner_shape] = offset
+                        return single, start
+                    if start is not None:
+                        again = single, start
+        return again
+
+    def places(self, own: Drawn, single: Drawn) -> Iterator[tuple[int, ...]]:
+        """Where the partner of a rank's draw may begin in that of the single device's."""
+        sizes, full = own.partner_shape, single.partner_shape
+        if len(sizes) != len(full) or any(n > m for n, m in zip(sizes, full, strict=True)):
+            return
+        along = [
+            sorted({*range(0, m - n + 1, n), m - n}) if n else [0]
+            for n, m in zip(sizes, full, strict=True)
+        ]
+        known = self.last.get(sizes)
+        if known is not None and all(k in a for k, a in zip(known, along, strict=True)):
+            yield known
+        for count, offset in enumerate(product(*along)):
+            if count < MOST_PLACES:
+                yield offset
+
+
+def _finder(standing: Sides) -> _Finder:
+    """What is needed to find parts: both sides, read with constants in place of draws."""
+    made = make_plan(standing)
+    read = partition(made)
+    own = _results(read.single)
+    singles: dict[tuple[int, ...], list[tuple[Drawn, Lineage]]] = {}
+    for drawn in standing.single.draws:
+        lineage = own.get((0, drawn.partner))
+        if lineage is not None:
+            singles.setdefault(_nodes(lineage), []).append((drawn, lineage))
+    return _Finder(standing, made.programs, _results(read.parallel), singles)
+
+
+def _results(side: Side) -> dict[tuple[int, int], Lineage]:
+    """The lineages of what bodies give out, by program and value."""
+    return {
+        (r.program, r.value): lineage
+        for r in side.unrolled.results
+        if (lineage := side.lineages[r.tensor]) is not None
+    }
+
+
+def _nodes(lineage: Lineage) -> tuple[int, ...]:
+    return tuple(addend.node for addend in lineage.addends)
+
+
+def _plain(lineage: Lineage) -> Lineage:
+    """A lineage but for a constant factor, and for how much of a sum has been added up: a draw may
+    meet a part of a sum, if all parts meet the same."""
+    if not lineage.addends:
+        return lineage
+    factor = lineage.addends[0].factor or Fraction(1)
+    addends = tuple(a._replace(factor=a.factor / factor, partials=()) for a in lineage.addends)
+    return Lineage(lineage.shape, addends)
+
+
+def _only_compared(own: Drawn, draws: Sequence[Drawn]) -> bool:
+    """Whether a uniform number meets nothing but constants, which another draw stands for."""
+    return own.partner < 0 and any(d.state.startswith(f"{own.state} ") for d in draws)
+
+
+def _start(own: Drawn, single: Drawn, offset: Sequence[int]) -> tuple[int, ...] | None:
+    """Where a draw begins in the single device's, if its partner begins at ``offset`` in the other
+    partner; None if one is no part of the other."""
+    if len(own.shape) != len(single.shape) or len(own.shape) > len(offset):
+        return None
+    own_sizes, full_sizes = (d.partner_shape[len(offset) - len(d.shape) :] for d in (own, single))
+    last = offset[len(offset) - len(own.shape) :]
+    start = []
+    rows = zip(own.shape, single.shape, own_sizes, full_sizes, last, strict=True)
+    for size, full, partner, whole, at in rows:
+        if size == full == 1 != whole:
+            start.append(0)
+        elif size == partner and full == whole:
+            start.append(at)
+        else:
+            return None
+    return tuple(start)
