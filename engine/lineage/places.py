@@ -377,6 +377,40 @@ def _order(addend: Addend) -> tuple[object, ...]:
 
 
 def _joined_along(addends: Sequence[Addend], dim: int) -> tuple[list[Addend], bool]:
+    result, changed = _adjoined(addends, dim)
+    loose = {_loosened(addend, dim, result): addend for addend in result}
+    if any(a is not b for a, b in loose.items()):
+        # What is still alone stays as it was.
+        wider, again = _adjoined(list(loose), dim)
+        return [loose.get(addend, addend) for addend in wider], changed or again
+    return result, changed
+
+
+def _loosened(addend: Addend, dim: int, others: Sequence[Addend]) -> Addend:
+    """One position along a dimension as one of an axis that it has at no dimension, if others of
+    the same node lie at the next positions of that axis: then they may be one view together.
+
+    Example: ``n5[1, a1[8]] at a0[0 +1 of 4]`` in ``0[0 +1 of 4]`` is ``n5[a0[0 +1 of 4], a1[8]]``
+    there, beside ``n5[a0[1 +3 of 4], a1[8]]`` in ``0[1 +3 of 4]``.
+    """
+    if addend.view.dims[dim] or not addend.view.fixed or not of_dim(addend, dim):
+        return addend
+    beside = {
+        interval[:3]
+        for other in others
+        if other is not addend and other.node == addend.node and of_dim(other, dim)
+        for interval in (other.view.dims[dim] or set(other.view.fixed) - set(addend.view.fixed))
+    }
+    own = [interval for interval in addend.view.fixed if interval[:3] in beside]
+    if len(own) != 1 or own[0].size != 1:
+        return addend
+    dims = list(addend.view.dims)
+    dims[dim] = (own[0],)
+    fixed = tuple(interval for interval in addend.view.fixed if interval != own[0])
+    return addend._replace(view=View(tuple(dims), fixed))
+
+
+def _adjoined(addends: Sequence[Addend], dim: int) -> tuple[list[Addend], bool]:
     result: list[Addend] = []
     last: dict[object, int] = {}
     changed = False

@@ -65,10 +65,10 @@ QUESTIONS = frozenset({"prim.device.default", "aten.is_same_size.default", "aten
 #: Arguments that change nothing about the values of a result.
 UNSAID = frozenset({"device", "layout", "pin_memory", "memory_format", "generator"})
 
-#: Operators that change how a tensor lies in its memory, and nothing in that.
+#: Operators that change how a tensor lies in its memory, or in which, and nothing in that.
 RESHAPED = frozenset(
     getattr(torch.ops.aten, name)
-    for name in ("t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_")
+    for name in ("t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "set_")
 )
 
 _LIBRARIES = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
