@@ -18,7 +18,7 @@ from shardproof.frontends.torch.geometry import boxes
 from shardproof.frontends.torch.trace import Box
 
 #: Who says which parts of parameters a rank has.
-SAID = "FSDP1"
+SOURCE = "FSDP1"
 
 
 class Flat(NamedTuple):
@@ -62,7 +62,7 @@ def _of_handle(handle: Any, prefix: str) -> Iterator[tuple[torch.Tensor, list[Fl
             at = 0 if original is not None else info.offset_in_shard
             first, last = info.intra_param_start_idx, info.intra_param_end_idx + 1
             for offset, own in boxes(tuple(shape), first, last):
-                box = Box(f"{prefix}{name}", tuple(shape), offset, own, SAID)
+                box = Box(f"{prefix}{name}", tuple(shape), offset, own, SOURCE)
                 sharded = original is None or tuple(original.shape) != tuple(shape)
                 flat.append(Flat(box, (0, at, prod(own)) if sharded or len(shape) == 1 else None))
                 at += prod(own)
