@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from shardproof.checker.values.views import ViewChecker
 from shardproof.engine.algebra.affine import ZERO, affine
+from shardproof.engine.lineage.joining import joined
 from shardproof.engine.lineage.lineage import Addend, Place, StridedInterval, View
-from shardproof.engine.lineage.places import cut, joined, left, reshaped_addend
+from shardproof.engine.lineage.places import cut, left, reshaped_addend
 from shardproof.engine.lineage.views import Misaligned
 
 #: Places of a dimension of 2,048, innermost first, and what they leave: the first halves of heads
