@@ -21,7 +21,7 @@ class Blocks(Families):
         """One of the blocks, drawn."""
         name = self.draw.choice((
             "along", "image", "strided", "rotated", "positioned", "single", "ordered", "patterned",
-            "dropped", "rooted", "sized", "detached", "smoothed",
+            "dropped", "rooted", "sized", "detached", "smoothed", "stacked",
         ))  # fmt: skip
         return getattr(self, name)(x)
 
@@ -42,6 +42,19 @@ class Blocks(Families):
                            self.weight(h, 1, 3), self.weight(h), shapes=(b, h, s), stride=(1,),
                            padding=(2,), dilation=(2,), groups=h)  # fmt: skip
         return self.turned(made)
+
+    def stacked(self, x: Value) -> Any:
+        """Two convolutions of the sequence with an activation after each, the second one of every
+        other position, as speech models begin; each half of the result twice."""
+        b, s, h = x.shape
+        made = self.turned(x)
+        for stride in (1, 2):
+            made = self.op("torch.conv1d", "n i+ l^, o i+ k^ -> n o m^", made, self.weight(h, h, 3),
+                           shapes=(b, h, s // stride), bias=None, stride=stride, padding=1,
+                           dilation=1, groups=1)  # fmt: skip
+            made = self.same(f"{F}.gelu", made, approximate="none")
+        both = self.op(f"{R}.cat", "a b c^, a b c^ -> a b d^", made, made, shapes=(b, h, s), dim=2)
+        return self.turned(both)
 
     def image(self, x: Value) -> Any:
         """Two convolutions of the residual stream as an image of one channel."""
