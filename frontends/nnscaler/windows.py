@@ -5,9 +5,9 @@ padded operand:
 
     y[n, o, a, b] = sum over c, k, l of x[n, c, s a + d k, s b + d l] w[o, c, k, l]
 
-Where taps reach beyond the operand or over each other, the slice of a tap is the product with a
-table of ones and zeros, which has a one where position a reads: no entry of the result is made of
-other terms than the rest then, so that a result is one value, also for the convolution behind it.
+Where taps reach beyond the operand or over each other, what a tap reads is the product with a table
+of ones and zeros, which has a one where position a reads: all entries of the result are made of the
+same terms then, so that it is one value, also for the convolution behind it.
 
 A transposed convolution is one of the operand with zeros between its positions, by the taps in
 reverse order.

@@ -44,17 +44,15 @@ class Blocks(Families):
         return self.turned(made)
 
     def stacked(self, x: Value) -> Any:
-        """Two convolutions of the sequence with an activation after each, the second one of every
-        other position, as speech models begin; each half of the result twice."""
+        """Two convolutions of the sequence, with an activation after each."""
         b, s, h = x.shape
         made = self.turned(x)
-        for stride in (1, 2):
-            made = self.op("torch.conv1d", "n i+ l^, o i+ k^ -> n o m^", made, self.weight(h, h, 3),
-                           shapes=(b, h, s // stride), bias=None, stride=stride, padding=1,
-                           dilation=1, groups=1)  # fmt: skip
+        for _ in range(2):
+            made = self.op("torch.conv1d", "n i+ l^, o i+ k^ -> n o l^", made, self.weight(h, h, 3),
+                           shapes=(b, h, s), bias=None, stride=1, padding=1, dilation=1,
+                           groups=1)  # fmt: skip
             made = self.same(f"{F}.gelu", made, approximate="none")
-        both = self.op(f"{R}.cat", "a b c^, a b c^ -> a b d^", made, made, shapes=(b, h, s), dim=2)
-        return self.turned(both)
+        return self.turned(made)
 
     def image(self, x: Value) -> Any:
         """Two convolutions of the residual stream as an image of one channel."""

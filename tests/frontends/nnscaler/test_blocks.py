@@ -74,7 +74,7 @@ def other_divisor(made: Plans) -> None:
     ("block", "alter", "verdict"),
     [
         ("along", altered("conv1d", padding=(1,), dilation=(1,)), "refuted"),
-        ("stacked", altered("conv1d", stride=1, padding=2, dilation=2), "refuted"),
+        ("stacked", altered("conv1d", padding=2, dilation=2), "refuted"),
         ("stacked", another("gelu", "torch.tanh"), "refuted"),
         ("rotated", altered("linspace", end=2), "refuted"),
         ("detached", not_stopped, "refuted"),
