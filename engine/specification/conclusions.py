@@ -15,10 +15,11 @@ from itertools import islice, permutations
 from typing import NamedTuple
 
 from shardproof.engine.algebra.affine import ZERO, Affine, affine
+from shardproof.engine.lineage.joining import joined
 from shardproof.engine.lineage.lineage import Addend, Dim, Lineage
 from shardproof.engine.lineage.members import axes_of, concrete, every
 from shardproof.engine.lineage.nodes import NodeTable
-from shardproof.engine.lineage.places import collapsed, cut, joined, of_dim
+from shardproof.engine.lineage.places import collapsed, cut, of_dim
 from shardproof.engine.lineage.sums import collect, family_sum, merge_partials
 from shardproof.engine.lineage.views import Misaligned, narrow
 from shardproof.engine.plan.expectations import COVERAGE, GRADIENT, LOSS

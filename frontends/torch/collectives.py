@@ -12,7 +12,8 @@ from math import prod
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch import geometry
-from shardproof.frontends.torch.memory import UNDEFINED
+from shardproof.frontends.torch.buffers import scatter_pieces
+from shardproof.frontends.torch.memory import UNDEFINED, Messages
 from shardproof.frontends.torch.state import State
 from shardproof.frontends.torch.trace import (
     Arg,
@@ -259,6 +260,11 @@ def _scatter_into(replay: State, event: Event, target: Arg, source: Arg) -> None
     group, into, own = group_of(event), replay.location(target), replay.location(source)
     count = len(group.ranks)
     pieces = replay.memory.blocks(own, count)
+    parts = replay.memory.parts(own)
+    tensors = replay.out.messages is Messages.TENSORS and replay.trace.rank in group.ranks
+    if len(pieces) < 2 <= len(parts) and tensors and len(into.shape) == 1:
+        scatter_pieces(replay, into, parts, group, reduction(event))
+        return
     if len(pieces) < 2 or geometry.contiguous(into.shape) != into.strides:
         whole = _divided(replay, replay.read(source), into.shape, count)
         reduced = scattered(replay, whole, group, reduction(event))

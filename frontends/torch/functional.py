@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch import draws, fsdp, trace
+from shardproof.frontends.torch.buffers import strung
 from shardproof.frontends.torch.collectives import HANDLERS, unknown
 from shardproof.frontends.torch.memory import (
     CAST,
@@ -123,7 +124,7 @@ class Replay(State):
             return
         if event.name == BATCH_NORM and self.normed(event):
             return
-        if self.drawn(event):
+        if self.drawn(event) or strung(self, event):
             return
         read = {
             self.location(Tensor(n)).storage

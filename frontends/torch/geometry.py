@@ -10,7 +10,7 @@ Example: of a [4, 6] tensor, the view of shape [6, 2] and strides [1, 12] at 0 i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Final, NamedTuple, TypeAlias
 
@@ -225,3 +225,31 @@ def aligned(offset: int, shape: Sequence[int], strides: Sequence[int]) -> tuple[
     stride, size = max(rows, default=(1, 1))
     begin = offset - offset % max(1, stride)
     return begin, max(begin + stride * size, offset + extent(shape, strides))
+
+
+def boxes(
+    shape: Sequence[int], start: int, stop: int
+) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """The boxes (offset and shape) that entries [start, stop) of a tensor are, in their order.
+
+    Example: of shape (4, 3) the entries 2 to 9 are ((0, 2), (1, 1)), ((1, 0), (2, 3)) and
+    ((3, 0), (1, 1)).
+    """
+    if start >= stop:
+        return
+    if len(shape) < 2:
+        yield ((start,), (stop - start,)) if shape else ((), ())
+        return
+    row = prod(shape[1:])
+    first, last = -(-start // row), stop // row
+    if first > last:  # inside of one row
+        for offset, own in boxes(shape[1:], start - last * row, stop - last * row):
+            yield (last, *offset), (1, *own)
+        return
+    if start < first * row:
+        for offset, own in boxes(shape[1:], start - (first - 1) * row, row):
+            yield (first - 1, *offset), (1, *own)
+    if first < last:
+        yield (first, *(0 for _ in shape[1:])), (last - first, *shape[1:])
+    for offset, own in boxes(shape[1:], 0, stop - last * row):
+        yield (last, *offset), (1, *own)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from msgspec import structs
-from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch.boxes import described, local, whole
+from shardproof.frontends.torch.flat import Flat, flat_parts
 from shardproof.frontends.torch.record import Recorder
 from shardproof.frontends.torch.stated import Piece, Same, Statement, TensorSpec
 from shardproof.frontends.torch.trace import (
@@ -96,9 +97,9 @@ class Part(NamedTuple):
     cut: tuple[int, int, int] | None = None
 
     def of(self, x: torch.Tensor) -> torch.Tensor:
-        """The same piece of a tensor that is shaped as the parameter."""
+        """The same piece of a tensor that is shaped as the parameter, in the shape of its box."""
         tensor = local(x.detach())
-        return tensor if self.cut is None else tensor.narrow(*self.cut)
+        return tensor if self.cut is None else tensor.narrow(*self.cut).view(self.box.shape)
 
 
 class Job:
@@ -128,6 +129,7 @@ class Job:
         self._started = self._ended = False
         self._optimizer: Any = None
         self._replicated: frozenset[int] = frozenset()
+        self._flat: Mapping[int, Sequence[Flat]] = {}
 
     # -- start ----------------------------------------------------------------------------
 
@@ -148,14 +150,10 @@ class Job:
         self._started = True
         self._optimizer = optimizer
         models = [model] if isinstance(model, torch.nn.Module) else list(model)
-        if any(isinstance(m, FullyShardedDataParallel) for own in models for m in own.modules()):
-            raise InvalidInput(
-                "FullyShardedDataParallel (FSDP1): its flat shards begin inside parameters, "
-                "which nothing says; torch.distributed.fsdp.fully_shard (FSDP2) is understood"
-            )
         self._recorder.name_modules(models)
         statements = dict(parameters or {})
         self._replicated = replicated(models)
+        self._flat = flat_parts(models, clean)
         for name, parameter in named(models):
             if parameter.is_complex():
                 raise InvalidInput(f"{name!r} has complex numbers: keep real pairs, and view them")
@@ -208,7 +206,13 @@ class Job:
     ) -> Iterator[Part]:
         """A parameter as boxes of full ones, which are one after the other along a dimension."""
         shape = tuple(local(parameter.detach()).shape)
-        if statement is None:
+        if statement is None and id(parameter) in self._flat:
+            flat = self._flat[id(parameter)]
+            counts = Counter(part.box.name for part in flat)
+            for number, (box, cut) in enumerate(flat):
+                own = box.name if counts[box.name] == 1 else f"{box.name}[{number}]"
+                yield Part(own, parameter, box, cut)
+        elif statement is None:
             tensor: Any = parameter
             if isinstance(tensor, DTensor):
                 yield Part(name, parameter, described(name, tensor))

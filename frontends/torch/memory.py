@@ -187,6 +187,11 @@ class Memory:
         shape = (*tensor.shape[:dim], size, *tensor.shape[dim + 1 :])
         if self.unwritten(value):
             return self.emit(UNDEFINED, (), shape, tensor.dtype)
+        op = self.made.get(value) if len(shape) == 1 else None
+        if op is not None and op.name == SLICE:
+            return self.slice(next(trace.tensors_of(*op.args)), 0, start + number(op.args[2]), size)
+        if op is not None and op.name == CONCAT:
+            return sliced(self, list(trace.tensors_of(op.args[0])), 0, 0, start, size)
         return self.emit(SLICE, (Tensor(value), dim, start, size), shape, tensor.dtype)
 
     def permute(self, value: int, order: Sequence[int]) -> int:

@@ -417,6 +417,7 @@ _STATE = "job.start(model, parameters={name: sp.piece(...)}) says which part of 
 _SOURCES: dict[str, tuple[Kind, str]] = {
     "DTensor": ("framework", "as its DTensor spec says"),
     "DDP": ("framework", "all of the parameter of the same name, as DDP gives it to every rank"),
+    "FSDP1": ("framework", "as FSDP's flat parameters say"),
     "stated": ("stated", "as stated in job.start"),
     "Megatron": ("framework", "as Megatron's metadata for checkpoints says"),
     "same name": ("inferred", "all of the parameter of the same name"),

@@ -63,12 +63,12 @@ MOST_EVENTS = 2_000_000
 QUESTIONS = frozenset({"prim.device.default", "aten.is_same_size.default", "aten.sym_size.int"})
 
 #: Arguments that change nothing about the values of a result.
-UNSAID = frozenset({"device", "layout", "pin_memory", "memory_format", "generator"})
+IRRELEVANT = frozenset({"device", "layout", "pin_memory", "memory_format", "generator"})
 
-#: Operators that change how a tensor lies in its memory, and nothing in that.
+#: Operators that change how a tensor lies in its memory, or in which, and nothing in that.
 RESHAPED = frozenset(
     getattr(torch.ops.aten, name)
-    for name in ("t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_")
+    for name in ("t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "set_")
 )
 
 _LIBRARIES = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
@@ -346,7 +346,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._shadows.forget(func, args, kwargs)
         outputs = tuple(self.arg(x) for x in (out if isinstance(out, (list, tuple)) else (out,)))
         source, module, backward, own = self._where()
-        named = {key: self.arg(value) for key, value in kwargs.items() if key not in UNSAID}
+        named = {key: self.arg(value) for key, value in kwargs.items() if key not in IRRELEVANT}
         if kind_of(name):
             named[DRAW] = self.generators.drawn(kwargs.get("generator"))
         name, pairs = complexes.recorded(name, args, out)

@@ -30,6 +30,7 @@ from shardproof.engine.lineage.expressions import (
     Unary,
 )
 from shardproof.engine.lineage.floating import picked, sunk
+from shardproof.engine.lineage.joining import joined, permuted
 from shardproof.engine.lineage.lineage import (
     ABSOLUTE,
     BROADCAST,
@@ -39,14 +40,7 @@ from shardproof.engine.lineage.lineage import (
     StridedInterval,
     View,
 )
-from shardproof.engine.lineage.places import (
-    MOST_REGIONS,
-    has_places,
-    joined,
-    permuted,
-    placed,
-    side_by_side,
-)
+from shardproof.engine.lineage.places import MOST_REGIONS, has_places, placed, side_by_side
 from shardproof.engine.lineage.sums import collect, merge_partials
 from shardproof.engine.lineage.views import Misaligned, regroup
 from shardproof.engine.ops.primitives import Selection, is_partial, labels

@@ -15,16 +15,9 @@ from typing import NamedTuple
 
 from shardproof.engine.algebra.affine import affine
 from shardproof.engine.lineage.cutting import cut_up
+from shardproof.engine.lineage.joining import joined
 from shardproof.engine.lineage.lineage import Addend, Lineage
-from shardproof.engine.lineage.places import (
-    MOST_REGIONS,
-    cuts,
-    joined,
-    placed,
-    radix,
-    split,
-    unsplit,
-)
+from shardproof.engine.lineage.places import MOST_REGIONS, cuts, placed, radix, split, unsplit
 from shardproof.engine.lineage.views import Misaligned
 
 Shape = tuple[int, ...]

@@ -12,14 +12,9 @@ from numpy.typing import NDArray
 
 from shardproof.engine.algebra.affine import ZERO, affine
 from shardproof.engine.lineage.cutting import cut_up, moved_apart
+from shardproof.engine.lineage.joining import joined
 from shardproof.engine.lineage.lineage import Addend, Place, StridedInterval, View
-from shardproof.engine.lineage.places import (
-    collapsed,
-    joined,
-    normal,
-    placed,
-    reshaped_addend,
-)
+from shardproof.engine.lineage.places import collapsed, normal, placed, reshaped_addend
 from shardproof.engine.lineage.views import Misaligned
 
 ROWS, COLUMNS = 6, 5

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from shardproof.checker.values.views import ViewChecker
 from shardproof.engine.algebra.affine import ZERO, affine
+from shardproof.engine.lineage.joining import joined
 from shardproof.engine.lineage.lineage import Addend, Place, StridedInterval, View
 from shardproof.engine.lineage.places import cut, left, reshaped_addend
 from shardproof.engine.lineage.views import Misaligned
@@ -136,3 +137,46 @@ def test_a_reshape_moves_entries_and_keeps_one_position_beside_its_dimension(
     assert np.array_equal(whole(made, target), whole(addend, shape).reshape(target))
     if size == 1 and shape[2] > 1 and target[-1] == shape[2]:
         assert [a.axis for a in made.view.dims[-1]] == [1]
+
+
+def rows(start: int, size: int, *, loose: bool = False, axis: int = 0, at: int = -1) -> Addend:
+    """Rows of a node [4, 3], which lie at the same rows of a tensor of that shape (or at ``at``);
+    ``loose``: the one row belongs to no dimension."""
+    own = StridedInterval(axis, 1, 4, affine(start), size)
+    columns = (StridedInterval(1, 1, 3, ZERO, 3),)
+    view = View(((), columns), (own,)) if loose else View(((own,), columns))
+    place = Place(0, start if at < 0 else at, size, 4)
+    return Addend(Fraction(1), 0, view, places=(place,))
+
+
+WHOLE = Addend(
+    Fraction(1),
+    0,
+    View(((StridedInterval(0, 1, 4, ZERO, 4),), (StridedInterval(1, 1, 3, ZERO, 3),))),
+)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [rows(0, 1, loose=True), rows(1, 3)],
+        [rows(0, 3), rows(3, 1, loose=True)],
+        [rows(0, 1, loose=True), rows(1, 1, loose=True), rows(2, 2)],
+        [rows(n, 1, loose=True) for n in range(4)],
+    ],
+)
+def test_a_row_that_belongs_to_no_dimension_joins_those_beside_it(parts: list[Addend]) -> None:
+    assert joined(parts) == [WHOLE]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [rows(0, 1, loose=True, at=3), rows(1, 3, at=0)],  # the first row is behind the others
+        [rows(2, 1, loose=True, at=0), rows(1, 3)],  # another row
+        [rows(0, 1, loose=True, axis=2), rows(1, 3)],  # a position of another axis
+        [rows(0, 1, loose=True)._replace(factor=Fraction(2)), rows(1, 3)],
+    ],
+)
+def test_a_row_that_lies_elsewhere_joins_nothing(parts: list[Addend]) -> None:
+    assert sorted(map(str, joined(parts))) == sorted(map(str, parts))

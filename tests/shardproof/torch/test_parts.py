@@ -9,7 +9,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel
 
 import shardproof.torch as sp
 from tests.shardproof.torch import steps
@@ -111,12 +110,3 @@ def test_experts_that_every_rank_counts_from_0_are_not_proved(tmp_path: Path) ->
         out=tmp_path / "run",
     )
     assert result.verdict in ("refuted", "inconclusive"), sp.told(result)
-
-
-def test_flat_shards_of_fsdp1_are_refused_by_name(tmp_path: Path) -> None:
-    def flat(job: sp.Job) -> None:
-        job.start(FullyShardedDataParallel(steps.MLP(), device_id=torch.device("cpu")))
-
-    result = verify(tmp_path, flat)
-    assert result.verdict == "invalid input"
-    assert "FullyShardedDataParallel (FSDP1)" in result.reason

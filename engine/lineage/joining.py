@@ -1,0 +1,150 @@
+"""Views that lie side by side and are one view together: joining what was cut."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from shardproof.engine.lineage.lineage import BROADCAST, Addend, Dim, Lineage, View
+from shardproof.engine.lineage.places import normal, of_dim
+from shardproof.engine.lineage.views import Misaligned, adjoin, constant_interval
+
+
+def joined(addends: Sequence[Addend]) -> list[Addend]:
+    """Terms that lie side by side and are one view together, as that view; in order of place.
+
+    Example: ``n5[a0[0 +8 of 16]] in 0[0 +8 of 16]`` and ``n5[a0[8 +8 of 16]] in 0[8 +8 of 16]`` are
+    ``n5[a0[16]]``.
+    """
+    result = list(addends)
+    if not any(t.places for t in result):
+        return result
+    result.sort(key=_order)
+    changed = True
+    while changed:
+        changed = False
+        for dim in sorted({p.dim for t in result for p in t.places}):
+            result, again = _joined_along(result, dim)
+            changed |= again
+    return sorted(result, key=_order)
+
+
+def _order(addend: Addend) -> tuple[object, ...]:
+    return (addend.places, addend.node)
+
+
+def _joined_along(addends: Sequence[Addend], dim: int) -> tuple[list[Addend], bool]:
+    result, changed = _adjoined(addends, dim)
+    loose = {_loosened(addend, dim, result): addend for addend in result}
+    if any(a is not b for a, b in loose.items()):
+        # What is still alone stays as it was.
+        wider, again = _adjoined(list(loose), dim)
+        return [loose.get(addend, addend) for addend in wider], changed or again
+    return result, changed
+
+
+def _loosened(addend: Addend, dim: int, others: Sequence[Addend]) -> Addend:
+    """One position along a dimension as one of an axis that it has at no dimension, if others of
+    the same node lie at the next positions of that axis: then they may be one view together.
+
+    Example: ``n5[1, a1[8]] at a0[0 +1 of 4]`` in ``0[0 +1 of 4]`` is ``n5[a0[0 +1 of 4], a1[8]]``
+    there, beside ``n5[a0[1 +3 of 4], a1[8]]`` in ``0[1 +3 of 4]``.
+    """
+    if addend.view.dims[dim] or not addend.view.fixed or not of_dim(addend, dim):
+        return addend
+    beside = {
+        interval[:3]
+        for other in others
+        if other is not addend and other.node == addend.node and of_dim(other, dim)
+        for interval in (other.view.dims[dim] or set(other.view.fixed) - set(addend.view.fixed))
+    }
+    own = [interval for interval in addend.view.fixed if interval[:3] in beside]
+    if len(own) != 1 or own[0].size != 1:
+        return addend
+    dims = list(addend.view.dims)
+    dims[dim] = (own[0],)
+    fixed = tuple(interval for interval in addend.view.fixed if interval != own[0])
+    return addend._replace(view=View(tuple(dims), fixed))
+
+
+def _adjoined(addends: Sequence[Addend], dim: int) -> tuple[list[Addend], bool]:
+    result: list[Addend] = []
+    last: dict[object, int] = {}
+    changed = False
+    for addend in sorted(addends, key=lambda t: tuple(p.start for p in of_dim(t, dim))):
+        key = _key(addend, dim)
+        at = last.get(key)
+        both = None if at is None else _both(result[at], addend, dim)
+        if at is None or both is None:
+            last[key] = len(result)
+            result.append(addend)
+        else:
+            result[at] = both
+            changed = True
+    return result, changed
+
+
+def _key(addend: Addend, dim: int) -> object:
+    others = tuple(d for i, d in enumerate(addend.view.dims) if i != dim)
+    places = of_dim(addend, dim)
+    rest = tuple(p for p in addend.places if p.dim != dim)
+    extents = tuple(p.extent for p in places)
+    inner = places[:-1]
+    return (
+        addend.factor,
+        addend.node,
+        addend.view.fixed,
+        others,
+        addend.partials,
+        rest,
+        extents,
+        inner,
+    )
+
+
+def _both(one: Addend, other: Addend, dim: int) -> Addend | None:
+    """Two addends of one `_key` as one, if they lie side by side and together are a view."""
+    mine, next_to = of_dim(one, dim), of_dim(other, dim)
+    if not mine or mine[-1].start + mine[-1].size != next_to[-1].start:
+        return None
+    dims = list(one.view.dims)
+    try:
+        dims[dim] = adjoin([one.view.dims[dim], other.view.dims[dim]])
+    except Misaligned:
+        again = _repeated(one.view.dims[dim], other.view.dims[dim])
+        if again is None:
+            return None
+        dims[dim] = again
+    whole = mine[-1]._replace(size=mine[-1].size + next_to[-1].size)
+    places = normal([*(p for p in one.places if p != mine[-1]), whole])
+    return one._replace(view=one.view._replace(dims=tuple(dims)), places=places)
+
+
+def _repeated(one: Dim, other: Dim) -> Dim | None:
+    """A view, once or several times, and then once more; or what does not vary, and more of it."""
+    if all(interval.axis == BROADCAST for interval in (*one, *other)):
+        return (constant_interval(_positions(one) + _positions(other)),)
+    if one == other:
+        return (constant_interval(2), *one)
+    if one[1:] == other and one[0].axis == BROADCAST:
+        return (constant_interval(one[0].size + 1), *other)
+    return None
+
+
+def _positions(dim: Dim) -> int:
+    return prod(interval.size for interval in dim)
+
+
+def permuted(x: Lineage, order: Sequence[int]) -> Lineage:
+    """A tensor with its dimensions in another order.
+
+    Example: ``n5[a0[16], a1[8]]`` in the order (1, 0) is ``n5[a1[8], a0[16]]``.
+    """
+    addends = [
+        addend._replace(
+            view=addend.view._replace(dims=tuple(addend.view.dims[i] for i in order)),
+            places=normal(p._replace(dim=order.index(p.dim)) for p in addend.places),
+        )
+        for addend in x.addends
+    ]
+    return Lineage(tuple(x.shape[i] for i in order), tuple(joined(addends)))
