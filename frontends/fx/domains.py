@@ -25,9 +25,9 @@ class Domains:
     (-1, 6) and ``marks`` -100.
     """
 
-    def __init__(self, stated: Mapping[str, tuple[int, int]] | None = None) -> None:
-        self.stated = dict(stated or {})
-        self.ranges = dict(self.stated)
+    def __init__(self, of_user: Mapping[str, tuple[int, int]] | None = None) -> None:
+        self.of_user = dict(of_user or {})
+        self.ranges = dict(self.of_user)
         self.marks: dict[str, int] = {}
         self.unmarked: set[str] = set()
 
@@ -37,7 +37,7 @@ class Domains:
 
     def inferred(self) -> frozenset[str]:
         """Inputs whose domain nobody states."""
-        return frozenset(self.ranges.keys() - self.stated.keys())
+        return frozenset(self.ranges.keys() - self.of_user.keys())
 
     def learn(self, name: str, rows: int | None, mark: int | None) -> None:
         """That an input is in [0, rows), or is ``mark``; raises `InvalidInput` where that
@@ -52,7 +52,7 @@ class Domains:
             self.ranges[name] = (-1, high if rows is None else min(high, rows))
         elif name not in self.ranges:
             self.ranges[name] = (0, rows or 0)
-        elif name in self.marks and name not in self.stated:
+        elif name in self.marks and name not in self.of_user:
             if rows is None or rows >= high:
                 del self.marks[name]
                 self.unmarked.add(name)
@@ -72,6 +72,6 @@ class Domains:
                     f"integers {name} are {end}, or {self.marks[name]}, which the single side "
                     "tells from them: -1 stands for it"
                 )
-            elif name not in self.stated:
+            elif name not in self.of_user:
                 texts[name] = f"ids {name} choose rows that exist: they are from 0 to {last}"
         return [Assumption("inferred", name, "", text) for name, text in texts.items()]
