@@ -5,6 +5,10 @@ padded operand:
 
     y[n, o, a, b] = sum over c, k, l of x[n, c, s a + d k, s b + d l] w[o, c, k, l]
 
+Where taps reach beyond the operand or over each other, what a tap reads is the product with a table
+of ones and zeros, which has a one where position a reads: all entries of the result are made of the
+same terms then, so that it is one value, also for the convolution behind it.
+
 A transposed convolution is one of the operand with zeros between its positions, by the taps in
 reverse order.
 """
@@ -12,8 +16,9 @@ reverse order.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from math import prod
-from typing import Final
+from typing import Final, NamedTuple
 
 from shardproof.frontends.nnscaler.calls import Arguments, Composed, Refused, operand
 from shardproof.frontends.nnscaler.chain import Chain
@@ -21,8 +26,9 @@ from shardproof.frontends.nnscaler.lowerings import whole, wholes
 from shardproof.frontends.nnscaler.records import Tensor
 
 _LETTERS: Final = "ijklmn"
-#: Slices that one call may be made of.
+#: Slices that one call may be made of, and products with tables.
 _MOST_TAPS: Final = 1024
+_MOST_TABLES: Final = 81
 
 
 def convolution(arguments: Arguments) -> Composed:
@@ -146,15 +152,98 @@ def _convolved(
     rank, taps = len(around), weight.shape[2:]
     chain, bias = _started(arguments, x, weight)
     strides, dilations = (_each(arguments, name, 1, rank) for name in ("stride", "dilation"))
-    current = _surrounded(chain, 0, around)
-    windows = _windows(chain, current, taps, strides, dilations)
     groups = _groups(arguments, x.shape[1], weight.shape[0])
     if x.shape[1] != groups * weight.shape[1]:
         raise Refused(f"{x.shape[1]} channels in {groups} groups of {weight.shape[1]}")
     outer = weight.shape[0] // groups
     kernel = chain("view", 1, size=(groups, outer, weight.shape[1], *taps))
+    reach = [gap * (count - 1) + 1 for count, gap in zip(taps, dilations, strict=True)]
+    apart = all(n <= stride for n, stride in zip(reach, strides, strict=True))
+    if prod(taps) <= _MOST_TABLES and not (apart and not any(map(any, around))):
+        rows = zip(x.shape[2:], taps, strides, dilations, around, strict=True)
+        lines = [_line(chain, *row) for row in rows]
+        if all(line is not None for line in lines):
+            _summed(chain, [x for x in lines if x], kernel, (groups, outer), bias)
+            return chain.done()
+    current = _surrounded(chain, 0, around)
+    windows = _windows(chain, current, taps, strides, dilations)
     _contracted(chain, windows, kernel, "goc", groups, outer, bias)
     return chain.done()
+
+
+class _Line(NamedTuple):
+    """How taps read one dimension, which is of ``phases`` times ``size`` positions: for each tap
+    which phase, and the number of its table [results, size], 1 where a result reads a position."""
+
+    size: int
+    phases: int
+    taps: Sequence[tuple[int, int]]
+
+
+def _line(
+    chain: Chain, size: int, count: int, stride: int, gap: int, around: tuple[int, int]
+) -> _Line | None:
+    """The tables of a dimension (None: its positions are no whole number of strides)."""
+    length = size + sum(around)
+    steps = (length - gap * (count - 1) - 1) // stride + 1
+    if steps < 1:
+        raise Refused(f"{count} taps over {length} positions")
+    if size % stride:
+        return None
+    own = size // stride
+    reads = [divmod(gap * tap - around[0], stride) for tap in range(count)]
+    before = max(0, -reads[0][0])
+    every = max(before + own, reads[-1][0] + before + steps)
+    low = chain("tril", chain("full", size=(every, every), value=1))
+    same = chain("mul", low, chain("transpose", low, dim0=0, dim1=1))
+    columns = chain("slice", same, dim=1, start=before, size=own)
+    tables = [
+        (phase, chain("slice", columns, dim=0, start=before + first, size=steps))
+        for first, phase in reads
+    ]
+    return _Line(own, stride, tables)
+
+
+def _summed(
+    chain: Chain, lines: Sequence[_Line], kernel: int, outputs: tuple[int, int], bias: int
+) -> None:
+    """The sum over taps of the positions that a tap reads times what the kernel has for it;
+    ``outputs``: groups, and channels of each."""
+    groups, outer = outputs
+    n, channels = chain.shapes[0][:2]
+    rank = len(lines)
+    sizes = [x for line in lines for x in (line.size, line.phases)]
+    split = chain("view", 0, size=(n, groups, channels // groups, *sizes))
+    before, after = _LETTERS[:rank], _LETTERS[rank : 2 * rank]
+    tables = ",".join(f"{y}{x}" for x, y in zip(before, after, strict=True))
+    moving = f"agc{before},{tables}->agc{after}"
+    terms = []
+    phased: dict[tuple[int, ...], int] = {}
+    for taps in product(*(range(len(line.taps)) for line in lines)):
+        own = [line.taps[tap] for line, tap in zip(lines, taps, strict=True)]
+        phases = tuple(phase for phase, _ in own)
+        if phases not in phased:
+            read = split
+            for dim, phase in enumerate(phases, 3):
+                read = _at(chain, read, dim + 1, phase)
+            phased[phases] = read
+        read, weights = phased[phases], kernel
+        for tap in taps:
+            weights = _at(chain, weights, 3, tap)
+        moved = chain("einsum", read, *(table for _, table in own), equation=moving)
+        equation = f"agc{after},goc->ago{after}"
+        terms.append(chain("einsum", moved, weights, equation=equation))
+    made = chain("add_n", *terms) if len(terms) > 1 else terms[0]
+    total = chain("view", made, size=(n, groups * outer, *chain.shapes[made][3:]))
+    if bias >= 0:
+        chain("add", total, chain("view", bias, size=(groups * outer, *(1,) * rank)))
+
+
+def _at(chain: Chain, x: int, dim: int, position: int) -> int:
+    """One position of a dimension, which is gone then."""
+    part = chain("slice", x, dim=dim, start=position, size=1)
+    sizes = chain.shapes[part]
+    return chain("view", part, size=(*sizes[:dim], *sizes[dim + 1 :]))
 
 
 def _surrounded(chain: Chain, x: int, around: Sequence[tuple[int, int]]) -> int:

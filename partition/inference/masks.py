@@ -6,7 +6,15 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from shardproof.engine.errors import Unsupported
-from shardproof.engine.lineage.expressions import Causal, Combine, Einsum, Operand, Unary
+from shardproof.engine.lineage.expressions import (
+    Causal,
+    Combine,
+    Einsum,
+    Operand,
+    Order,
+    Restrict,
+    Unary,
+)
 from shardproof.engine.lineage.lineage import BROADCAST, Addend, StridedInterval
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.partition.inference.laws import Factor
@@ -41,6 +49,27 @@ def masked_once(nodes: NodeTable, addends: Sequence[Addend]) -> list[Addend]:
         or t.factor <= 0
         or not any(u.factor > 0 and _has(nodes, u, t) for u in addends if u is not t)
     ]
+
+
+def is_of_a_table(nodes: NodeTable, addends: Sequence[Addend], owners: Sequence[int]) -> bool:
+    """Whether a label of a product is one of a table of positions alone, where something else is a
+    factor too: the product has as many positions of it as the table, and no others.
+
+    Example: of the product of ``x[b, i]`` with the order of positions ``[i, j]``, ``j`` is.
+    """
+    if len(owners) != 1 or not _is_of_positions(nodes, addends[owners[0]].node):
+        return False
+    return not all(_is_of_positions(nodes, t.node) for t in addends)
+
+
+def _is_of_positions(nodes: NodeTable, number: int) -> bool:
+    """Whether a node says of positions how they lie, or is a product of such."""
+    definition = nodes[number].definition
+    if isinstance(definition, Einsum):
+        return all(_is_of_positions(nodes, o.node) for o in definition.operands)
+    if isinstance(definition, Restrict):
+        return _is_of_positions(nodes, definition.node)
+    return isinstance(definition, Order)
 
 
 def _is_mask(nodes: NodeTable, addend: Addend) -> bool:

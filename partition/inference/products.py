@@ -38,7 +38,7 @@ from shardproof.partition.inference.laws import (
     left,
     outside,
 )
-from shardproof.partition.inference.masks import masked_by
+from shardproof.partition.inference.masks import is_of_a_table, masked_by
 from shardproof.partition.inference.pieces import each, multiplied
 from shardproof.partition.inference.sums import Sums, tried
 from shardproof.partition.inference.vanishing import Zeros
@@ -98,14 +98,19 @@ class Products(Sums):
             )
         addends: list[Addend] = []
         for chosen in product(*(x.addends for x in xs)):
-            try:
-                addends.append(self._placed_product(operands, output, chosen, extents))
-            except Misaligned:
+            readings = (chosen, tuple(self._complete(t) for t in chosen))
+            read = (
+                tried(lambda t: self._placed_product(operands, output, t, extents), reading)
+                for reading in dict.fromkeys(readings)
+            )
+            made = next(filter(None, read), None)
+            if made is None:
                 pieces = [
                     self.piece(Lineage(x.shape, (t,))).addends[0]
                     for x, t in zip(xs, chosen, strict=True)
                 ]
-                addends.append(self._product(operands, output, pieces, extents))
+                made = self._product(operands, output, pieces, extents)
+            addends.append(made)
         if len(addends) == 1:
             return self.known(Lineage(shape, tuple(self.nonzero(addends))))
         return self.fold(Lineage(shape, tuple(addends)))
@@ -204,7 +209,8 @@ class Products(Sums):
             for position in align([addends[k].view.dims[i] for k, i in holders]):
                 label = len(extents)
                 owners = [k for k, _ in holders]
-                ends = name in closed or (name not in output and _endless(position))
+                whole = name in output and not is_of_a_table(self.table, addends, owners)
+                ends = name in closed or (not whole and _endless(position))
                 joined = reads.label(label, position, owners, closed=ends)
                 if joined.axis == BROADCAST:
                     if name not in output and joined.size != 1:
@@ -438,6 +444,18 @@ class Products(Sums):
             return None
         self.rewrote = True
         return result
+
+    def _complete(self, addend: Addend) -> Addend:
+        """Part of a sum over a constant block as the sum over that block alone, which may be cut
+        like any other value; as it is where it is none, or none that the single device has."""
+        if not addend.partials or addend.places:
+            return addend
+        made = tried(lambda t: closed(self.table, t, self._closed_product), addend)
+        size = self.reference_size
+        if made is None or (size is not None and made.node >= size):
+            return addend
+        self.rewrote = True
+        return made
 
     def _with_complete_maxima(self, xs: tuple[Lineage, ...]) -> tuple[Lineage, ...]:
         """The operands of a product, parts of maxima as maxima of blocks: what is multiplied with

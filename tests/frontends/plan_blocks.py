@@ -21,7 +21,7 @@ class Blocks(Families):
         """One of the blocks, drawn."""
         name = self.draw.choice((
             "along", "image", "strided", "rotated", "positioned", "single", "ordered", "patterned",
-            "dropped", "rooted", "sized", "detached", "smoothed",
+            "dropped", "rooted", "sized", "detached", "smoothed", "stacked",
         ))  # fmt: skip
         return getattr(self, name)(x)
 
@@ -41,6 +41,17 @@ class Blocks(Families):
             made = self.op("torch.conv1d", "n i^ l^, i^ 1^ k^, i^ -> n i^ l^", self.turned(x),
                            self.weight(h, 1, 3), self.weight(h), shapes=(b, h, s), stride=(1,),
                            padding=(2,), dilation=(2,), groups=h)  # fmt: skip
+        return self.turned(made)
+
+    def stacked(self, x: Value) -> Any:
+        """Two convolutions of the sequence, with an activation after each."""
+        b, s, h = x.shape
+        made = self.turned(x)
+        for _ in range(2):
+            made = self.op("torch.conv1d", "n i+ l^, o i+ k^ -> n o l^", made, self.weight(h, h, 3),
+                           shapes=(b, h, s), bias=None, stride=1, padding=1, dilation=1,
+                           groups=1)  # fmt: skip
+            made = self.same(f"{F}.gelu", made, approximate="none")
         return self.turned(made)
 
     def image(self, x: Value) -> Any:

@@ -51,6 +51,14 @@ def altered(name: str, **kwargs: Any) -> Callable[[Plans], None]:
     return alter
 
 
+def another(name: str, signature: str) -> Callable[[Plans], None]:
+    def alter(made: Plans) -> None:
+        for op in operators(made, name):
+            op.state["signature"], op.state["_kwargs"] = signature, {}
+
+    return alter
+
+
 def not_stopped(made: Plans) -> None:
     """The gradient goes on where the single device stops it, as it would by a name only."""
     for op in operators(made, "detach"):
@@ -66,6 +74,8 @@ def other_divisor(made: Plans) -> None:
     ("block", "alter", "verdict"),
     [
         ("along", altered("conv1d", padding=(1,), dilation=(1,)), "refuted"),
+        ("stacked", altered("conv1d", padding=2, dilation=2), "refuted"),
+        ("stacked", another("gelu", "torch.tanh"), "refuted"),
         ("rotated", altered("linspace", end=2), "refuted"),
         ("detached", not_stopped, "refuted"),
         ("sized", other_divisor, "refuted"),
