@@ -22,7 +22,14 @@ from shardproof.engine.specification.conclusions import box_of
 from shardproof.frontends.torch.draws import ALONE_DRAWN, Drawn, Part
 from shardproof.frontends.torch.plan import ALONE, Sides
 from shardproof.frontends.torch.plan import plan as make_plan
-from shardproof.frontends.torch.randomness import Meeting, Placed, alone, relowered, unlike
+from shardproof.frontends.torch.randomness import (
+    Meeting,
+    Placed,
+    alone,
+    entangled,
+    relowered,
+    unlike,
+)
 from shardproof.partition.stages.partition import Side, partition
 
 #: Places of a part that are tried.
@@ -43,19 +50,26 @@ def placed(sides: Sides) -> Placed:
     for step, side in zip(read.steps, read.ranks, strict=True):
         rank = step.trace.rank
         parts[rank] = {}
+        drawn: dict[str, list[Meeting]] = {}
         for own, met in finder.rank(rank, side.draws):
             if met is None:
                 complete = complete and _only_compared(own, side.draws)
                 continue
             single, offset = met
             part = Part(parts[ALONE][single.state].name, single.shape, offset)
-            if part in parts[rank].values():
+            meeting = Meeting(rank, own, single, part)
+            before = drawn.setdefault(part.name, [])
+            if any(m.meets(meeting) for m in before):
                 # Once more than the single device: other numbers, of which it has none.
                 name = f"{ALONE_DRAWN} {rank}: {len(parts[rank])}"
                 parts[rank][own.state] = Part(name, own.shape, (0,) * len(own.shape))
                 continue
             parts[rank][own.state] = part
-            meetings.append(Meeting(rank, own, single, part))
+            before.append(meeting)
+            meetings.append(meeting)
+    for rank, state in entangled(meetings):
+        del parts[rank][state]
+        complete = False
     findings = tuple(unlike(read, meetings))
     standing = relowered(sides, {}, standing=True)
     return Placed(relowered(sides, parts), standing, meetings, findings, complete)

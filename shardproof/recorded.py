@@ -41,7 +41,7 @@ from shardproof.frontends.torch.plan import (
 )
 from shardproof.frontends.torch.plan import plan as make_plan
 from shardproof.frontends.torch.randomness import assumed as assumed_of_draws
-from shardproof.frontends.torch.randomness import draws
+from shardproof.frontends.torch.randomness import compared_too, draws
 from shardproof.frontends.torch.trace import Trace
 from shardproof.inputs import rundir
 from shardproof.inputs.assume import Assumptions, read
@@ -171,6 +171,8 @@ def undrawn_differs(standing: Sides, combine: Combine) -> bool:
     """
     made = make_plan(standing, combination=combination(standing, combine))
     check_plan(made)
+    if any(compared_too(side.draws) for side in (standing.single, *standing.ranks)):
+        return False  # no one number is what all of it stands for
     result = partition(guarded(made, tables_of(standing)))
     return any(comparison.differs for comparison in simulated(result, SEEDS).comparisons)
 

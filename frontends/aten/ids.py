@@ -50,6 +50,20 @@ class Narrow(Unsupported):
         self.rows = rows
 
 
+class Marked(Unsupported):
+    """Integers of value ``origin`` may be ``mark``, which is no row and counts for nothing; where a
+    loss asks, all others are in [0, rows).
+
+    Example: labels of ``cross_entropy`` over 16 classes may be -100, and are in [0, 16) otherwise.
+    """
+
+    def __init__(self, origin: int, mark: int, rows: int | None = None) -> None:
+        super().__init__(f"labels may be {mark}")
+        self.origin = origin
+        self.mark = mark
+        self.rows = rows
+
+
 @dataclass(frozen=True, slots=True)
 class Ids:
     """``function`` of every entry of ``origin``, which is then moved; predicates are 0 or 1.
@@ -126,6 +140,8 @@ class Ids:
             sum(p.high - p.low for p in self.function if p.offset == value) for value in (0, 1)
         ]
         fewer = int(sizes[1] < sizes[0])
+        if self._negative(fewer) and not self._negative(1 - fewer):
+            fewer = 1 - fewer  # An id is compared with classes, and none of them is negative.
         total: Any = Const(Fraction(0), self.shape, "float32")
         for piece in self.function:
             if piece.offset == fewer:
@@ -138,9 +154,23 @@ class Ids:
         holds = lo.real(total)
         return holds if fewer else lo.real(inverse_of(lo, holds))
 
+    def _negative(self, value: int) -> bool:
+        return any(p.low < 0 for p in self.function if p.offset == value)
+
     def at(self) -> tuple[int, tuple[Move, ...], Shape]:
         """Of which id every entry is."""
         return self.origin.number, self.moves, self.shape
+
+
+def marked(x: Real, mark: int) -> Ids:
+    """Integers of an input that are not negative, or -1, which stands for ``mark``.
+
+    Example: labels with the domain [-1, 6) and the mark -100 are -100 at -1, and themselves on
+    [0, 6).
+    """
+    _, high = x.domain or DOMAIN
+    function = (piecewise.Piece(-1, 0, 0, mark), piecewise.Piece(0, high, 1, 0))
+    return Ids(x, (), function, x.shape, x.dtype)
 
 
 def integral(dtype: str) -> bool:

@@ -1,26 +1,28 @@
 """Lookups by ids, and losses over classes.
 
 Classes that are no ids (``ignore_index``) are counted as they are: by the values of the labels,
-unless the domain of the labels, which the user states, does not have them.
+unless the domain of the labels, which the user states, does not have them.  Labels of graphs that
+may be such a number are ids with a mark (`shardproof.frontends.aten.ids.marked`).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
 from typing import Any, TypeAlias
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.constants import numbered
-from shardproof.frontends.aten.ids import Ids
+from shardproof.frontends.aten.ids import Ids, Marked
 from shardproof.frontends.aten.joined import Joined
 from shardproof.frontends.aten.lookups import Kept, added_rows, rows_of
 from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real, Unviewed
 from shardproof.frontends.aten.positions import Positions, added_at, rows_at
 from shardproof.frontends.aten.rules import lowers
 from shardproof.frontends.aten.shifted import shifted
+from shardproof.frontends.builder import piecewise
 
 #: Of a log-softmax: the shifted operand, its exponentials, and their sum.
 Exponentials: TypeAlias = tuple[Real, Real, Real]
@@ -92,6 +94,37 @@ def classes(lo: Lowering, target: Lowered) -> Real:
     return numbered(lo, target) if isinstance(target, Positions) else lo.real(target)
 
 
+def _labels(lo: Lowering, target: Lowered, ignored: int, count: int) -> tuple[Real, Lowered]:
+    """Labels of ``count`` classes as a value, and 1 for each that is not the ignored one."""
+    if isinstance(target, Ids):
+        known = _marked_labels(lo, target, ignored, count)
+        if known is not None:
+            return known
+    ids = classes(lo, target)
+    unknown = ids.domain is None or ids.domain[0] == ignored < 0
+    if lo.asks and unknown and ids.number in lo.origins and not 0 <= ignored < count:
+        raise Marked(ids.number, ignored, count)
+    return ids, _valid(lo, ids, ignored)
+
+
+def _marked_labels(
+    lo: Lowering, target: Ids, ignored: int, count: int
+) -> tuple[Real, Lowered] | None:
+    """The same of labels that are ids, of which every one is a class or the ignored one; None:
+    there may be others."""
+    rule = target.function
+    live = piecewise.compare("NE", rule, piecewise.constant(rule, ignored))
+    for low, high, piece in piecewise.counted(rule, live):
+        if (piece.slope, piece.offset) != (1, 0) or not 0 <= low < high <= count:
+            return None
+    number = piecewise.value(live)
+    if number is not None:
+        valid: Lowered = Const(Fraction(number), target.shape, "float32")
+    else:
+        valid = replace(target, function=live, dtype="bool").indicated(lo)
+    return target.moved_input(lo), valid
+
+
 def _outside(ids: Real, number: int) -> bool:
     return ids.domain is not None and not ids.domain[0] <= number < ids.domain[1]
 
@@ -119,8 +152,11 @@ def _nll_loss(
     labels = shifted(lo, target, ignored) if isinstance(target, Joined) else None
     if isinstance(target, Joined) and labels is None:
         return _joined_loss(lo, logs, target, reduction, ignored)
-    ids = classes(lo, target) if labels is None else labels.ids
-    each, valid = _each(lo, lo.real(logs), _known(lo, logs), ids, ignored)
+    if labels is None:
+        ids, valid = _labels(lo, target, ignored, logs.shape[-1])
+    else:
+        ids, valid = labels.ids, _valid(lo, labels.ids, ignored)
+    each = _each(lo, lo.real(logs), _known(lo, logs), ids, valid)
     count = lo.sum(valid, (0,))
     if labels is not None:
         each = lo.mul(each, labels.live)
@@ -136,21 +172,18 @@ def _known(lo: Lowering, logs: Lowered) -> Exponentials | None:
     return lo.exponentials.get(lo.real(logs).number)
 
 
-def _each(
-    lo: Lowering, logs: Real, known: Exponentials | None, ids: Real, ignored: int
-) -> tuple[Any, Lowered]:
-    """Every row's loss, 0 where its label is the ignored one; and 1 where it is not.
+def _each(lo: Lowering, logs: Real, known: Exponentials | None, ids: Real, valid: Lowered) -> Any:
+    """Every row's loss, 0 where its label is not ``valid``: the ignored one.
 
     The log-probability of the label is the logit less the logarithm, or (``lo.literal``) an entry
     of their difference: the same for a label that is a class, as PyTorch wants it.
     """
-    valid = _valid(lo, ids, ignored)
     if known is None or lo.literal:
         each: Any = lo.scale(lo.emit("pick", logs, ids), Fraction(-1))
     else:
         shifted, _, total = known
         each = lo.sub(lo.unary("log", total), lo.emit("pick", shifted, ids))
-    return lo.mul(each, valid), valid
+    return lo.mul(each, valid)
 
 
 def _parts(target: Joined, ignored: int) -> list[int]:
@@ -174,7 +207,8 @@ def _joined_loss(lo: Lowering, logs: Lowered, target: Joined, reduction: int, ig
         real = lo.real(target.cut(logs, n)) if own is None else lo.real(logs)
         ids = lo.real(lo.reshape(target.parts[n], (prod(target.parts[n].shape),)))
         exponentials = None if own is None else (own[0], own[1], own[2])
-        each, valid = _each(lo, real, exponentials, ids, ignored)
+        valid = _valid(lo, ids, ignored)
+        each = _each(lo, real, exponentials, ids, valid)
         total = lo.add(total, lo.sum(each, (0,)))
         count = lo.add(count, lo.sum(valid, (0,)))
     return (total if reduction == SUM else lo.div(total, count)), count
@@ -279,8 +313,11 @@ def _nll_loss_backward(
     labels = shifted(lo, target, ignored) if isinstance(target, Joined) else None
     if isinstance(target, Joined) and labels is None:
         return PickedParts(each, target, ignored, logs.shape, logs.dtype)
-    ids = classes(lo, target) if labels is None else labels.ids
-    each = lo.mul(lo.expand(each, ids.shape), _valid(lo, ids, ignored))
+    if labels is None:
+        ids, valid = _labels(lo, target, ignored, logs.shape[-1])
+    else:
+        ids, valid = labels.ids, _valid(lo, labels.ids, ignored)
+    each = lo.mul(lo.expand(each, ids.shape), valid)
     if labels is not None:
         each = lo.mul(each, labels.live)
     return Picked(each, ids, logs.shape, logs.dtype)

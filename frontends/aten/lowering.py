@@ -183,7 +183,7 @@ class Lowering:
         self.notes: dict[str, None] = {}  # printed with the verdict
         #: Ids of which those of one row (along the last) differ; what no result depends on.
         self.distinct, self.shifts = set[int](), set[int]()
-        self.narrows = False  # whether a lookup needs ids that are known to choose rows
+        self.narrows = self.asks = False  # a lookup (a loss) needs ids (labels) that are known
         #: Ranks of groups by the name that the program gives them.
         self.groups: Mapping[str, tuple[int, ...]] = {}
         #: What is taken for something else, by what it is: only graphs that list it may.

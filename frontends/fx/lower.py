@@ -12,7 +12,7 @@ from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from shardproof.engine.plan.ir import Op, Shard, Source
 from shardproof.engine.plan.ir import Value as BodyValue
 from shardproof.frontends.aten import Const, Lowered, Lowering, Real, Undefined, routed, rule_of
-from shardproof.frontends.aten.ids import Ids, Narrow
+from shardproof.frontends.aten.ids import Ids, Marked, Narrow, marked, number_of
 from shardproof.frontends.aten.lowering import Shape
 from shardproof.frontends.aten.rules import typed
 from shardproof.frontends.builder.shapes import Inference
@@ -40,12 +40,14 @@ _MALFORMED = (TypeError, ValueError, AttributeError, IndexError, KeyError, Arith
 
 
 class Wide(Exception):
-    """Ids of a named input must lie in [0, rows) for a lookup to read rows that exist."""
+    """Ids of a named input must lie in [0, rows) for a lookup to read rows that exist; ``mark``:
+    or be this number, which the program asks for (`Marked`; ``rows`` None: any rows)."""
 
-    def __init__(self, name: str, rows: int) -> None:
+    def __init__(self, name: str, rows: int | None, mark: int | None = None) -> None:
         super().__init__(f"ids {name} choose among {rows} rows")
         self.name = name
         self.rows = rows
+        self.mark = mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +87,12 @@ class Setting:
     ``constants``: stated values of constants that the file names without one ("any": any numbers,
     the same on both sides); ``zeros``: inputs that are zero; ``rank``: of the parallel side, which
     may read memory that nothing has written: there are no such numbers on the single side;
-    ``modules``: names of nodes in
-    findings, where they are others; ``inferred``: inputs whose domain is that of the rows which
-    they choose, since nobody states one; ``narrows``: whether `Wide` is raised for ids that are not
-    known to choose rows that exist, or the operator is not understood; ``folds``: whether a
-    constant that a rank gathers is taken for that of the others (`RankBody.agreed`).
+    ``modules``: names of nodes in findings, where they are others; ``inferred``: inputs whose
+    domain is that of the rows which they choose, since nobody states one; ``narrows``: whether
+    `Wide` is raised for ids that are not known to choose rows that exist, or the operator is not
+    understood; ``marks``: the number that -1 of an input stands for; ``unmarked``: inputs that may
+    have no mark, since rows are read by them; ``folds``: whether a constant that a rank gathers is
+    taken for that of the others (`RankBody.agreed`).
     """
 
     shards_of: Callable[[Node], Sequence[Shard]]
@@ -101,6 +104,8 @@ class Setting:
     modules: Mapping[str, str] = field(default_factory=dict)
     inferred: frozenset[str] = frozenset()
     narrows: bool = False
+    marks: Mapping[str, int] = field(default_factory=dict)
+    unmarked: frozenset[str] = frozenset()
     folds: bool = True
     inference: Inference = field(default_factory=Inference)
 
@@ -117,6 +122,7 @@ class _Rank:
         self.setting = setting
         self.lo = Lowering(setting.inference)
         self.lo.narrows = True
+        self.lo.asks = setting.narrows
         self.lo.groups = setting.groups
         self.lo.mask = self.mask
         self.lo.standins = {}
@@ -171,7 +177,7 @@ class _Rank:
             elif node.op != OUTPUT:
                 try:
                     self.known[node.name] = self.lowered(node)
-                except Narrow as error:
+                except (Narrow, Marked) as error:
                     if self.setting.narrows:
                         raise
                     self.known[node.name] = self.gap(node, str(error))
@@ -181,9 +187,11 @@ class _Rank:
     def input_value(self, node: Node) -> Lowered:
         if node.name in self.setting.zeros:
             return Const(Fraction(0), tuple(node.shape or ()), node.dtype or "float32")
-        parts = [self.lo.hold(shard) for shard in self.setting.shards_of(node)]
+        shards = self.setting.shards_of(node)
+        parts = [self.lo.hold(shard) for shard in shards]
         if len(parts) == 1:
-            return parts[0]
+            mark = self.setting.marks.get(shards[0].name)
+            return parts[0] if mark is None else marked(parts[0], mark)
         whole = tuple(node.shape or ())
         (dim,) = (d for d, n in enumerate(whole) if parts[0].shape[d] != n)
         return self.lo.concat(parts, dim)  # type: ignore[no-any-return]
@@ -230,17 +238,24 @@ class _Rank:
         return self.fitting(node, result)
 
     def ask(self, compared: Sequence[Any]) -> None:
-        """Raise `Unsupported` where ids whose domain is inferred are compared with a number that is
-        no row: such as -100, which labels that do not count may be."""
-        x, number = compared[0], compared[1] if len(compared) > 1 else None
+        """Raise `Marked` where integers of the single side of which no domain is stated are
+        compared with a number that is no row, such as -100, which labels that do not count may be;
+        `Unsupported` where such a number would be no row that is read."""
+        x, number = compared[0], number_of(compared[1]) if len(compared) > 1 else None
         origin = x.origin if isinstance(x, Ids) else x
         known = self.lo.origins.get(origin.number) if isinstance(origin, Real) else None
         name = "" if known is None else self.lo.shards[known].name
-        if name in self.setting.inferred and isinstance(number, (int, float)) and number < 0:
-            raise Unsupported(
-                f"whether {name} may be {number}, which is no row, is not known: "
-                f"[domains] of the relations says which numbers {name} has"
-            )
+        if name not in self.setting.inferred or number is None or number >= 0:
+            return
+        mark = self.setting.marks.get(name)
+        if mark == number:
+            return
+        if isinstance(x, Real) and mark is None and name not in self.setting.unmarked:
+            raise Marked(x.number, number)
+        raise Unsupported(
+            f"whether {name} may be {number}, which is no row, is not known: "
+            f"[domains] of the relations says which numbers {name} has"
+        )
 
     def lost(self, node: Node) -> Lowered:
         """A constant tensor that the exporter wrote as memory: an input that both sides share."""
@@ -348,11 +363,12 @@ class _Rank:
                 names.update((*operands(node.args), *operands(node.kwargs)))
         return names
 
-    def wide(self, error: Narrow) -> Exception:
+    def wide(self, error: Narrow | Marked) -> Exception:
         number = self.lo.origins.get(error.origin)
         if number is None:
             return InvalidInput(f"not supported: {error}", self.lo.source.cell)
-        return Wide(self.lo.shards[number].name, error.rows)
+        mark = error.mark if isinstance(error, Marked) else None
+        return Wide(self.lo.shards[number].name, error.rows, mark)
 
     def result(self, x: object) -> int:
         """The number of the value of an output (-1: it is none)."""
@@ -364,7 +380,7 @@ class _Rank:
         try:
             return self.lo.real(known).number
         except (Unsupported, ShapeMismatch) as error:
-            if isinstance(error, Narrow) and self.setting.narrows:
+            if isinstance(error, (Narrow, Marked)) and self.setting.narrows:
                 raise
             self.gaps.setdefault("an output", f"{name}: {error}")
             made = self.lo.value(tuple(known.shape), known.dtype, name)
@@ -391,7 +407,7 @@ def lower(graph: Graph, setting: Setting, outputs: Sequence[object]) -> RankBody
     try:
         rank.run()
         results = [rank.result(x) for x in outputs]
-    except Narrow as error:
+    except (Narrow, Marked) as error:
         raise rank.wide(error) from None
     lo, live = rank.lo, rank.live(outputs)
     standins = [standin for name, standin in rank.standins.items() if name in live]

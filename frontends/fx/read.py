@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from shardproof.engine.plan.ir import Addend, Expectation, Plan, Program, Shard
 from shardproof.engine.plan_files import store
 from shardproof.frontends.fx import align, groups, place, pt2, records, relations, written
 from shardproof.frontends.fx.choose import chosen
+from shardproof.frontends.fx.domains import Domains
 from shardproof.frontends.fx.inputs import Inputs, shape_of
 from shardproof.frontends.fx.inputs import placed as placed_inputs
 from shardproof.frontends.fx.lower import RankBody, Setting, Wide, lower, unwritten_inputs
@@ -92,7 +93,8 @@ class Pairing:
     """Both sides, such as one graph and two ranks' with ``up`` in halves, and what is known of how
     they belong together; ``modules``: see `frontends.fx.align` (that of rank 0 is everybody's);
     ``values``: those of the outputs, of the single side (-1) and of every rank; ``masks``: where
-    the ranks' parts of the masks of random operators lie."""
+    the ranks' parts of the masks of random operators lie; ``domains``: which integers inputs
+    have."""
 
     single: Graph
     ranks: Sequence[Graph]
@@ -102,6 +104,7 @@ class Pairing:
     modules: dict[str, str] = field(default_factory=dict)
     values: dict[int, tuple[int, ...]] = field(default_factory=dict)
     masks: dict[int, Part] = field(default_factory=dict)
+    domains: Domains = field(default_factory=Domains)
 
     @property
     def count(self) -> int:
@@ -136,15 +139,16 @@ def _joined(
     assumed: list[Assumption] = []
     inputs = placed_inputs(single, ranks, relations, assumed, fused)
     outputs = _outputs(single, ranks[0], relations, assumed)
-    both = Pairing(single, ranks, relations, inputs, outputs)
+    domains = Domains(relations.domains)
+    both = Pairing(single, ranks, relations, inputs, outputs, domains=domains)
     assumed += groups.assumed(ranks, relations.groups)
     assumed += _values(single, ranks[0], relations)
-    alone, domains = _single(both, assumed)
+    alone = _single(both, assumed)
     (alone,) = groups.needed([alone])
     masks = Masks(alone.masks, len(ranks))
-    bodies = [_rank(both, n, domains, masks) for n in range(len(ranks))]
+    bodies = [_rank(both, n, masks) for n in range(len(ranks))]
     if not groups.agree(bodies):
-        bodies = [_rank(both, n, domains, masks, folds=False) for n in range(len(ranks))]
+        bodies = [_rank(both, n, masks, folds=False) for n in range(len(ranks))]
     bodies = groups.needed(bodies)
     alone = replace(alone, shards=(*alone.shards, *unwritten_inputs(bodies)))
     masks.check([len(body.masks) for body in bodies])
@@ -259,11 +263,9 @@ def _shard(node: Node, shape: Shape, box: Box, rank: int, domain: tuple[int, int
     )
 
 
-def _single(
-    both: Pairing, assumed: list[Assumption]
-) -> tuple[RankBody, dict[str, tuple[int, int]]]:
-    """The single side as a body, with domains of ids as its lookups need them."""
-    domains: dict[str, tuple[int, int]] = dict(both.relations.domains)
+def _single(both: Pairing, assumed: list[Assumption]) -> RankBody:
+    """The single side as a body, with domains of ids as its lookups and losses need them."""
+    domains = both.domains
     own = groups.groups([both.single], {})
 
     def input_shards(node: Node) -> list[Shard]:
@@ -273,7 +275,7 @@ def _single(
             for part in both.inputs.single.get(node.name, [alone])
         ]
 
-    for _ in range(len(both.single.inputs) + 1):
+    for _ in range(3 * len(both.single.inputs) + 1):
         try:
             body = lower(
                 both.single,
@@ -283,28 +285,18 @@ def _single(
                     own,
                     both.relations.constants,
                     frozenset(both.relations.zeros),
-                    inferred=frozenset(domains.keys() - both.relations.domains.keys()),
+                    inferred=domains.inferred(),
                     narrows=True,
+                    marks=domains.marks,
+                    unmarked=frozenset(domains.unmarked),
                 ),
                 [{"n": output.single} for output in both.outputs],
             )
         except Wide as error:
-            if error.name in domains:
-                low, high = domains[error.name]
-                raise InvalidInput(
-                    f"ids from {low} to {high - 1} choose among {error.rows} rows", error.name
-                ) from None
-            domains[error.name] = (0, error.rows)
-            assumed.append(
-                Assumption(
-                    "inferred",
-                    error.name,
-                    "",
-                    f"ids {error.name} choose rows that exist: they are from 0 to {error.rows - 1}",
-                )
-            )
+            domains.learn(error.name, error.rows, error.mark)
         else:
-            return body, domains
+            assumed += domains.assumed()
+            return body
     raise InvalidInput("domains of ids that do not settle")
 
 
@@ -315,11 +307,10 @@ def _domain(node: Node, known: tuple[int, int] | None) -> tuple[int, int] | None
 def _rank(
     both: Pairing,
     rank: int,
-    domains: Mapping[str, tuple[int, int]],
     masks: Masks,
     folds: bool = True,
 ) -> RankBody:
-    graph = both.ranks[rank]
+    graph, domains = both.ranks[rank], both.domains
 
     def input_shards(node: Node) -> list[Shard]:
         return [
@@ -336,9 +327,8 @@ def _rank(
     zeros = frozenset(both.relations.zeros)
     names = both.modules if rank else align.modules(both.single, graph)
     both.modules.update(names)
-    setting = Setting(
-        input_shards, drawn, own, both.relations.constants, zeros, rank, names, folds=folds
-    )
+    setting = Setting(input_shards, drawn, own, both.relations.constants, zeros, rank, names)
+    setting.marks, setting.folds = domains.marks, folds
     return lower(graph, setting, compared_outputs(both, rank))
 
 
@@ -492,6 +482,6 @@ def alone(path: str) -> bytes:
     }
     both = Pairing(ranks[0], ranks, Relations(), Inputs(boxes), outputs)
     masks = Masks((), len(ranks))
-    bodies = groups.needed([_rank(both, n, {}, masks, folds=False) for n in range(len(ranks))])
+    bodies = groups.needed([_rank(both, n, masks, folds=False) for n in range(len(ranks))])
     made = programs([replace(b, outputs=()) for b in bodies], mesh_of(bodies, []), "ranks")
     return store.to_bytes(Plan("plan", Program("none", (), ()), made, microbatches=1))

@@ -76,11 +76,19 @@ def validated(
         elif name.startswith(MASK):
             values[name] = (array > 0).astype(float)
     try:
-        expected = _evaluated(eager, both, values)
+        expected = _evaluated(eager, both, _decoded(values, both.domains.marks))
         actual = run(plan, values)
     except (Unsupported, ShapeMismatch, Stuck) as error:
         return Validation(False, True, 0, str(error))
     return agreed(_pairs(both, plan, actual, expected), "PyTorch")
+
+
+def _decoded(values: Mapping[str, Array], marks: Mapping[str, int]) -> dict[str, Array]:
+    """Values as the graphs have them, of those that the plan has: its -1 is an input's mark."""
+    return {
+        name: np.where(array == -1, marks[name], array) if name in marks else array
+        for name, array in values.items()
+    }
 
 
 def _evaluated(

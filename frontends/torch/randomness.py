@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from shardproof.engine.findings import Finding
@@ -27,6 +27,23 @@ class Meeting(NamedTuple):
     single: Drawn
     part: Part
 
+    def meets(self, other: Meeting) -> bool:
+        """Whether two draws are of some of the same numbers."""
+        bounds = zip(
+            self.part.offset, self.own.shape, other.part.offset, other.own.shape, strict=False
+        )
+        return self.part.name == other.part.name and all(
+            a < b + m and b < a + n for a, n, b, m in bounds
+        )
+
+    def same(self, other: Meeting) -> bool:
+        """Whether two draws that meet are one: of the same part, from equal states."""
+        return (self.part, self.own.shape, self.own.state) == (
+            other.part,
+            other.own.shape,
+            other.own.state,
+        )
+
 
 class Placed(NamedTuple):
     """Both sides with what they draw: ``meetings``, every draw of a rank that is part of one of the
@@ -49,6 +66,17 @@ def draws(sides: Sides) -> bool:
     Example: one with a dropout in training does.
     """
     return any(side.draws for side in (sides.single, *sides.ranks))
+
+
+def compared_too(draws: Sequence[Drawn]) -> bool:
+    """Whether a uniform number is used as it is and is compared, too.
+
+    Example: ``u = torch.rand(8); y = u * (u < 0.5)``.
+    """
+    return any(
+        own.partner >= 0 and any(other.state.startswith(f"{own.state} ") for other in draws)
+        for own in draws
+    )
 
 
 def relowered(
@@ -104,26 +132,50 @@ def alone(sides: Sides) -> dict[str, Part]:
 # -- what contradicts -----------------------------------------------------------------------------
 
 
-def unlike(sides: Sides, meetings: list[Meeting]) -> Iterator[Finding]:
+def unlike(sides: Sides, meetings: Sequence[Meeting]) -> Iterator[Finding]:
     """Draws that cannot be parts of what the single device draws: with another chance, or from
-    another state where another rank draws the same numbers.
+    another state (or of another part) where another rank draws some of the same numbers.
 
     Example: after ``torch.manual_seed(job.rank)``, two ranks that hold the same activations drop
     other elements of them.
     """
-    first: dict[Part, Meeting] = {}
+    known: dict[str, list[Meeting]] = {}
     for meeting in meetings:
         if (meeting.own.kind, meeting.own.given) != (meeting.single.kind, meeting.single.given):
             what = f"draws with {_text(meeting.own)}, the single device with "
             yield _finding(sides, meeting, what + _text(meeting.single))
-        other = first.setdefault(meeting.part, meeting)
-        if other.own.state != meeting.own.state:
+        before = known.setdefault(meeting.part.name, [])
+        other = next((m for m in before if m.meets(meeting) and not m.same(meeting)), None)
+        if other is not None:
             yield _finding(
                 sides,
                 meeting,
                 f"draws other numbers than rank {other.rank} for the same elements: the states of "
-                "their generators differ (another seed, or another number of draws before)",
+                "their generators differ (another seed, or another number of draws before), or "
+                "what they draw them for does",
             )
+        if not any(m.same(meeting) for m in before):
+            before.append(meeting)
+
+
+def entangled(meetings: Sequence[Meeting]) -> frozenset[tuple[int, str]]:
+    """By rank and state, draws of 0 or 1 that compare one uniform number on one side, and several
+    on the other: what they have to do with each other is not the same.
+
+    Example: ``u = rand(8); a, b = u < 0.5, u < 0.9`` beside ``rand(8) < 0.5`` and ``rand(8) <
+    0.9``.
+    """
+    ways: dict[tuple[int, bool, str, tuple[int, ...]], set[str]] = {}
+    for m in meetings:
+        own, single = m.own.state.split(" ")[0], m.single.state.split(" ")[0]
+        ways.setdefault((m.rank, True, own, m.part.offset), set()).add(single)
+        ways.setdefault((m.rank, False, single, m.part.offset), set()).add(own)
+    return frozenset(
+        (m.rank, m.own.state)
+        for m in meetings
+        if len(ways[m.rank, True, m.own.state.split(" ")[0], m.part.offset]) > 1
+        or len(ways[m.rank, False, m.single.state.split(" ")[0], m.part.offset]) > 1
+    )
 
 
 def _text(drawn: Drawn) -> str:

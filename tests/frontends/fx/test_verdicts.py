@@ -222,8 +222,8 @@ def test_inputs_that_are_stated_to_be_zero(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("own_mean", "more", "expected"),
     [
-        (True, "", "inconclusive"),
-        (False, "", "inconclusive"),
+        (True, "", "refuted"),
+        (False, "", "proved"),
         (True, "[domains]\ny = [0, 6]\n", "proved"),
         (False, "[domains]\ny = [0, 6]\n", "proved"),
     ],
@@ -231,8 +231,8 @@ def test_inputs_that_are_stated_to_be_zero(tmp_path: Path) -> None:
 def test_labels_that_may_not_count(
     tmp_path: Path, own_mean: bool, more: str, expected: str
 ) -> None:
-    """That labels name rows is not taken for granted where the program asks if they are -100: the
-    mean of the means of ranks is the mean where all labels count, which has to be stated."""
+    """Labels may be -100 where the program asks if they are: the mean of the means of ranks is the
+    mean only where all labels count, which has to be stated."""
     single = write(tmp_path / "single", [labelled(0, 1)])
     parallel = write(tmp_path / "parallel", [labelled(r, 2, own_mean) for r in range(2)])
     relations = tmp_path / "relations.toml"
@@ -242,4 +242,4 @@ def test_labels_that_may_not_count(
     )
     assert result.verdict == expected
     text = (tmp_path / "run" / "result.json").read_text()
-    assert ("whether y may be -100" in text) == (not more)
+    assert ("y are from 0 to 5, or -100" in text) == (not more)

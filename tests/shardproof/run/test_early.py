@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from shardproof.cluster import beside
+from shardproof.cluster.beside import Beside
 from shardproof.diagnosis.search import CHUNK_POSITION, GRADIENT_NAME
 from shardproof.engine.findings import Finding
 from shardproof.engine.plan.ir import Plan, Program
@@ -17,8 +19,7 @@ from shardproof.engine.schedule.unroll import unroll
 from shardproof.engine.simulation.true_size import outright
 from shardproof.partition.stages import partition as stages
 from shardproof.partition.stages.partition import partition
-from shardproof.run import beside, early
-from shardproof.run.beside import Beside
+from shardproof.run import early
 from tests.faults.plans import attrs, edit_op, llama, verify
 
 TOLD = Finding(CHUNK_POSITION, "rank 1 takes positions 4 to 8; the plan records another place")
@@ -98,6 +99,23 @@ def test_tables_that_are_written_beside_are_the_same(
         assert "lineages.arrow" in tables[-1]
         assert (folder / "certificate.json").exists()
     assert tables[0] == tables[1]
+
+
+@pytest.mark.usefixtures("told", "forks")
+@pytest.mark.parametrize(("edit", "verdict"), [(wrong, "refuted"), (right, "proved")])
+def test_what_is_beside_the_verdict_is_found_beside_the_diagnosis(
+    edit: Callable[[Plan], Plan], verdict: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted = Finding("metadata", "relu #3 is recorded as [0:4] here, as [4:8] elsewhere")
+    plan = replace(edit(llama()), recorded=(noted,))
+    findings = []
+    for large in (1 << 30, 0):
+        monkeypatch.setattr(early, "LARGE", large)
+        result = verify(plan)
+        assert result.verdict == verdict
+        findings.append([(f.kind, f.message, f.group) for f in result.findings])
+    assert any(message == noted.message for _, message, _ in findings[0])
+    assert findings[0] == findings[1]
 
 
 def test_a_plan_that_keeps_to_its_records_is_not_run_early(monkeypatch: pytest.MonkeyPatch) -> None:

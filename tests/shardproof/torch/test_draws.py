@@ -180,6 +180,34 @@ def test_noise_that_is_drawn_again_is_not_proved(tmp_path: Path) -> None:
     assert "nothing says which part" in str(result)
 
 
+def nested(model: nn.Module, x: torch.Tensor, once: bool = True) -> torch.Tensor:
+    """Two masks of one uniform number, or of two."""
+    y = model(x)
+    first = torch.rand_like(y)
+    second = first if once else torch.rand_like(y)
+    return y * (first < 0.5) + y.sin() * (second < 0.9)
+
+
+def test_masks_of_one_number_are_not_those_of_two(tmp_path: Path) -> None:
+    right = verdict(tmp_path / "a", alone(nested), replicas(nested))
+    assert right.verdict == "proved", right
+    wrong = replicas(lambda m, x: nested(m, x, once=False))
+    assert verdict(tmp_path / "b", alone(nested), wrong).verdict == "inconclusive"
+
+
+def test_what_is_dropped_again_in_part_is_refuted(tmp_path: Path) -> None:
+    def twice(model: nn.Module, x: torch.Tensor, again: bool = False) -> torch.Tensor:
+        y = model(x)
+        dropped = F.dropout(y, 0.3)
+        part = F.dropout(y[:1], 0.3) if again else dropped[:1]
+        return dropped + part.sum()
+
+    right = verdict(tmp_path / "a", alone(twice), alone(twice), 1)
+    assert right.verdict == "proved", right
+    wrong = alone(lambda m, x: twice(m, x, again=True))
+    assert verdict(tmp_path / "b", alone(twice), wrong, 1).verdict == "refuted"
+
+
 def test_replicas_may_draw_from_unlike_seeds(tmp_path: Path) -> None:
     result = verdict(tmp_path, alone(dropped), replicas(dropped, seed=lambda rank: rank))
     assert result.verdict == "proved", result
