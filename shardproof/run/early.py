@@ -1,7 +1,8 @@
 """What a refutation takes, begun before it is known that there is one.
 
 A plan whose own records say that its groups have another order than by rank is likely to be wrong.
-So it is run at its true size beside the partition, and its tables are written beside the diagnosis.
+So it is run at its true size beside the partition, and its tables are written, and its records
+compared, beside the diagnosis.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Final
 
 from shardproof.cluster.beside import Beside
 from shardproof.diagnosis.search import CHUNK_POSITION
+from shardproof.engine.findings import Finding
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.schedule.instances import Unrolled
 from shardproof.engine.simulation.simulate import Simulation
@@ -38,7 +40,9 @@ class EarlySimulation(Closing):
         self._alone = alone
         self._resources = ExitStack()
         self._itself: Beside[Simulation] | None = None
-        self._writing: Beside[dict[str, str]] | None = None
+        self._evidence: Callable[[], list[Finding]] = list
+        self._writing: Beside[tuple[list[Finding], dict[str, str]]] | None = None
+        self._tables: dict[str, str] | None = None
 
     def begin(self, single: Derived, parallel: Unrolled) -> None:
         """The plan is unrolled: begin, if its records have chunks elsewhere."""
@@ -63,14 +67,31 @@ class EarlySimulation(Closing):
         simulation = self._itself.outcome()
         return simulation if simulation.differs else None
 
-    def write(self, tables: Callable[[], dict[str, str]], result: Partition) -> None:
-        """Begin to write the tables of a run, if it is one that is likely to be refuted."""
+    def compare(self, evidence: Callable[[], list[Finding]], result: Partition) -> None:
+        """Add what is found beside the verdict to ``result``, or leave it to `write` to begin."""
         if self.is_under_way(result) and not self._alone:
-            self._writing = self._resources.enter_context(Beside(tables))
+            self._evidence = evidence
+        else:
+            result.findings += evidence()
+
+    def write(self, tables: Callable[[], dict[str, str]], result: Partition) -> None:
+        """Begin to look for what is beside the verdict and to write the tables of a run, if it is
+        one that is likely to be refuted."""
+        if self.is_under_way(result) and not self._alone:
+            evidence = self._evidence
+            both = Beside(lambda: (evidence(), tables()))
+            self._writing = self._resources.enter_context(both)
+
+    def finish(self, result: Partition) -> None:
+        """Wait for what `write` began, and add what was found beside the verdict."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            findings, self._tables = writing.outcome()
+            result.findings += findings
 
     def written(self) -> dict[str, str] | None:
         """What was written, if it was begun."""
-        return None if self._writing is None else self._writing.outcome()
+        return self._tables
 
     def close(self) -> None:
         """End what is still under way."""

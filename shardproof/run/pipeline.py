@@ -205,7 +205,7 @@ class _Work(NamedTuple):
             partition(plan, options.shapes, self.memo, tell_rows, early.begin)
         )
         if not result.faults:
-            result.findings += [*precision(result), *metadata(result)]
+            early.compare(lambda: [*precision(result), *metadata(result)], result)
         with joined(settings), Ledger(self.out) as ledger:
             cache = VerdictCache(path(options.cache_dir)) if options.cache else None
             solving = Solving(settings, ledger, cache, progress.update)
@@ -259,6 +259,7 @@ def _decide(
         search = Diagnosis(result, otherwise, partial(progress.update, detail="repairs tried"))
         if early.is_under_way(result):
             search.run()
+        early.finish(result)
         if not result.faults:
             seeds = SEEDS if any(not c.holds for c in result.conclusions) else 1
             simulation = early.simulation(result) or simulated(result, seeds, tell=tell)

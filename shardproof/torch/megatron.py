@@ -29,7 +29,7 @@ from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch.job import Job, named
 from shardproof.frontends.torch.stated import Piece, Same, Statement
 from shardproof.run.result import Result
-from shardproof.torch.stacks import Both, needed, positive, rows, tokens
+from shardproof.torch.stacks import Both, MakeOptimizer, needed, positive, rows, tokens
 from shardproof.torch.standins_megatron import MADE_FOR, install
 
 _of = partial(needed, "megatron-core", made_for=MADE_FOR)
@@ -71,6 +71,7 @@ def steps(
     tied: bool = False,
     positions: str = "learned_absolute",
     ddp: Mapping[str, Any] | None = None,
+    optimizer: MakeOptimizer | None = None,
 ) -> Both:
     """A GPT's training step on one device, and on ``tp`` x ``pp`` x ``dp`` ranks.
 
@@ -79,7 +80,8 @@ def steps(
     ``config``: a TransformerConfig, whose parallel sizes are set here.  ``batch`` rows of
     ``length`` tokens are divided over ``dp`` replicas and ``microbatches``.  ``tied``: embeddings
     and output share weights.  ``positions``: GPTModel's position_embedding_type.  ``ddp``: fields
-    of Megatron's DistributedDataParallelConfig.
+    of Megatron's DistributedDataParallelConfig.  ``optimizer``: parameters to an optimizer, whose
+    step is taken too (Megatron's own are not understood).
     """
     positive(tp=tp, pp=pp, dp=dp, virtual=virtual, microbatches=microbatches)
     _understood(config)
@@ -95,18 +97,26 @@ def steps(
     def single(job: Job) -> None:
         install(job.note)
         (model,) = made(config, Layout(), shape)
-        job.start(model)
+        stepping = None if optimizer is None else optimizer(model.parameters())
+        job.start(model, stepping)
         loss = model(*_inputs(job, 0, batch), labels=job.batch["labels"]).float().mean()
         loss.backward()
+        if stepping is not None:
+            stepping.step()
         job.end(loss=loss)
 
     def parallel(job: Job) -> None:
         install(job.note)
         models = wrapped(made(config, layout, shape), ddp or {})
-        job.start(models, parameters=sharded_statements(models, job.full))
+        own_parameters = [p for model in models for p in model.parameters()]
+        stepping = None if optimizer is None else optimizer(own_parameters)
+        job.start(models, stepping, parameters=sharded_statements(models, job.full))
         first = _state("get_data_parallel_rank")() * own * microbatches
         slices = [(first + n * own, own) for n in range(microbatches)]
-        job.end(loss=trained(job, models, slices, length))
+        losses = trained(job, models, slices, length)
+        if stepping is not None:
+            stepping.step()
+        job.end(loss=losses)
 
     return Both(single, parallel, layout.world_size, tokens(batch, length, vocabulary))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,26 @@ def test_norms_that_are_not_marked_are_refuted(tmp_path: Path) -> None:
     result = sp.verify(
         both.single, wrong, world_size=2, batch=both.batch, **HERE, out=tmp_path / "run"
     )
+    assert result.verdict == "refuted", sp.told(result)
+
+
+@pytest.mark.parametrize("layout", [{"tp": 2, "dp": 2}, {"pp": 2, "microbatches": 2}], ids=str)
+def test_new_parameters_of_adamw_are_proved(tmp_path: Path, layout: dict[str, int]) -> None:
+    config = gpt(num_layers=layout.get("pp", 1))
+    both = adapter.steps(config, vocabulary=32, optimizer=torch.optim.AdamW, **layout)
+    result = both.verify(**HERE, out=tmp_path / "right")
+    assert result.verdict == "proved", sp.told(result)
+    assert {"updated parameter", "state"} <= {c.kind for c in result.conclusions}
+
+
+def test_another_decay_of_weights_is_refuted(tmp_path: Path) -> None:
+    def decaying(parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(parameters, weight_decay=0.5)
+
+    both = adapter.steps(gpt(), vocabulary=32, tp=2, optimizer=torch.optim.AdamW)
+    other = adapter.steps(gpt(), vocabulary=32, tp=2, optimizer=decaying)
+    wrong = replace(both, parallel=other.parallel)
+    result = wrong.verify(**HERE, out=tmp_path / "run")
     assert result.verdict == "refuted", sp.told(result)
 
 

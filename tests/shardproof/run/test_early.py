@@ -101,6 +101,23 @@ def test_tables_that_are_written_beside_are_the_same(
     assert tables[0] == tables[1]
 
 
+@pytest.mark.usefixtures("told", "forks")
+@pytest.mark.parametrize(("edit", "verdict"), [(wrong, "refuted"), (right, "proved")])
+def test_what_is_beside_the_verdict_is_found_beside_the_diagnosis(
+    edit: Callable[[Plan], Plan], verdict: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted = Finding("metadata", "relu #3 is recorded as [0:4] here, as [4:8] elsewhere")
+    plan = replace(edit(llama()), recorded=(noted,))
+    findings = []
+    for large in (1 << 30, 0):
+        monkeypatch.setattr(early, "LARGE", large)
+        result = verify(plan)
+        assert result.verdict == verdict
+        findings.append([(f.kind, f.message, f.group) for f in result.findings])
+    assert any(message == noted.message for _, message, _ in findings[0])
+    assert findings[0] == findings[1]
+
+
 def test_a_plan_that_keeps_to_its_records_is_not_run_early(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(*_: object) -> None:
         raise AssertionError
