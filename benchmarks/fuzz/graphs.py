@@ -155,7 +155,7 @@ def _stable_text(folder: Path, data: bytes) -> None:
     lower(hlo.read(str(path)))
 
 
-def _archive(folder: Path, data: bytes) -> Path:
+def archive(folder: Path, data: bytes) -> Path:
     """The two documents of an archive, one after the other, and the numbers of its buffer."""
     model, _, weights = data.partition(b"\n")
     path = folder / "m.pt2"
@@ -168,14 +168,14 @@ def _archive(folder: Path, data: bytes) -> Path:
 
 
 def _exported(folder: Path, data: bytes) -> None:
-    fx.pair(*[str(_archive(folder, data))] * 2, "")
+    fx.pair(*[str(archive(folder, data))] * 2, "")
 
 
 def _step(folder: Path, data: bytes) -> None:
-    single_step.recorded(str(_archive(folder, data)))
+    single_step.recorded(str(archive(folder, data)))
 
 
-def _document() -> bytes:
+def document() -> bytes:
     return json.dumps(EXPORTED).encode() + b"\n" + json.dumps(WEIGHTS).encode()
 
 
@@ -219,8 +219,8 @@ def _samples() -> list[bytes]:
 GRAPHS: tuple[tuple[str, Callable[[], list[bytes]], Callable[[Path, bytes], None]], ...] = (
     ("HLO text", _samples, _hlo_text),
     ("StableHLO text", lambda: [STABLE], _stable_text),
-    ("program of torch.export", lambda: [_document()], _exported),
-    ("program of torch.export as a step", lambda: [_document()], _step),
+    ("program of torch.export", lambda: [document()], _exported),
+    ("program of torch.export as a step", lambda: [document()], _step),
     ("graph (JSON)", lambda: [_graph()], _json),
     ("relations (TOML)", lambda: [RELATIONS], _relations),
 )

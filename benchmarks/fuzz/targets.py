@@ -23,6 +23,7 @@ from unittest import mock
 import msgspec
 
 from benchmarks.fuzz.graphs import GRAPHS
+from benchmarks.fuzz.traces import TRACES
 from shardproof import resume
 from shardproof.campaigns.nightly import suite
 from shardproof.campaigns.sweep import spec
@@ -365,6 +366,6 @@ TARGETS: dict[str, Target] = {
         Target("sweep (YAML)", _texts("sweeps/*.y*ml"), _file_of("s.yaml", spec.read)),
         Target("suite (YAML)", _texts("nightly/*.y*ml"), _file_of("n.yaml", suite.read)),
         Target("command line", _words, _command_line),
-        *(Target(*graph) for graph in GRAPHS),
+        *(Target(*graph) for graph in (*GRAPHS, *TRACES)),
     )
 }

@@ -27,7 +27,21 @@ OTHERS = {
     "hlo.logistic": "aten.tanh.default",
     "aten.bitwise_or.Tensor": "aten.bitwise_and.Tensor",
     "aten.bitwise_and.Tensor": "aten.bitwise_or.Tensor",
+    "aten.lt.Scalar": "aten.le.Scalar",
+    "aten.mean.default": "aten.sum.default",
+    "aten.sum.default": "aten.mean.default",
+    "hlo.reduce_max": "hlo.reduce_min",
 }
+#: Operators of which a whole number is a power, a factor or a dimension, by its place.
+WHOLE = {
+    "aten.pow.Tensor_Scalar": 1,
+    "aten._softmax.default": 1,
+}
+#: Operators whose operands are not alike.
+ORDERED = frozenset(
+    {"aten.sub.Tensor", "aten.div.Tensor", "aten.le.Tensor", "aten.ge.Tensor", "aten.mm.default"}
+    | {"aten.bmm.default", "hlo.dot", "hlo.select"}
+)
 GETITEM = "<built-in function getitem>"
 
 
@@ -237,6 +251,91 @@ def _output(graph: Graph, i: int) -> Change | None:
     return change
 
 
+def _whole(graph: Graph, i: int) -> Change | None:
+    """Another power, or another dimension of a softmax."""
+    node = graph["nodes"][i]
+    place = WHOLE.get(node["target"])
+    if place is None:
+        return None
+    x = node["args"][place]
+    return _setting(i, "args", place, x + 1 if x >= 0 else x - 1)
+
+
+def _scaled(graph: Graph, i: int) -> Change | None:
+    """A sum counts its second operand twice, or the bias or the product of ``addmm``, ``baddbmm``
+    by another factor."""
+    node = graph["nodes"][i]
+    if node["target"] == "aten.add.Tensor" and _operand(node["args"][1]) is not None:
+        return _setting(i, "kwargs", "alpha", 2)
+    if node["target"] in ("aten.addmm.default", "aten.baddbmm.default"):
+        return _setting(i, "kwargs", "beta" if node["kwargs"].get("beta") == 0 else "alpha", 2)
+    return None
+
+
+def _swapped(graph: Graph, i: int) -> Change | None:
+    """Two operands in the other order."""
+    node = graph["nodes"][i]
+    names = [_operand(x) for x in node["args"]]
+    if node["target"] not in ORDERED or len(names) < 2 or None in names[-2:]:
+        return None
+    a, b = (n for n in names[-2:] if n is not None)
+    if a == b or _shape(graph, a) != _shape(graph, b):
+        return None
+
+    def change(graph: Graph) -> None:
+        own = graph["nodes"][i]
+        own["args"] = [*own["args"][:-2], own["args"][-1], own["args"][-2]]
+
+    return change
+
+
+def _reads(graph: Graph, i: int, place: int) -> Change | None:
+    """An operator reads an earlier value of the same shape in place of one of its operands."""
+    node = graph["nodes"][i]
+    own = _operand(node["args"][place]) if len(node["args"]) > place else None
+    if own is None or node["op"] != "call_function" or node["target"] == GETITEM:
+        return None
+    like = next(n for n in graph["nodes"] if n["name"] == own)
+    if like["shape"] is None or str(like["dtype"])[:3] in ("int", "boo"):
+        return None
+    alias = {own, *_aliases(graph, own)}
+    others = [
+        n["name"]
+        for n in graph["nodes"][:i]
+        if (n["shape"], n["dtype"]) == (like["shape"], like["dtype"])
+        and n["name"] not in alias
+        and own not in _aliases(graph, n["name"])
+        and n["op"] in ("call_function", "placeholder")
+        and "empty" not in n["target"]
+    ]
+    return _setting(i, "args", place, {"n": others[-1]}) if others else None
+
+
+#: What gives its operand again.
+SAME = ("aten.detach", "aten.view", "aten.clone", "aten._unsafe_view", "_c10d_functional.wait")
+
+
+def _aliases(graph: Graph, name: str) -> set[str]:
+    """The values that a value is, under other names."""
+    found: set[str] = set()
+    node = next(n for n in graph["nodes"] if n["name"] == name)
+    while node["op"] == "call_function" and node["target"].startswith(SAME):
+        source = _operand(node["args"][0])
+        if source is None:
+            break
+        found.add(source)
+        node = next(n for n in graph["nodes"] if n["name"] == source)
+    return found
+
+
+def _first_operand(graph: Graph, i: int) -> Change | None:
+    return _reads(graph, i, 0)
+
+
+def _second_operand(graph: Graph, i: int) -> Change | None:
+    return _reads(graph, i, 1)
+
+
 KINDS: dict[str, Kind] = {
     "number": _number,
     "operator": _operator,
@@ -245,4 +344,9 @@ KINDS: dict[str, Kind] = {
     "another part": _part,
     "another input": _input,
     "another output": _output,
+    "whole number": _whole,
+    "factor of a sum": _scaled,
+    "operands swapped": _swapped,
+    "another first operand": _first_operand,
+    "another second operand": _second_operand,
 }

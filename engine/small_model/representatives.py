@@ -271,7 +271,8 @@ class Representatives(MixedRadix):
                     if interval.axis != BROADCAST and interval.extent == ABSOLUTE:
                         start = self.at(interval.start)
                         places = self.cuts.get(interval.size, set())
-                        self.cuts[ABSOLUTE] |= {start + place for place in places}
+                        cuts = self.cuts.setdefault(ABSOLUTE, set())
+                        cuts |= {start + place for place in places}
 
     def _blocks(self, extent: int) -> list[tuple[int, int]]:
         """(first position, length) of the blocks of a digit's range."""

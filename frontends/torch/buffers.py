@@ -47,7 +47,11 @@ def strung(replay: State, event: Event) -> bool:
         return False
     if min(before, after) < 0:
         return False
-    values = [replay.memory.cast(replay.read(Tensor(n)), whole.dtype) for n in sources]
+    values = []
+    for number in sources:
+        value = replay.read(Tensor(number))
+        value = replay.stilled(value) if number in event.still else value
+        values.append(replay.memory.cast(value, whole.dtype))
     sizes = [before, *(prod(replay.out.values[v].shape) for v in values)]
     for start, value, size in zip(accumulate(sizes), values, sizes[1:], strict=False):
         if size:

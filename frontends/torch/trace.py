@@ -20,6 +20,8 @@ from shardproof.engine.errors import InvalidInput
 MOST_BYTES = 1 << 30
 #: Dimensions of a tensor, elements of a storage.
 MOST_DIMENSIONS, MOST_ELEMENTS = 24, 1 << 50
+#: Ranks of a world.
+MOST_WORLD = 1 << 17
 
 #: Marks of the job, as names of events.
 BATCH, FULL, PARAMETER, CONSTANT = "job.batch", "job.full", "job.parameter", "job.constant"
@@ -221,8 +223,8 @@ def check(trace: Trace) -> None:
 
     Example: rank 2 of 2 is refused, as is an event that names tensor 9 of 8.
     """
-    if not 0 <= trace.rank < trace.world_size:
-        raise InvalidInput(f"rank {trace.rank} of {trace.world_size}")
+    if not 0 <= trace.rank < trace.world_size <= MOST_WORLD:
+        raise InvalidInput(f"rank {trace.rank} of {trace.world_size}, at most {MOST_WORLD}")
     groups = (*trace.splits, *(ranks for _, ranks in trace.groups))
     if any(not 0 <= rank < trace.world_size for ranks in groups for rank in ranks):
         raise InvalidInput(f"a group of ranks that are none of {trace.world_size}")
@@ -238,6 +240,14 @@ def check(trace: Trace) -> None:
         named = tensors_of(*event.args, *event.kwargs.values(), *event.outputs)
         if any(not 0 <= n < len(trace.tensors) for n in (*named, *event.writes, *event.still)):
             raise InvalidInput(f"event {number} ({event.name[:60]}) names a tensor that is none")
+        ranks = (
+            r
+            for x in (*event.args, *event.kwargs.values())
+            if isinstance(x, Ranks)
+            for r in x.ranks
+        )
+        if any(not 0 <= r < trace.world_size for r in ranks):
+            raise InvalidInput(f"event {number} ({event.name[:60]}) names a rank that is none")
         inside = 0 <= event.source < len(trace.sources) and 0 <= event.module < len(trace.modules)
         if not inside:
             raise InvalidInput(f"event {number} ({event.name[:60]}) names a source that is none")

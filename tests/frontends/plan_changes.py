@@ -17,7 +17,9 @@ def changed(made: Plans, draw: random.Random) -> str:
     """Alter the parallel plan in one place; says how.  It may still be right."""
     kinds: list[Callable[[Plans, random.Random], str]] = [_other_operator, _other_number]
     kinds += [_other_primitive, _other_dims, _other_order, _other_place] * bool(made.communications)
-    kinds += [_no_reducer] * bool(made.reducers)
+    kinds += [_no_reducer, _alone] * bool(made.reducers)
+    kinds += [_other_microbatch, _lost_microbatch] * (made.microbatches > 1)
+    kinds += [_other_scale] * any("reduction" in x[0].state["_kwargs"] for x in made.operators)
     kinds += [_other_rate] * any(x[0].state["signature"] == DROPOUT for x in made.operators)
     return draw.choice(kinds)(made, draw)
 
@@ -46,12 +48,17 @@ def _other_operator(made: Plans, draw: random.Random) -> str:
 
 def _other_number(made: Plans, draw: random.Random) -> str:
     found = [
-        x for x in made.operators if any(isinstance(v, (int, float)) for v in x[0].state["_inputs"])
+        x
+        for x in made.operators
+        if any(isinstance(v, (int, float)) for v in x[0].state["_inputs"])
+        and not any(isinstance(v, slice) for v in x[0].state["_inputs"])
     ]
     if not found:
         return "nothing"
     for op in _some(draw, draw.choice(found)):
-        op.state["_inputs"] = [v if isinstance(v, Obj) else v + 1 for v in op.state["_inputs"]]
+        op.state["_inputs"] = [
+            v + 1 if isinstance(v, (int, float)) else v for v in op.state["_inputs"]
+        ]
     return "another number"
 
 
@@ -135,6 +142,61 @@ def _other_rate(made: Plans, draw: random.Random) -> str:
     for op in _some(draw, draw.choice(found)):
         op.state["_kwargs"] = {**op.state["_kwargs"], "p": draw.choice((0.5, 0.25, 0.1, 0.0))}
     return "another rate"
+
+
+def _alone(made: Plans, draw: random.Random) -> str:
+    """Each device reduces a weight over its own replicas alone."""
+    weights = draw.choice(made.reducers).state["_inputs"]
+    for device, sequence in _sequences(made).items():
+        for cell in sequence:
+            if cell.name == "IRWeightReducer" and cell.state["_inputs"] == weights:
+                cell.state["_device"] = (device,)
+    return "reducers over other devices"
+
+
+def _sequences(made: Plans) -> dict[int, list[Obj]]:
+    found: dict[int, list[Obj]] = made.parallel.state["execplan"].state["_seq"]
+    return found
+
+
+def _uses(made: Plans, draw: random.Random, backward: bool) -> tuple[list[Obj], list[Obj]]:
+    """The sequence of a device, and the uses of its segment in it."""
+    sequence = draw.choice(list(_sequences(made).values()))
+    uses = [x for x in sequence if x.name == "ExeReuseCell"]
+    own = [x for x in uses if x.state["_cell"].name == "IRSegment"]
+    differentiates = [
+        any(n.name == "IRBpOperation" for n in x.state["_cell"].state["_nodes"]) for x in own
+    ]
+    return sequence, [x for x, back in zip(own, differentiates, strict=True) if back == backward]
+
+
+def _other_microbatch(made: Plans, draw: random.Random) -> str:
+    """A device exchanges what it reads in two microbatches."""
+    _, uses = _uses(made, draw, backward=draw.random() < 0.5)
+    if len(uses) < 2:
+        return _other_number(made, draw)
+    one, two = uses[:2]
+    one.state["_inputs"], two.state["_inputs"] = two.state["_inputs"], one.state["_inputs"]
+    return "another microbatch"
+
+
+def _lost_microbatch(made: Plans, draw: random.Random) -> str:
+    """A device leaves out the backward segment of its last microbatch."""
+    sequence, uses = _uses(made, draw, backward=True)
+    if not uses:
+        return _other_number(made, draw)
+    sequence[:] = [x for x in sequence if x is not uses[-1]]
+    return "a microbatch less"
+
+
+def _other_scale(made: Plans, draw: random.Random) -> str:
+    """A loss that is a mean becomes a sum, or the reverse."""
+    found = [x for x in made.operators if "reduction" in x[0].state["_kwargs"]]
+    for op in _some(draw, draw.choice(found)):
+        kwargs = op.state["_kwargs"]
+        other = {"mean": "sum", "sum": "mean"}[kwargs["reduction"]]
+        op.state["_kwargs"] = {**kwargs, "reduction": other}
+    return "another scale of the loss"
 
 
 def _no_reducer(made: Plans, draw: random.Random) -> str:

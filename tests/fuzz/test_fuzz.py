@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from benchmarks.fuzz.graphs import GRAPHS, changed
 from benchmarks.fuzz.targets import TARGETS, WORDS, Finding, Target, attempt, mutated
+from benchmarks.fuzz.traces import TRACES
 from shardproof.run import request, status
 
 TEXT = b"(declare-fun x () Real)\n(assert (not (= x x)))"
@@ -26,7 +27,7 @@ SLOW = {
     "command line": 15,
     "nnscaler pickle": 25,
     "plan folder": 25,
-    **{name: 12 for name, _, _ in GRAPHS},
+    **{name: 12 for name, _, _ in (*GRAPHS, *TRACES)},
 }
 
 
@@ -46,7 +47,7 @@ def test_changed_inputs_are_read_or_refused(name: str) -> None:
         attempt(target, mutated(rng.choice(seeds), rng))
 
 
-@pytest.mark.parametrize("name", [name for name, _, _ in GRAPHS])
+@pytest.mark.parametrize("name", [name for name, _, _ in (*GRAPHS, *TRACES)])
 def test_graphs_with_other_numbers_and_words_are_read_or_refused(name: str) -> None:
     target, rng = TARGETS[name], random.Random(20261123)
     seeds = target.seeds()
@@ -90,6 +91,11 @@ MENDED = {
         "program of torch.export as a step",
         b'{"as_tensor": {"name": "x"}}], "outputs": [',
         b'{}], "outputs": [',
+    ),
+    "a world of more ranks than there are devices": (
+        "recorded trace",
+        b'"world_size":2',
+        b'"world_size":2147483648',
     ),
     "a collective of what is no tensor": (
         "graph (JSON)",

@@ -7,10 +7,12 @@ from benchmarks.torch.unseen import (
     attention,
     divided,
     heads,
+    losses,
     maxima,
     mixtures,
     nets,
     recurrent,
+    rings,
     training,
     vision,
 )
@@ -25,4 +27,6 @@ CASES: list[Case] = [
     *recurrent.CASES,
     *nets.CASES,
     *maxima.CASES,
+    *losses.CASES,
+    *rings.CASES,
 ]

@@ -66,6 +66,7 @@ def changed(**fields: object) -> Trace:
     ("wrong", "message"),
     [
         (changed(rank=2), "rank 2 of 2"),
+        (changed(world_size=1 << 31), "at most 131072"),
         (changed(tensors=(StridedTensor(0, 0, (2,), (3, 1), "float32"),)), "tensor 0"),
         (changed(tensors=(StridedTensor(0, -1, (2,), (1,), "float32"),)), "tensor 0"),
         (changed(tensors=(StridedTensor(0, 0, (1 << 62,), (1,), "float32"),)), "tensor 0"),
@@ -73,6 +74,7 @@ def changed(**fields: object) -> Trace:
         (changed(events=(Event("a", (Items((Tensor(7),)),)),)), "names a tensor that is none"),
         (changed(events=(Event("a", writes=(-1,)),)), "names a tensor that is none"),
         (changed(events=(Event("a", source=9),)), "names a source that is none"),
+        (changed(events=(Event("a", (Ranks((0, 9)),)),)), "names a rank that is none"),
     ],
 )
 def test_numbers_that_name_nothing_are_refused(tmp_path: Path, wrong: Trace, message: str) -> None:

@@ -105,6 +105,16 @@ def test_right_ones_are_proved(tmp_path: Path, one: Step) -> None:
     assert check(tmp_path / "run" / "derivative").ok
 
 
+def test_a_part_of_a_flat_tensor_that_no_gradient_goes_to(tmp_path: Path) -> None:
+    def joined(x: torch.Tensor) -> torch.Tensor:
+        flat = x.flatten()
+        both = torch.cat([flat.detach(), Square.apply(flat)])
+        return (both[: flat.numel()] * both[flat.numel() :]).view(x.shape)
+
+    result = verify(tmp_path, step(joined), strict=True)
+    assert result.verdict == "proved", sp.told(result)
+
+
 @pytest.mark.parametrize("function", [Halved, Floor])
 def test_what_differs_is_said_and_needed_by_strict_alone(tmp_path: Path, function: Any) -> None:
     result = verify(tmp_path, step(function.apply))

@@ -1,0 +1,49 @@
+"""Losses beyond the cross-entropy under data parallelism, and causal rings of attention, which no
+law proves yet: right ones are not refuted, wrong ones not proved."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import shardproof.torch as sp  # noqa: E402
+from benchmarks.torch.ordinary.parts import Case, Step  # noqa: E402
+from benchmarks.torch.unseen.losses import CASES  # noqa: E402
+from benchmarks.torch.unseen.rings import CASES as RINGS  # noqa: E402
+
+PROVED = [
+    c
+    for c in CASES
+    if c.name
+    in {
+        "z-loss: torch and torch",
+        "entropy: log softmax and log softmax",
+        "divergence: torch and torch",
+        "focal: log p and log p",
+    }
+]
+
+
+def verdict(case: Case, step: Step) -> str:
+    found = sp.verify(
+        case.single,
+        step,
+        world_size=case.world_size,
+        batch=case.batch,
+        executor="local",
+        cache=False,
+    )
+    return found.verdict
+
+
+@pytest.mark.parametrize("case", PROVED, ids=lambda c: c.name)
+def test_a_loss_is_proved_and_another_loss_refuted(case: Case) -> None:
+    assert verdict(case, case.right) == "proved"
+    assert [verdict(case, step) for step in case.wrong.values()] == ["refuted"]
+
+
+def test_a_causal_ring_that_merges_by_logaddexp() -> None:
+    (case,) = (c for c in RINGS if c.name == "causal ring, lse, 2 ranks, against by hand")
+    assert verdict(case, case.right) != "refuted"
+    assert verdict(case, case.wrong["no rescale"]) == "refuted"
