@@ -62,6 +62,7 @@ from shardproof.partition.inference.views import (
     exchanged,
     local_view,
     result_view,
+    view_of_constant,
 )
 from shardproof.partition.inference.windows import Reads
 
@@ -125,6 +126,10 @@ class LineageInterpreter(Products):
         self.rewrote = True
         if self.matcher is not None:
             self.matcher.meets = True
+        if not factors:
+            # The parts of the exponent add up to zero.
+            one = Addend(Fraction(1), self.table.one, view_of_constant(x.shape))
+            return Lineage(x.shape, (one,))
         names = labels(len(x.shape))
         return self.einsum(f"{','.join([names] * len(factors))}->{names}", *factors)
 
