@@ -11,6 +11,7 @@ from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.hidden import masked, softmax
 from shardproof.frontends.aten.losses import Unmoved
 from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, dimensions, fraction
+from shardproof.frontends.aten.masks import flags
 from shardproof.frontends.aten.rules import lowers
 from shardproof.frontends.aten.statistics import normalised_gradients
 
@@ -165,7 +166,7 @@ def _dropout(lo: Lowering, x: Lowered, p: float, train: bool | None = True) -> A
     if lo.mask is None:
         raise Unsupported("a random operator")
     mask = lo.hold(lo.mask(x.shape))
-    return lo.emit("dropout", lo.real(x), mask, p=rate), mask
+    return lo.emit("dropout", lo.real(x), mask, p=rate), flags(mask)
 
 
 @lowers("aten._fused_rms_norm.default")
