@@ -275,16 +275,20 @@ class Replay(State):
         value = self.read(event.args[0]) if event.args else -1
         box = event.boxes[0] if event.boxes else None
         cuts = self.out.made.get(name, ()) if kind in ("gradient", "updated", "state") else ()
+        count = box is not None and box.full_shape == () and kind == "state"
         if any(cuts):
             state = str(event.kwargs.get("state", ""))
             for at, cut in enumerate(cuts):
                 piece = f"{name}[{at}]"
-                part = -1 if value < 0 or cut is None else self.memory.slice(value, *cut)
+                part = -1 if value < 0 or cut is None else value
+                part = part if part < 0 or count or cut is None else self.memory.slice(value, *cut)
                 described = self.out.boxes[piece]
+                if count:
+                    described = Box(described.name, (), (), (), described.said)
                 compared = Compared(kind, piece, part, described, self.memory.event, state)
                 self.out.compared.append(compared)
             return
-        if kind in ("gradient", "updated", "state"):
+        if kind in ("gradient", "updated", "state") and not count:
             own = self.out.boxes[name]
             if box is None or box.said != "DTensor" or own.said == "computed":
                 box = own

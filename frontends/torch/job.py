@@ -31,6 +31,12 @@ from shardproof.frontends.torch.watched import Watched
 LOSS, GRADIENT, OUTPUT = "job.loss", "job.gradient", "job.output"
 UPDATED, STATE = "job.updated", "job.state"
 
+#: What is printed of an update that counts.
+COUNTED = (
+    "counts of optimizers, such as AdamW's step, are those of the recorded step: an update that "
+    "depends on one is compared for this count"
+)
+
 #: What wrappers put before a parameter's name.
 _WRAPPERS = ("module.", "_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
 
@@ -178,6 +184,8 @@ class Job:
         """States that the optimizer has already are inputs too."""
         for key, state in self._states(part.parameter):
             own = part.box
+            if not state.dim():
+                continue  # a count, such as ``step``, is what it is in the step
             if isinstance(state, DTensor):
                 own = described(own.name, state)
             elif state.shape != part.parameter.shape:
@@ -199,7 +207,7 @@ class Job:
         if optimizer is None:
             return []
         state = sorted(optimizer.state.get(parameter, {}).items())
-        return [(str(k), v) for k, v in state if isinstance(v, torch.Tensor) and v.dim()]
+        return [(str(k), v) for k, v in state if isinstance(v, torch.Tensor)]
 
     def _parts(
         self, name: str, parameter: torch.nn.Parameter, statement: Statement | None
@@ -298,7 +306,10 @@ class Job:
         self._recorder.mark(UPDATED, (value,), boxes=(part.box,), kwargs={"name": part.name})
         for key, state in self._states(part.parameter):
             own = described(part.box.name, state) if isinstance(state, DTensor) else part.box
-            tensor = self._recorder.tensor(part.of(state))
+            if not state.dim():
+                self.note(COUNTED)
+                own = Box(part.box.name, (), (), (), part.box.said)
+            tensor = self._recorder.tensor(part.of(state) if state.dim() else local(state.detach()))
             full: dict[str, Arg] = {"name": part.name, "state": key}
             self._recorder.mark(STATE, (tensor,), boxes=(own,), kwargs=full)
 

@@ -264,7 +264,10 @@ class Rank:
             value = self.view(event.args[0]).clone() if event.args else None
             cuts = self.computed.get(name, ()) if event.name in (GRADIENT, UPDATED, STATE) else ()
             for cut in cuts or (None,):
-                self.results.append(value if cut is None or value is None else value.narrow(*cut))
+                if cut is None or value is None or not value.dim():  # a count has no pieces
+                    self.results.append(value)
+                else:
+                    self.results.append(value.narrow(*cut))
 
     # -- collectives ------------------------------------------------------------------------
 
