@@ -1,5 +1,4 @@
-"""Where the claims of a plan are stated: in this process, half of them in a fork of it if they are
-many, or in slices on a Ray cluster.
+"""Where the claims of a plan are stated: in this process, or in slices on a Ray cluster.
 
 Stating a claim takes the claim and the table of nodes, a megabyte or two for the largest plans. The
 table goes to each node once, claims go out in slices, and texts come back; which template has which
@@ -10,9 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from itertools import zip_longest
 
-from shardproof.cluster.beside import Beside, can_fork
 from shardproof.cluster.settings import Settings
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.obligations.obligation import Claim, Obligation
@@ -40,10 +37,6 @@ their tables refer to each other."""
 SLICES_PER_WORKER = 8
 """More than one, since claims differ in size and the slowest slice is waited for."""
 
-MANY = 128
-"""From so many claims on every other one is stated in a fork, on another processor: fewer are
-stated in a second."""
-
 MEMORY_BYTES = 512 << 20
 """What a task reserves: the table of nodes, and the terms of a claim."""
 
@@ -63,30 +56,17 @@ def texts(
     ``tell`` is told how many of how many slices are done, where there are any; ``give`` is given
     texts as they are made here. Raises `cluster.on_ray.pool.ClusterError`.
     """
-    # Where values were guessed, all templates have their obligations already.
-    if settings.own_cluster and not result.guessed:
-        listed = _here_then_spread(result, settings, tell, give)
-    elif _is_worth_a_fork(result, settings):
-        listed = _in_two(result, give)
-    else:
-        listed = _here(result, result.templates, give)
-    settle(result, {n: why for n, why in enumerate(listed) if isinstance(why, str)})
-    return [one for one in listed if not isinstance(one, str)]
-
-
-def _here(
-    result: Partition,
-    templates: Sequence[Template],
-    give: Callable[[Texts], None],
-    goes_on: Callable[[int], bool] = lambda done: True,
-) -> list[Statement]:
-    """State templates in this process, one after the other, as long as it ``goes_on`` after so
-    many."""
     listed: list[Statement] = []
     written: dict[bytes, Texts] = {}
+    start = time.perf_counter()
+    templates = result.templates
+    # Where values were guessed, all templates have their obligations already.
+    goes_out = settings.own_cluster and not result.guessed
     with swept(SWEPT, SWEPT_BYTES) as sweep:
         for template in templates:
-            if not goes_on(len(listed)):
+            left = len(templates) - len(listed)
+            if goes_out and _is_worth(time.perf_counter() - start, len(listed), left):
+                listed += _spread(result, templates[len(listed) :], settings, tell)
                 break
             text = _lowered(
                 template.obligation
@@ -97,48 +77,8 @@ def _here(
             if not isinstance(text, str):
                 give(text)
             sweep()
-    return listed
-
-
-def _here_then_spread(
-    result: Partition,
-    settings: Settings,
-    tell: Callable[[int, int], None],
-    give: Callable[[Texts], None],
-) -> list[Statement]:
-    """State templates here, and on the cluster those that are left when that takes too long."""
-    start = time.perf_counter()
-    templates = result.templates
-
-    def goes_on(done: int) -> bool:
-        return not _is_worth(time.perf_counter() - start, done, len(templates) - done)
-
-    listed = _here(result, templates, give, goes_on)
-    if len(listed) < len(templates):
-        listed += _spread(result, templates[len(listed) :], settings, tell)
-    return listed
-
-
-def _is_worth_a_fork(result: Partition, settings: Settings) -> bool:
-    """Whether a fork states half of the templates: there are many, memory is not bounded, and no
-    other plan is asked about with what is known of these."""
-    bounded = settings.memory_budget_bytes is not None
-    alone = bounded or result.memo is not None or result.guessed
-    return len(result.templates) >= MANY and not alone and can_fork()
-
-
-def _in_two(result: Partition, give: Callable[[Texts], None]) -> list[Statement]:
-    """State every other template in a fork.  It begins before texts are given to anybody, so that
-    no solver has been started; its texts are given when all of them are there."""
-    ours, theirs = result.templates[::2], result.templates[1::2]
-    with Beside(lambda: _here(result, theirs, lambda texts: None)) as fork:
-        first = _here(result, ours, give)
-        second = fork.outcome()
-    for text in second:
-        if not isinstance(text, str):
-            give(text)
-    pairs = zip_longest(first, second)
-    return [one for pair in pairs for one in pair if one is not None]
+    settle(result, {n: why for n, why in enumerate(listed) if isinstance(why, str)})
+    return [one for one in listed if not isinstance(one, str)]
 
 
 def _lowered(one: Obligation | str, written: dict[bytes, Texts]) -> Statement:

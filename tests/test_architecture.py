@@ -45,7 +45,7 @@ ROOMS: dict[str, str] = {
     "diagnosis": "locate repair explain search",
     "frontends": "errors builder untrusted aten torch zoo graphs nnscaler | hlo | fx | jax | plans packages "
     "frontend",
-    "cluster": "machine settings beside memory verdicts local on_ray lower_claims execute",
+    "cluster": "machine settings memory verdicts local on_ray lower_claims execute",
     "checker": "result solving proofs values record obligations runtime verify",
     "shardproof": "inputs run report campaigns.sweep api testing torch.validate derivative drawing recorded sources torch jax resume campaigns.nightly "
     "commands cli "

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Final
 
-from shardproof.cluster.beside import Beside
 from shardproof.diagnosis.search import CHUNK_POSITION
 from shardproof.engine.findings import Finding
 from shardproof.engine.plan.ir import Plan
@@ -21,6 +20,7 @@ from shardproof.engine.simulation.true_size import outright
 from shardproof.engine.specification.gradients import Derived
 from shardproof.engine.storage.closing import Closing
 from shardproof.partition.stages.partition import Partition
+from shardproof.run.beside import Beside
 
 #: Rows of both sides from which on a plan that contradicts its records is run at its true size at
 #: once: what it takes to see at small sizes what to look at is more than to look.

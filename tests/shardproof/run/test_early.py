@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from shardproof.cluster import beside
-from shardproof.cluster.beside import Beside
 from shardproof.diagnosis.search import CHUNK_POSITION, GRADIENT_NAME
 from shardproof.engine.findings import Finding
 from shardproof.engine.plan.ir import Plan, Program
@@ -19,7 +17,8 @@ from shardproof.engine.schedule.unroll import unroll
 from shardproof.engine.simulation.true_size import outright
 from shardproof.partition.stages import partition as stages
 from shardproof.partition.stages.partition import partition
-from shardproof.run import early
+from shardproof.run import beside, early
+from shardproof.run.beside import Beside
 from tests.faults.plans import attrs, edit_op, llama, verify
 
 TOLD = Finding(CHUNK_POSITION, "rank 1 takes positions 4 to 8; the plan records another place")
