@@ -3,12 +3,14 @@ law proves yet: right ones are not refuted, wrong ones not proved."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
-import shardproof.torch as sp  # noqa: E402
 from benchmarks.torch.ordinary.parts import Case, Step  # noqa: E402
+from benchmarks.torch.table import judged  # noqa: E402
 from benchmarks.torch.unseen.losses import CASES  # noqa: E402
 from benchmarks.torch.unseen.rings import CASES as RINGS  # noqa: E402
 
@@ -25,16 +27,14 @@ PROVED = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def runs_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs are kept in the working directory, which is none of the project's."""
+    monkeypatch.chdir(tmp_path)
+
+
 def verdict(case: Case, step: Step) -> str:
-    found = sp.verify(
-        case.single,
-        step,
-        world_size=case.world_size,
-        batch=case.batch,
-        executor="local",
-        cache=False,
-    )
-    return found.verdict
+    return judged(case, "", step, validate=False).verdict
 
 
 @pytest.mark.parametrize("case", PROVED, ids=lambda c: c.name)
