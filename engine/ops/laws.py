@@ -3,8 +3,8 @@
 ``1 / c`` of a constant is the constant, ``exp(0)`` is 1, ``1 / exp(a)`` is ``exp(-a)``, and
 ``exp(a) exp(-a)`` is 1: an exponential is never zero, so none of these makes a value defined that
 was not.  ``exp(a + log(b))`` is ``b exp(a)`` and ``exp(a - log(b))`` is ``exp(a) / b``, wherever
-the logarithm is defined.  ``log(exp(a) b)`` is ``a + log(b)`` and ``log(1 / b)`` is ``-log(b)``:
-either side is defined where ``b`` is positive, and nowhere else.
+the logarithm is defined.  ``log(exp(a) b)`` is ``a + log(b)``, and ``log(c / b)`` is
+``-log(b / c)``: either side is defined where the other one is, and nowhere else.
 
 A root, a reciprocal and a value itself are powers of one base.  A power of a power is one power
 (``1 / sqrt(a)`` is ``rsqrt(a)``), that of a product the product of theirs (``1 / (a b)`` is
@@ -175,8 +175,10 @@ def _logarithm(table: TermTable, argument: Term, whole: AbstractSet[Term]) -> Te
     left = table.mul(factor, *rest)
     if left is table.one:
         return table.add(*exponents)
-    if left.kind == "app" and left.name == "inv":
-        return table.add(*exponents, table.mul(-1, _logarithm(table, left.args[0], whole)))
+    share, inverse = _split(left)
+    if inverse.kind == "app" and inverse.name == "inv":
+        base = _logarithm(table, table.mul(1 / share, inverse.args[0]), whole)
+        return table.add(*exponents, table.mul(-1, base))
     if not exponents:
         return table.app("log", argument)
     return table.add(*exponents, table.app("log", left))

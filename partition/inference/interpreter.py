@@ -100,8 +100,8 @@ class LineageInterpreter(Products):
         return Lineage(x.shape, (made or self._function(function, addend),))
 
     def _without_exponentials(self, shape: tuple[int, ...], addend: Addend) -> Lineage | None:
-        """``log(exp(a) b)`` as ``a + log(b)``, and ``log(1 / b)`` as ``-log(b)``; None if nothing
-        there is an exponential or a reciprocal."""
+        """``log(exp(a) b)`` as ``a + log(b)``, and ``log(c / b)`` as ``-log(b / c)``; None if
+        nothing there is an exponential or a reciprocal."""
         exponents, rest = exponents_of(self.table, addend)
         inverse = reciprocal_of(self.table, rest[0]) if len(rest) == 1 else None
         if addend.factor <= 0 or not (exponents or inverse):
@@ -114,8 +114,9 @@ class LineageInterpreter(Products):
         self.rewrote = True
         parts = [Lineage(shape, (t,)) for t in exponents]
         signs = [Fraction(1)] * len(parts)
-        if inverse is not None and addend.factor == 1:
-            parts.append(self.unary("log", Lineage(shape, (inverse,))))
+        if inverse is not None:
+            divided = inverse._replace(factor=inverse.factor / addend.factor)
+            parts.append(self.unary("log", Lineage(shape, (divided,))))
             signs.append(Fraction(-1))
         elif rest or addend.factor != 1:
             parts.append(Lineage(shape, (self._function("log", self._single(left)),)))

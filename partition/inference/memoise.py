@@ -3,10 +3,10 @@ putting in their nodes.
 
 What an operator makes of its inputs depends on their forms, on which of their nodes are one node,
 on what each node is (`Repeats._fact`; of what that is made of only on logarithms in sums, on
-exponentials in products, and on operands of sums that are inputs too) and on the order of the nodes' numbers.  Where all that is as
-it was before, the definitions that the operator made are made again over the new nodes, and so are
-the lineages of its outputs.  What masks is the exception: a sum looks whether what it is added to
-has the mask already.
+exponentials in products, and on operands of sums that are inputs too) and on the order of the
+nodes' numbers.  Where all that is as it was before, the definitions that the operator made are made
+again over the new nodes, and so are the lineages of its outputs.  What masks is the exception: a
+sum looks whether what it is added to has the mask already.
 """
 
 from __future__ import annotations
