@@ -106,15 +106,16 @@ class Inputs:
         return values * (1 + NUDGE * self.nudges.standard_normal(values.shape))
 
     def _integers(self, shard: Shard, axis: int, dims: tuple[Dim, ...]) -> NDArray[np.float64]:
-        """Integers of the input's domain; of those that are indices, classes that there are, and
-        where the domain has negative ones (labels that count for nothing), some of these."""
+        """Integers of the input's domain; of those that are indices, classes that there are, as
+        many beyond if the domain has them (``ids == 0`` looks them up in one class alone), and
+        where it has negative ones (labels that count for nothing), some of these."""
         shape = [count(dim) for dim in dims]
         low, high = shard.domain or ((0, 2) if shard.dtype == "bool" else (0, MOST_DRAWN))
         classes = self.sizes.classes(axis)
         if classes:
             divisor = self.sizes.divisor(axis)
             first = max(0, -(-low // divisor))
-            last = classes if shard.domain is None else min(classes, -(-high // divisor))
+            last = classes if shard.domain is None else min(2 * classes, -(-high // divisor))
             if first >= last:
                 raise Unsupported(
                     f"no value of {shard.name} in [{low}, {high}) is left at small sizes"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from operator import itemgetter
 
@@ -138,7 +139,10 @@ class Recorder:
             if shard.kind == "constant":
                 self.constants.add(shard.name)
             if shard.integer:
-                self.integers[shard.name] = shard, self.axes.new()
+                axis = self.axes.new()
+                self.integers[shard.name] = shard, axis
+                if shard.domain is not None:
+                    self.axes[axis].rules.append(partial(self._has_values, axis, *shard.domain))
         full = self.parameters[shard.name]
         shape = tuple(map(extent, full))
         if shape != shard.full_shape:
@@ -160,6 +164,12 @@ class Recorder:
             self.integers[shard.name][1] if shard.name in self.integers else None,
         )
         return self.boxes[shard]
+
+    def _has_values(self, axis: int, low: int, high: int, divisor: int) -> bool:
+        """Whether some index data of [low, high) is left when the axis is divided: of ids 10 and 11
+        of 12 classes none is left of 2."""
+        classes = self.axes[axis].most // divisor
+        return not classes or max(0, -(-low // divisor)) < min(classes, -(-high // divisor))
 
     def run(self, programs: Sequence[Program], unrolled: Unrolled) -> Recording:
         """Read every instance of one side; an operator on the dimensions that it was on before has

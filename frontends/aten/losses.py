@@ -18,7 +18,7 @@ from shardproof.frontends.aten.constants import numbered
 from shardproof.frontends.aten.ids import Ids, Marked
 from shardproof.frontends.aten.joined import Joined
 from shardproof.frontends.aten.lookups import Kept, added_rows, rows_of
-from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real, Unviewed
+from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real, Shape, Unviewed
 from shardproof.frontends.aten.positions import Positions, added_at, rows_at
 from shardproof.frontends.aten.rules import lowers
 from shardproof.frontends.aten.shifted import shifted
@@ -138,6 +138,27 @@ def _valid(lo: Lowering, ids: Real, ignored: int) -> Lowered:
     return lo.real(lo.shift(lo.scale(chosen, Fraction(-1)), Fraction(1)))
 
 
+def _two_dimensions(logs: Lowered) -> None:
+    if len(logs.shape) != 2:
+        raise Unsupported("nll_loss of other than two dimensions")
+
+
+def _unweighted(weight: Lowered | None) -> None:
+    if weight is not None:
+        raise Unsupported("nll_loss with weights, with labels of which some are constants")
+
+
+def _weighted(
+    lo: Lowering, valid: Lowered, weight: Lowered | None, ids: Real, shape: Shape
+) -> Lowered:
+    """How much each row counts: the weight of its class, nothing where its label is ignored."""
+    if weight is None:
+        return valid
+    table = lo.real(lo.expand(lo.reshape(weight, (1, shape[1])), shape))
+    weights: Lowered = lo.mul(lo.emit("pick", table, ids), valid)
+    return weights
+
+
 @lowers("aten.nll_loss_forward.default")
 def _nll_loss(
     lo: Lowering,
@@ -147,15 +168,16 @@ def _nll_loss(
     reduction: int,
     ignored: int,
 ) -> Any:
-    if weight is not None or len(logs.shape) != 2:
-        raise Unsupported("nll_loss with weights, or of other than two dimensions")
+    _two_dimensions(logs)
     labels = shifted(lo, target, ignored) if isinstance(target, Joined) else None
     if isinstance(target, Joined) and labels is None:
+        _unweighted(weight)
         return _joined_loss(lo, logs, target, reduction, ignored)
     if labels is None:
         ids, valid = _labels(lo, target, ignored, logs.shape[-1])
     else:
         ids, valid = labels.ids, _valid(lo, labels.ids, ignored)
+    valid = _weighted(lo, valid, weight, ids, logs.shape)
     each = _each(lo, lo.real(logs), _known(lo, logs), ids, valid)
     count = lo.sum(valid, (0,))
     if labels is not None:
@@ -305,18 +327,19 @@ def _nll_loss_backward(
     ignored: int,
     count: Lowered,
 ) -> Any:
-    if weight is not None or len(logs.shape) != 2:
-        raise Unsupported("nll_loss with weights, or of other than two dimensions")
+    _two_dimensions(logs)
     each = gradient
     if reduction == MEAN:
         each = lo.div(gradient, count)
     labels = shifted(lo, target, ignored) if isinstance(target, Joined) else None
     if isinstance(target, Joined) and labels is None:
+        _unweighted(weight)
         return PickedParts(each, target, ignored, logs.shape, logs.dtype)
     if labels is None:
         ids, valid = _labels(lo, target, ignored, logs.shape[-1])
     else:
         ids, valid = labels.ids, _valid(lo, labels.ids, ignored)
+    valid = _weighted(lo, valid, weight, ids, logs.shape)
     each = lo.mul(lo.expand(each, ids.shape), valid)
     if labels is not None:
         each = lo.mul(each, labels.live)

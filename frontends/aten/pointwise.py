@@ -28,7 +28,7 @@ from shardproof.frontends.aten.lowering import (
 from shardproof.frontends.aten.masks import numbers
 from shardproof.frontends.aten.positions import added
 from shardproof.frontends.aten.roots import square
-from shardproof.frontends.aten.rules import NARROW, lowers
+from shardproof.frontends.aten.rules import NARROW, lowers, rule_of
 from shardproof.frontends.aten.scores import Hidden, nothing
 
 # -- movement ----------------------------------------------------------------------------------
@@ -202,8 +202,15 @@ def _whole(lo: Lowering, x: Operand, y: Operand, factor: Fraction) -> Any:
     return positions or ids.computed(lo, "add", x, y, factor)
 
 
+def _of_masks(lo: Lowering) -> bool:
+    """Whether a result is a mask: of two masks the sum is "or", the product is "and"."""
+    return bool(lo.expected) and lo.expected[0][1] == "bool"
+
+
 @lowers("aten.add.Tensor", "aten.add.Scalar")
 def _add(lo: Lowering, x: Lowered, y: Operand, alpha: float = 1) -> Any:
+    if _of_masks(lo) and alpha == 1:
+        return rule_of("aten.logical_or.default")(lo, x, y)  # type: ignore[misc]
     _wide(lo)
     factor = fraction(alpha)
     symbolic = _whole(lo, x, y, factor) or (added_mask(lo, x, y) if factor == 1 else None)
@@ -228,6 +235,8 @@ def _rsub(lo: Lowering, x: Lowered, y: Operand, alpha: float = 1) -> Any:
 
 @lowers("aten.mul.Tensor", "aten.mul.Scalar")
 def _mul(lo: Lowering, x: Lowered, y: Operand) -> Any:
+    if _of_masks(lo):
+        return rule_of("aten.logical_and.default")(lo, x, y)  # type: ignore[misc]
     _wide(lo)
     product = ids.computed(lo, "multiply", x, y, Fraction(1))
     return product or lo.mul(operand(lo, x), operand(lo, y))

@@ -204,6 +204,7 @@ def _index(lo: Lowering, x: Lowered, indices: Sequence[Lowered | None]) -> Any:
             lo, x, indices[0] if index is None else lookups.wrapped(index, x.shape[0])
         )
     chosen = _entries(x, indices)
+    indices = _from_the_front(x, indices)
     along = _dimension(indices)
     if chosen is None and along is not None:
         return rule_of("aten.index_select.default")(lo, x, along, indices[along])  # type: ignore[misc]
@@ -213,6 +214,24 @@ def _index(lo: Lowering, x: Lowered, indices: Sequence[Lowered | None]) -> Any:
     if column is not None:
         return lo.reshape(lo.slice(x, 1, column, 1), x.shape[:1])
     return lookups.entries_of(lo, x, chosen)
+
+
+def _from_the_front(x: Lowered, indices: Sequence[Lowered | None]) -> list[Lowered | None]:
+    """Known indices of one dimension, those that count from its end counted from its front: -1 and
+    0 of 16 positions are 15 and 0."""
+    known = list(indices)
+    for dim, index in enumerate(indices):
+        if not isinstance(index, Positions) or len(index.shape) != 1 or dim >= len(x.shape):
+            continue
+        places = [index.const + index.steps[0] * n for n in range(index.shape[0])]
+        size = x.shape[dim]
+        if not places or not all(-size <= place < size for place in places):
+            continue
+        front = [place % size for place in places]
+        step = front[1] - front[0] if len(front) > 1 else 0
+        if all(place == front[0] + step * n for n, place in enumerate(front)):
+            known[dim] = replace(index, const=front[0], steps=(step,))
+    return known
 
 
 def _dimension(indices: Sequence[Lowered | None]) -> int | None:
@@ -297,6 +316,12 @@ def _index_put(
         column = None if chosen is None else _column(x, chosen)
         if column is not None:
             return _in_column(lo, values, column, x.shape[1])
+        index = None if chosen is None else ids.ids(chosen)
+        if index is not None:
+            at = lo.reshape(lookups.wrapped(index, x.shape[1]), (x.shape[0], 1))
+            source = lo.reshape(values, (x.shape[0], 1))
+            return rule_of("aten.scatter_add.default")(lo, x, 1, at, source)  # type: ignore[misc]
+    indices = _from_the_front(x, indices)
     along = _dimension(indices) if accumulate else None
     if along is not None:
         return rule_of("aten.index_add.default")(lo, x, along, indices[along], values)  # type: ignore[misc]
