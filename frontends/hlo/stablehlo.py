@@ -14,24 +14,34 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.hlo.literals import array_type, numbers
-from shardproof.frontends.hlo.module import Array, Computation, Instruction, Module, Type
+from shardproof.frontends.hlo.module import UNREAD, Array, Computation, Instruction, Module, Type
 from shardproof.frontends.hlo.opcodes import ELEMENTWISE
 from shardproof.frontends.hlo.text import MOST_BYTES, MOST_DEPTH, MOST_LINES
 
 _VALUE = r"%[\w.]+(?:#\d+)?"
 _STATEMENT = re.compile(r"(?:(%[\w.]+)(?::(\d+))? = )?\"?((?:[a-z]+\.)?[a-z_]+)\"?(.*)")
 _FUNCTION = re.compile(r"func\.func (?:public |private )?@([\w.$-]+)\((.*)")
-_TENSOR = re.compile(r"tensor<((?:\d+x)*)([a-z]\w*)>")
-_ELEMENTS = {"i1": "pred", "i8": "s8", "i16": "s16", "i32": "s32", "i64": "s64"}
-_ELEMENTS |= {f"u{k}": f"u{v[1:]}" for k, v in _ELEMENTS.items() if k != "i1"}
+_TENSOR = re.compile(r"tensor<((?:\d+x)*)([a-z]\w*|complex<f(?:32|64)>)>")
+_ELEMENTS = {"i1": "pred", "complex<f32>": "c64", "complex<f64>": "c128"}
+_ELEMENTS |= {f"{u}i{n}": f"{u or 's'}{n}" for u in ("", "u") for n in (2, 4, 8, 16, 32, 64)}
+#: A value with its type, of a head of a function or region.
+_GIVEN = re.compile(r"(%[\w.]+): (tensor<(?:[^<>]|<[^<>]*>)*>)")
 _LISTS = re.compile(r"(\w+) = (?:array<i64(?:: )?)?\[?([\d, ]*)[\]>]")
 _RENAMED = {"optimization_barrier": "opt-barrier", "broadcast_in_dim": "broadcast"}
+#: Operators that are no elementwise ones, and whose operands say all of them.
+_PLAIN = frozenset(
+    [
+        *("opt-barrier", "reshape", "dynamic-update-slice", "tuple", "real", "imag", "complex"),
+        *("partition-id", "replica-id"),
+    ]
+)
 
 
 def parse(text: str) -> Module:
@@ -60,7 +70,7 @@ def tensor(text: str) -> Type:
     if match is None:
         raise InvalidInput(f"type {text.strip()[:60]!r} is not understood")
     dims, element = match.groups()
-    return array_type(_ELEMENTS.get(element, element), ",".join(dims.split("x")[:-1]))
+    return array_type(_ELEMENTS.get(element, element.lower()), ",".join(dims.split("x")[:-1]))
 
 
 def _types(text: str) -> list[Type]:
@@ -111,17 +121,23 @@ class _Reader:
         if not rest.endswith("{"):
             raise InvalidInput(f"the head of @{name} goes on in another line")
         own = rest[: _close(rest)]
-        names = re.findall(r"(%[\w.]+): (tensor<[^>]*>)", own)
-        given = [
-            Instruction(n[1:], "parameter", tensor(t), (), {}, None, i, self.at)
-            for i, (n, t) in enumerate(names)
-        ]
+        given = self.parameters(own)
         if name in self.computations:
             raise InvalidInput(f"@{name} is given twice")
         self.computations[name] = Computation(name, (), "")
         self.computations[name] = self.block(name, given, ("return", "func.return"))
         if self.next() != "}":
             raise InvalidInput(f"@{name} goes on after its return")
+
+    def parameters(self, head: str) -> list[Instruction]:
+        """What a function or a region is given, in order: tensors alone."""
+        names = _GIVEN.findall(head)
+        if len(names) != len(re.findall(r"%[\w.]+: ", head)):
+            raise InvalidInput("a parameter that is no tensor of fixed size")
+        return [
+            Instruction(n[1:], "parameter", tensor(t), (), {}, None, i, self.at)
+            for i, (n, t) in enumerate(names)
+        ]
 
     def block(self, name: str, given: Sequence[Instruction], returns: Sequence[str]) -> Computation:
         """Statements up to the return, which is a tuple where it gives several."""
@@ -168,10 +184,13 @@ class _Reader:
         if operator == "stablehlo.while":
             yield from self.loop(name, rest)
             return
-        if rest.endswith("({"):
+        region = ""
+        if operator == "stablehlo.scatter" and rest.endswith("({"):
             rest, region = self.region(rest)
-        else:
-            region = ""
+        elif rest.endswith("({"):
+            rest = self.behind(rest)
+        elif operator == "stablehlo.reduce" and " applies " not in rest:
+            rest, region = self.reducer(rest)
         body, types = _signature(rest)
         made = self.instruction(name, operator, body, types, region)
         if count is None:
@@ -194,19 +213,40 @@ class _Reader:
     def region(self, rest: str) -> tuple[str, str]:
         """The region of an operator as a computation of its own, and what follows it."""
         head = self.next()
-        names = re.findall(r"(%[\w.]+): (tensor<[^>]*>)", head)
         if not head.startswith("^bb0("):
             raise InvalidInput("a region without a head")
-        given = [
-            Instruction(n[1:], "parameter", tensor(t), (), {}, None, i, self.at)
-            for i, (n, t) in enumerate(names)
-        ]
+        given = self.parameters(head)
         name = f"region.{self.at}"
         self.computations[name] = self.block(name, given, ("stablehlo.return",))
         end = self.next()
         if not end.startswith("})"):
             raise InvalidInput("a region that goes on after its return")
         return rest[: -len("({")] + end[len("})") :], name
+
+    def behind(self, rest: str) -> str:
+        """An operator whose regions are not read, without them."""
+        depth = 1
+        while True:
+            line = self.next()
+            depth -= line.startswith("}")
+            if not depth:
+                return rest[: -len("({")] + line[len("})") :]
+            depth += line.endswith("{")
+
+    def reducer(self, rest: str) -> tuple[str, str]:
+        """The computation of a reduction of several tensors: HLO has the operands of the left side
+        first, then those of the right side."""
+        head = self.next()
+        if not head.startswith("reducer("):
+            raise InvalidInput("a reduction without its computation")
+        pairs = self.parameters(head)
+        order = [*range(0, len(pairs), 2), *range(1, len(pairs), 2)]
+        given = [replace(pairs[at], number=n) for n, at in enumerate(order)]
+        name = f"region.{self.at}"
+        self.computations[name] = self.block(name, given, ("stablehlo.return",))
+        if self.next() != "}":
+            raise InvalidInput("a region that goes on after its return")
+        return rest, name
 
     def loop(self, name: str, rest: str) -> Iterator[Instruction]:
         """``stablehlo.while(%a = %x, ...) : types cond { ... } do { ... }``."""
@@ -249,6 +289,8 @@ class _Reader:
         results = _types(types.split("->")[-1]) or [Type(parts=())]
         type = results[-1]
         operands = tuple(v[1:] for v in re.findall(_VALUE, body))
+        if word == "reduce":
+            operands = operands[::2] + operands[1::2]
         opcode = _RENAMED.get(word, word.replace("_", "-"))
         attrs: dict[str, str] = {}
         literal: Array | None = None
@@ -259,13 +301,13 @@ class _Reader:
         elif dialect not in ("stablehlo", "chlo"):
             opcode = operator
         elif word == "constant":
-            literal = _dense(body, type)
+            literal = None if type.dtype in UNREAD else _dense(body, type)
         elif opcode not in ELEMENTWISE or word == "convert":
-            opcode, attrs = self.attributes(word, opcode, body, region)
+            opcode, attrs = self.attributes(word, opcode, body, region, type.dtype)
         return Instruction(name, opcode, type, operands, attrs, literal, -1, self.at)
 
     def attributes(
-        self, word: str, opcode: str, body: str, region: str
+        self, word: str, opcode: str, body: str, region: str, dtype: str
     ) -> tuple[str, dict[str, str]]:
         """The operator in HLO's words, with its attributes."""
         lists = {key: _numbers(value) for key, value in _LISTS.findall(body)}
@@ -282,7 +324,7 @@ class _Reader:
             case "dot_general":
                 return "dot", _dot(body)
             case "reduce":
-                return opcode, self.reduction(body, lists)
+                return opcode, self.reduction(body, lists, region, dtype)
             case "slice":
                 box = body[body.index("[") :] if "[" in body else ""
                 parts = re.findall(r"[\d:]+", box)
@@ -297,16 +339,20 @@ class _Reader:
             case "custom_call":
                 target = re.match(r"\s*@([\w.$-]+)", body)
                 return opcode, {"custom_call_target": target.group(1) if target else ""}
-        return opcode, {}
+        return opcode if opcode in _PLAIN else f"stablehlo.{word}", {}
 
-    def reduction(self, body: str, lists: dict[str, str]) -> dict[str, str]:
-        """``applies stablehlo.add across dimensions = [1]``."""
+    def reduction(
+        self, body: str, lists: dict[str, str], region: str, dtype: str
+    ) -> dict[str, str]:
+        """``applies stablehlo.add across dimensions = [1]``, or a computation behind it."""
+        if region:
+            return {"to_apply": region, "dimensions": lists.get("dimensions", "{}")}
         match = re.search(r"applies stablehlo\.([a-z_]+) across", body)
         if match is None:
             return {"to_apply": "a region", "dimensions": lists.get("dimensions", "{}")}
         word = match.group(1)
-        name = f"{word}.computation"
-        number = Type((), "float32")
+        name = f"{word}.{dtype}"
+        number = Type((), dtype)
         parameters = [
             Instruction(n, "parameter", number, (), {}, None, i, self.at)
             for i, n in enumerate(("x", "y"))
@@ -358,12 +404,13 @@ def _dense(body: str, type: Type) -> Array:
     words = re.findall(r"[^\s\[\],]+", match.group(1))
     if any(w.startswith('"') for w in words):
         raise InvalidInput("a constant printed as bytes")
-    words = [_bits(w, type) for w in words]
+    paired = type.dtype.startswith("complex")
+    words = words if paired else [_bits(w, type) for w in words]
     count = int(np.prod(type.shape, dtype=np.int64))
-    if len(words) == 1 and count != 1:
+    if len(words) == 1 + paired and count != 1:
         one = numbers(words, Type((1,), type.dtype))
         return np.broadcast_to(one, type.shape) if type.shape else one.reshape(())
-    if len(words) != count:
+    if len(words) != count * (1 + paired):
         raise InvalidInput(f"a constant of {type} with {len(words)} values")
     return numbers(words, type)
 
