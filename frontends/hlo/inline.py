@@ -441,7 +441,7 @@ class _Inliner:
             if dtype in UNREAD:
                 raise Unsupported(_unread(dtype))
         for x in operands:
-            if isinstance(x, int) and complexes.is_complex(self.dtype(x)):
+            if isinstance(x, int | Known) and complexes.is_complex(self.dtype(x)):
                 raise Unsupported("complex numbers that are not understood")
 
     def shape(self, item: Item) -> tuple[int, ...]:
@@ -472,6 +472,8 @@ def _unread(dtype: str) -> str:
 
 def _flat(item: Item) -> list[Item]:
     """The tensors of an item."""
+    if isinstance(item, Complex):
+        return [item.real, item.imaginary]
     return [x for part in item for x in _flat(part)] if isinstance(item, tuple) else [item]
 
 

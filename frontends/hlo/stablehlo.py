@@ -13,7 +13,7 @@ computation (shard_map) is refused by name: its ranks' program is what the parti
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -26,7 +26,9 @@ from shardproof.frontends.hlo.opcodes import ELEMENTWISE
 from shardproof.frontends.hlo.text import MOST_BYTES, MOST_DEPTH, MOST_LINES
 
 _VALUE = r"%[\w.]+(?:#\d+)?"
-_STATEMENT = re.compile(r"(?:(%[\w.]+)(?::(\d+))? = )?\"?((?:[a-z]+\.)?[a-z_]+)\"?(.*)")
+_STATEMENT = re.compile(
+    r"(?:(%[\w.]+(?:, %[\w.]+)*)(?::(\d+))? = )?\"?((?:[a-z]+\.)?[a-z_][\w\-]*)\"?(.*)"
+)
 _FUNCTION = re.compile(r"func\.func (?:public |private )?@([\w.$-]+)\((.*)")
 _TENSOR = re.compile(r"tensor<((?:\d+x)*)([a-z]\w*|complex<f(?:32|64)>)>")
 _ELEMENTS = {"i1": "pred", "complex<f32>": "c64", "complex<f64>": "c128"}
@@ -39,7 +41,7 @@ _RENAMED = {"optimization_barrier": "opt-barrier", "broadcast_in_dim": "broadcas
 _PLAIN = frozenset(
     [
         *("opt-barrier", "reshape", "dynamic-update-slice", "tuple", "real", "imag", "complex"),
-        *("partition-id", "replica-id"),
+        *("partition-id", "replica-id", "convert"),
     ]
 )
 
@@ -74,7 +76,9 @@ def tensor(text: str) -> Type:
 
 
 def _types(text: str) -> list[Type]:
-    return [tensor(m.group(0)) for m in _TENSOR.finditer(text)]
+    """All types in a text, in order; tokens are empty tuples."""
+    found = re.findall(r"tensor<(?:[^<>]|<[^<>]*>)*>|!stablehlo\.token", text)
+    return [tensor(t) if t.startswith("tensor") else Type(parts=()) for t in found]
 
 
 def _numbers(text: str) -> str:
@@ -180,7 +184,8 @@ class _Reader:
         if match is None or match.group(1) is None:
             raise InvalidInput(f"expected %NAME = OPERATOR, found {line[:60]!r}")
         result, count, operator, rest = match.groups()
-        name = result[1:]
+        names = [n[1:] for n in result.split(", ")]
+        name = names[0] if len(names) == 1 else f"{names[0]}.all"
         if operator == "stablehlo.while":
             yield from self.loop(name, rest)
             return
@@ -193,22 +198,25 @@ class _Reader:
             rest, region = self.reducer(rest)
         body, types = _signature(rest)
         made = self.instruction(name, operator, body, types, region)
-        if count is None:
+        if count is None and len(names) == 1:
             yield made
             return
         parts = tuple(_types(types.split("->")[-1]))
-        if len(parts) != int(count):
-            raise InvalidInput(f"{count} results of {len(parts)} types")
+        if len(names) == 1:
+            names = [f"{name}#{n}" for n in range(int(count))]
+        if len(parts) != len(names):
+            raise InvalidInput(f"{len(names)} results of {len(parts)} types")
         whole = Type(parts=parts)
         opcode = "tuple" if made.opcode == "opt-barrier" else made.opcode
         yield Instruction(made.name, opcode, whole, made.operands, made.attrs, line=made.line)
-        yield from self.elements(name, parts)
+        yield from self.elements(name, names, parts)
 
-    def elements(self, name: str, parts: Sequence[Type]) -> Iterator[Instruction]:
-        for n, part in enumerate(parts):
-            yield Instruction(
-                f"{name}#{n}", "get-tuple-element", part, (name,), number=n, line=self.at
-            )
+    def elements(
+        self, name: str, names: Sequence[str], parts: Sequence[Type]
+    ) -> Iterator[Instruction]:
+        """The parts of a tuple by names of their own."""
+        for n, (own, part) in enumerate(zip(names, parts, strict=True)):
+            yield Instruction(own, "get-tuple-element", part, (name,), number=n, line=self.at)
 
     def region(self, rest: str) -> tuple[str, str]:
         """The region of an operator as a computation of its own, and what follows it."""
@@ -228,6 +236,8 @@ class _Reader:
         depth = 1
         while True:
             line = self.next()
+            if depth == 1 and line.startswith("}, {"):
+                continue
             depth -= line.startswith("}")
             if not depth:
                 return rest[: -len("({")] + line[len("})") :]
@@ -280,7 +290,8 @@ class _Reader:
         if single:
             yield Instruction(name, "get-tuple-element", parts[0], (loop,), number=0, line=self.at)
         else:
-            yield from self.elements(name, parts)
+            names = [f"{name}#{n}" for n in range(len(parts))]
+            yield from self.elements(name, names, parts)
 
     def instruction(
         self, name: str, operator: str, body: str, types: str, region: str
@@ -325,20 +336,14 @@ class _Reader:
                 return "dot", _dot(body)
             case "reduce":
                 return opcode, self.reduction(body, lists, region, dtype)
-            case "slice":
-                box = body[body.index("[") :] if "[" in body else ""
-                parts = re.findall(r"[\d:]+", box)
-                return opcode, {"slice": "{" + ", ".join(f"[{p}]" for p in parts) + "}"}
             case "dynamic_slice":
                 return opcode, {"dynamic_slice_sizes": lists.get("sizes", "{}")}
             case "pad":
                 return opcode, {"padding": _padding(body)}
             case "gather" | "scatter":
-                attrs = _rows(body, lists)
-                return opcode, {**attrs, "to_apply": region} if region else attrs
-            case "custom_call":
-                target = re.match(r"\s*@([\w.$-]+)", body)
-                return opcode, {"custom_call_target": target.group(1) if target else ""}
+                return opcode, _rows(body, lists, region)
+        if word in _BODIES:
+            return opcode, _BODIES[word](body)
         return opcode if opcode in _PLAIN else f"stablehlo.{word}", {}
 
     def reduction(
@@ -360,6 +365,31 @@ class _Reader:
         root = Instruction("r", word.replace("_", "-"), number, ("x", "y"), line=self.at)
         self.computations.setdefault(name, Computation(name, (*parameters, root), "r"))
         return {"to_apply": name, "dimensions": lists.get("dimensions", "{}")}
+
+
+def _box(body: str) -> dict[str, str]:
+    parts = re.findall(r"[\d:]+", body[body.index("[") :] if "[" in body else "")
+    return {"slice": "{" + ", ".join(f"[{p}]" for p in parts) + "}"}
+
+
+def _target(body: str) -> dict[str, str]:
+    target = re.match(r"\s*@([\w.$-]+)", body)
+    return {"custom_call_target": target.group(1) if target else ""}
+
+
+def _precision(body: str) -> dict[str, str]:
+    bits = re.search(r"format = e(\d+)m(\d+)", body)
+    if bits is None:
+        raise InvalidInput("no format = eNUMBERmNUMBER")
+    return {"exponent_bits": bits.group(1), "mantissa_bits": bits.group(2)}
+
+
+#: Attributes of operators, from what stands before the types.
+_BODIES: Mapping[str, Callable[[str], dict[str, str]]] = {
+    "slice": _box,
+    "custom_call": _target,
+    "reduce_precision": _precision,
+}
 
 
 def _as_tuple(made: Computation) -> Computation:
@@ -451,10 +481,10 @@ def _padding(body: str) -> str:
     return "x".join("_".join(x.strip() for x in row) for row in zip(*columns, strict=True))
 
 
-def _rows(body: str, lists: dict[str, str]) -> dict[str, str]:
+def _rows(body: str, lists: dict[str, str], region: str) -> dict[str, str]:
     """Dimension numbers of gathers and scatters; those that are not printed are empty."""
     kept = {k: v for k, v in lists.items() if not k.startswith(("indices", "unique"))}
     if "gather" in body:
         kept.setdefault("offset_dims", "{}")
     kept["index_vector_dim"] = _number(body, "index_vector_dim") if "index_vector" in body else "0"
-    return kept
+    return {**kept, "to_apply": region} if region else kept
