@@ -141,7 +141,7 @@ def along_diagonal(
         dict(zip(own, t.view.dims, strict=True)) for own, t in zip(names, addends, strict=True)
     ]
     moved = [
-        _moved(t, mine, [x for x in named if x is not mine])
+        _at_another(t, mine, [x for x in named if x is not mine])
         if isinstance(nodes[t.node].definition, Comparison) and not t.view.fixed
         else t
         for t, mine in zip(addends, named, strict=True)
@@ -149,7 +149,9 @@ def along_diagonal(
     return moved if moved != list(addends) else None
 
 
-def _moved(mask: Addend, mine: Mapping[str, Dim], others: Iterable[Mapping[str, Dim]]) -> Addend:
+def _at_another(
+    mask: Addend, mine: Mapping[str, Dim], others: Iterable[Mapping[str, Dim]]
+) -> Addend:
     for other in others:
         apart = _apart(mine, other)
         if apart is not None:
