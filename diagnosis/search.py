@@ -116,6 +116,7 @@ class Diagnosis:
         self.stuck: list[Divergence] = []
         self.assumed: dict[Called, Lineage] = {}
         self._ended: bool | None = None
+        self._still: dict[Partition, frozenset[str]] = {}
 
     def tried(self, plan: Candidate, state: Partition) -> Partition | None:
         """The outcome of a candidate; None if it cannot even be read, or no work is left."""
@@ -196,6 +197,20 @@ class Diagnosis:
             self._ended = self._run()
         return self._ended
 
+    def ahead(self) -> None:
+        """Find what can be found before any value is known."""
+        self.run()
+        for cause in self.causes:
+            if cause.after is not None and not cause.after.parallel.unrolled.faults:
+                self.still(cause.after)
+
+    def still(self, after: Partition) -> frozenset[str]:
+        """What is found beside the verdict in the plan as it is with a repair."""
+        if after not in self._still:
+            messages = {f.message for f in (*after.findings, *metadata(after))}
+            self._still[after] = frozenset(messages)
+        return self._still[after]
+
     def _run(self) -> bool:
         for _ in range(MOST_STEPS):
             if len(self.causes) == MOST_CAUSES or holds(self.state):
@@ -230,8 +245,7 @@ class Diagnosis:
             return None if every else self._conclusion(state)
         divergence = fresh[0]
         findings = misfits(state, [divergence]) if at_odds else (explain(state, divergence),)
-        proposed = candidates(state, divergence, origins(state))
-        best = self.best(state, proposed, Resolved(state, divergence))
+        best = self.best(state, _proposed(state, divergence), Resolved(state, divergence))
         if best is not None and best[0].cause == OF_THE_LOSS:
             # No operator of the forward pass does anything else: the loss lacks one.
             divergence = loss_maker(state, divergence)
@@ -425,7 +439,7 @@ def followers(search: Diagnosis) -> list[Finding]:
     for number, cause in enumerate(search.causes, 1):
         if cause.after is None or not left or cause.after.parallel.unrolled.faults:
             continue
-        still = {f.message for f in (*cause.after.findings, *metadata(cause.after))}
+        still = search.still(cause.after)
         gone = [f for f in left if f.message not in still]
         result += [f._replace(group=number) for f in gone]
         left = [f for f in left if f.message in still]
@@ -457,6 +471,11 @@ def _likely(cause: Cause) -> str:
 
     put_right = cause.after is not None and wrong(cause.state) and not wrong(cause.after)
     return cause.name if put_right else ""
+
+
+def _proposed(state: Partition, divergence: Divergence) -> Iterator[Candidate]:
+    """Repairs of a divergence; where its values begin is looked up once one is asked for."""
+    yield from candidates(state, divergence, origins(state))
 
 
 def _other_shards(plan: Plan, conclusion: Conclusion) -> Iterator[Candidate]:

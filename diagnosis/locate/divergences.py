@@ -19,6 +19,7 @@ from shardproof.engine.lineage.lineage import Addend, Lineage
 from shardproof.engine.schedule.instances import Instance
 from shardproof.engine.specification.demands import roots
 from shardproof.partition.evidence.alignment import PLACES, counterparts
+from shardproof.partition.inference.collectives import JOINS
 from shardproof.partition.stages.partition import Partition
 
 #: What an operator's result is a view of: (factor, node) of each addend.
@@ -35,9 +36,6 @@ GAPS: Final = "what it adds up has gaps that nothing fills"
 AVERAGED: Final = (
     "its result is the mean over a part of what the single-device operator takes it over"
 )
-
-#: Kinds of instances that put parts side by side.
-JOINS: Final = frozenset({"all_gather", "all_to_all"})
 
 #: Ranks that are named one by one.
 FEW: Final = 4

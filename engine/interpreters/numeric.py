@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +55,17 @@ TRUE_FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
 }
 
 
+@lru_cache(maxsize=4096)
+def _order_of(spec: str, shapes: tuple[tuple[int, ...], ...]) -> list[str | tuple[int, ...]]:
+    """In which order operands of these shapes are contracted: as ``einsum(..., optimize=True)``
+    finds it for each product anew."""
+    path: list[str | tuple[int, ...]]
+    path, _ = np.einsum_path(
+        spec, *(np.broadcast_to(0.0, shape) for shape in shapes), optimize=True
+    )
+    return path
+
+
 @dataclass(frozen=True)
 class FloatInterpreter(ArrayInterpreter):
     """Tensors over float64, with the true functions.
@@ -74,7 +86,8 @@ class FloatInterpreter(ArrayInterpreter):
         uneven = {name: w for name, w in summed.items() if any(n != 1 for n in w)}
         spec = ",".join([*operands, *uneven]) + "->" + output
         factors = [*arrays, *(np.array(w, dtype=float) for w in uneven.values())]
-        return np.asarray(np.einsum(spec, *factors, optimize=len(factors) > 2))
+        path = _order_of(spec, tuple(f.shape for f in factors)) if len(factors) > 2 else False
+        return np.asarray(np.einsum(spec, *factors, optimize=path))
 
     def _combine(
         self, arrays: Sequence[Array], factors: Sequence[Fraction], constant: Fraction

@@ -49,6 +49,7 @@ from shardproof.engine.ops.laws import (
     applied,
     common_exponentials,
     flat,
+    logarithms,
     without_opposites,
 )
 from shardproof.engine.ops.primitives import Selection, is_partial
@@ -70,7 +71,8 @@ class SmallInterpreter(TermInterpreter):
     mask has it: what is summed has to differ from position to position, so that nothing is a count.
     ``laws``: functions are read with the laws of `engine.ops.laws`.
     ``apart``: exponentials of sums are read as products, and what exponentials all addends of a sum
-    have is taken out of it.  ``over_positions``: sums over positions, which are no such sums.
+    have is taken out of it.  ``over_positions``: sums over positions, which are no such sums, and
+    which no law takes out of an exponent.
     ``applications``: those of functions that are undefined somewhere, before laws of products.
     """
 
@@ -84,12 +86,11 @@ class SmallInterpreter(TermInterpreter):
     def applied_to(self, function: str, entry: Term) -> Term:
         """A function of an entry as a term; applications that are undefined somewhere are noted."""
         if self.laws:
-            whole = self.over_positions if self.apart else frozenset()
-            term = applied(self.table, function, entry, self.apart, whole)
+            term = applied(self.table, function, entry, self.apart, self.over_positions)
         else:
             term = super().applied_to(function, entry)
         parts = (part for part in flat(term) if part.kind == "app" and is_partial(str(part.name)))
-        self.applications.update(parts)
+        self.applications.update(parts, logarithms(function, term))
         return term
 
     def product_of(self, factors: Sequence[Any]) -> Any:
@@ -132,7 +133,7 @@ class SmallInterpreter(TermInterpreter):
             if len(set(cores)) < len(cores):
                 raise Unsupported("a sum under a mask over positions that are alike")
         total = self.sum_of(parts)
-        if self.apart and isinstance(total, Term) and len(parts) > 1:
+        if self.laws and isinstance(total, Term) and len(parts) > 1:
             self.over_positions.update(f for f in flat(total) if f.kind == "add")
         return total
 

@@ -3,7 +3,8 @@
 ``1 / c`` of a constant is the constant, ``exp(0)`` is 1, ``1 / exp(a)`` is ``exp(-a)``, and
 ``exp(a) exp(-a)`` is 1: an exponential is never zero, so none of these makes a value defined that
 was not.  ``exp(a + log(b))`` is ``b exp(a)`` and ``exp(a - log(b))`` is ``exp(a) / b``, wherever
-the logarithm is defined.
+the logarithm is defined.  ``log(exp(a) b)`` is ``a + log(b)``, and ``log(c / b)`` is
+``-log(b / c)``: either side is defined where the other one is, and nowhere else.
 
 A root, a reciprocal and a value itself are powers of one base.  A power of a power is one power
 (``1 / sqrt(a)`` is ``rsqrt(a)``), that of a product the product of theirs (``1 / (a b)`` is
@@ -116,6 +117,8 @@ def applied(
         return table.app(function, argument) if value is None else table.const(value)
     if function == "exp":
         return _exponential(table, argument, apart, whole)
+    if function == "log":
+        return _logarithm(table, argument, whole)
     factor, core = _split(argument)
     outer = exponent_of(function)
     if function == "inv" and core.kind == "mul":
@@ -156,6 +159,46 @@ def _exponential(table: TermTable, argument: Term, apart: bool, whole: AbstractS
         return table.app("exp", argument)
     left = table.add(*rest) if rest else table.const(0)
     return table.mul(*factors, applied(table, "exp", left))
+
+
+def _logarithm(table: TermTable, argument: Term, whole: AbstractSet[Term]) -> Term:
+    """The logarithm of a term: the exponents of exponentials that are factors are added to it, and
+    that of a reciprocal is subtracted.  An exponent that sums over positions stays where it is."""
+    factor, core = _split(argument)
+    exponents, rest = [], []
+    for part in flat(core):
+        power = part.kind == "app" and part.name == "exp"
+        if power and not _sums(part.args[0], whole):
+            exponents.append(part.args[0])
+        else:
+            rest.append(part)
+    left = table.mul(factor, *rest)
+    if left is table.one:
+        return table.add(*exponents)
+    share, inverse = _split(left)
+    if inverse.kind == "app" and inverse.name == "inv":
+        base = _logarithm(table, table.mul(1 / share, inverse.args[0]), whole)
+        return table.add(*exponents, table.mul(-1, base))
+    if not exponents:
+        return table.app("log", argument)
+    return table.add(*exponents, table.app("log", left))
+
+
+def _sums(term: Term, whole: AbstractSet[Term]) -> bool:
+    """Whether a term has one of ``whole`` in it, outside of functions."""
+    if term.kind not in ("add", "mul"):
+        return False
+    return term in whole or any(_sums(part, whole) for part in term.args)
+
+
+def logarithms(function: str, term: Term) -> Iterator[Term]:
+    """The logarithms among the addends of what `applied` gives for a logarithm.
+
+    Example: of ``log`` of ``exp(a) b``, which is ``a + log(b)``, ``log(b)``.
+    """
+    if function == "log":
+        parts = (core for _, core in _addends(Fraction(1), term, frozenset()))
+        yield from (part for part in parts if part.kind == "app" and part.name == "log")
 
 
 def _addends(

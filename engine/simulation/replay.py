@@ -88,6 +88,7 @@ class Replay:
     recording: Recording
     inputs: Inputs
     values: list[dict[Coordinates, Weighted]] = field(default_factory=list)
+    _families: dict[tuple[int, bool], list[tuple[str, int]]] = field(default_factory=dict)
     _interpreters: dict[Coordinates, FloatInterpreter] = field(default_factory=dict)
     _evaluated: Evaluated = field(default_factory=Evaluated)
     _given: dict[Hashable, Weighted] = field(default_factory=dict)
@@ -107,11 +108,12 @@ class Replay:
         if kept is not None:
             ends = last_uses(instances, kept)
             self._evaluated.most = MOST_SHARED
-        for number, (instance, ended) in enumerate(zip(instances, ends, strict=True)):
-            with located(instance, self.programs), np.errstate(all="ignore"):
-                self.instance(number, instance)
-            for tensor in ended:
-                self.values[tensor] = {}
+        with np.errstate(all="ignore"):
+            for number, (instance, ended) in enumerate(zip(instances, ends, strict=True)):
+                with located(instance, self.programs):
+                    self.instance(number, instance)
+                for tensor in ended:
+                    self.values[tensor] = {}
 
     def instance(self, number: int, instance: Instance) -> None:
         """Evaluate one instance at all its coordinates."""
@@ -130,10 +132,14 @@ class Replay:
 
     def family(self, program: int, batched: bool) -> list[tuple[str, int]]:
         """The expanded axes of a program's tensors, and their extents."""
-        axes = [(axis, extent) for axis, extent, _ in self.programs[program].axes]
-        if batched and self.unrolled.symbolic and not self.whole:
-            axes.append((MICROBATCH, self.sizes.plan.microbatches))
-        return [(axis, extent) for axis, extent in axes if axis in self.sizes.expanded]
+        known = self._families.get((program, batched))
+        if known is None:
+            axes = [(axis, extent) for axis, extent, _ in self.programs[program].axes]
+            if batched and self.unrolled.symbolic and not self.whole:
+                axes.append((MICROBATCH, self.sizes.plan.microbatches))
+            known = [(axis, extent) for axis, extent in axes if axis in self.sizes.expanded]
+            self._families[program, batched] = known
+        return known
 
     def axes_of(self, tensor: int) -> list[tuple[str, int]]:
         """The coordinates along which members of a tensor are evaluated apart, with extents."""

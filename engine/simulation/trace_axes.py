@@ -333,16 +333,12 @@ def located(instance: Instance, programs: Sequence[Program]) -> Iterator[None]:
 
     Example: "rank 0: concat in h.1: no rule".
     """
-    name = f"backward of {instance.name}" if instance.backward else instance.name
-    where = f"rank {programs[instance.programs[0]].base}: {name}"
-    if instance.source.module:
-        where += f" in {instance.source.module}"
     try:
         yield
     except (Unsupported, ShapeMismatch) as error:
-        raise type(error)(f"{where}: {error}") from None
+        raise type(error)(f"{_place(instance, programs)}: {error}") from None
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        error.add_note(f"{where}: while this row was read")
+        error.add_note(f"{_place(instance, programs)}: while this row was read")
         raise
 
 
@@ -381,3 +377,9 @@ def _loaded(unrolled: Unrolled, who: str) -> list[tuple[int, ...]]:
     if len(shapes) > 1:
         raise InvalidInput(f"the {who} load batches of {len(shapes)} different shapes")
     return list(shapes.pop())
+
+
+def _place(instance: Instance, programs: Sequence[Program]) -> str:
+    name = f"backward of {instance.name}" if instance.backward else instance.name
+    where = f" in {instance.source.module}" if instance.source.module else ""
+    return f"rank {programs[instance.programs[0]].base}: {name}{where}"

@@ -102,9 +102,13 @@ class Levels:
         self.over_divisors |= not below.isdisjoint(+labels)
 
     def pairs(self) -> Count:
-        """The most labels of two arguments that are compared."""
+        """The most labels of two arguments that are compared.  What is an argument of a reciprocal
+        may become one of a logarithm."""
         most: Count = Counter()
-        for levels in self.of.values():
+        compared = dict(self.of)
+        if "log" in compared:
+            compared["log"] = [*compared["log"], *compared.get("inv", ())]
+        for levels in compared.values():
             for one, other in combinations_with_replacement(levels, 2):
                 most |= one.free + other.free + (one.summed | other.summed)
         return most

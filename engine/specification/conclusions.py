@@ -321,7 +321,7 @@ class Wants:
         """Why there is no lineage to compare."""
         values = [v for term in demand.sums for v in term.tensors]
         if self.single[demand.expected] is None or any(self.lineages[v] is None for v in values):
-            return "depends on an operator that is not supported"
+            return "depends on an operator that is not supported, or was not read"
         return f"does not add up to the single-device {demand.kind}"
 
     def total(self, demand: Demand) -> Lineage | None:

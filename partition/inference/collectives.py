@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 from math import prod
+from typing import Final
 
 from shardproof.engine.algebra.affine import Affine, affine
 from shardproof.engine.lineage.expressions import AcrossRanks, AtCoordinate, Maximum
@@ -19,6 +20,26 @@ from shardproof.engine.lineage.sums import Over, addend_over_axis, merge_partial
 from shardproof.engine.lineage.views import Misaligned, merge
 from shardproof.partition.inference.interpreter import LineageInterpreter
 from shardproof.partition.inference.views import lineage_axes, local_view
+
+#: Kinds of instances that put parts side by side.
+JOINS: Final = frozenset({"all_gather", "all_to_all"})
+
+
+def is_stray(
+    kind: str, inputs: Sequence[Lineage | None], outputs: Sequence[Lineage], size: int | None
+) -> bool:
+    """Whether an instance joins parts of single-device values, which are the nodes below ``size``,
+    to what is none of them.
+
+    Example: an ``all_gather`` of the rows [32, 64) and [0, 32) of one value, in this order.
+    """
+    if size is None or kind not in JOINS:
+        return False
+    made, read = (
+        any(t.node >= size for x in lineages if x is not None for t in x.addends)
+        for lineages in (outputs, inputs)
+    )
+    return made and not read
 
 
 def total(

@@ -50,7 +50,12 @@ from shardproof.partition.inference.exponentials import closed_maximum
 from shardproof.partition.inference.families import along_axes
 from shardproof.partition.inference.floats import Way, dropped, ways
 from shardproof.partition.inference.laws import Factor, factors_of, rewritten
-from shardproof.partition.inference.opened import logarithms, opened
+from shardproof.partition.inference.opened import (
+    exponents_of,
+    logarithms,
+    opened,
+    reciprocal_of,
+)
 from shardproof.partition.inference.pieces import each
 from shardproof.partition.inference.products import Products
 from shardproof.partition.inference.sums import tried
@@ -90,7 +95,33 @@ class LineageInterpreter(Products):
             made = self._reciprocals(addend)
         elif function == "exp":
             made = self._without_logarithms(addend)
+        elif function == "log" and (total := self._without_exponentials(x.shape, addend)):
+            return total
         return Lineage(x.shape, (made or self._function(function, addend),))
+
+    def _without_exponentials(self, shape: tuple[int, ...], addend: Addend) -> Lineage | None:
+        """``log(exp(a) b)`` as ``a + log(b)``, and ``log(c / b)`` as ``-log(b / c)``; None if
+        nothing there is an exponential or a reciprocal."""
+        exponents, rest = exponents_of(self.table, addend)
+        inverse = reciprocal_of(self.table, rest[0]) if len(rest) == 1 else None
+        if addend.factor <= 0 or not (exponents or inverse):
+            return None
+        constant = Addend(addend.factor, self.table.one, view_of_constant(shape))
+        names = labels(len(shape))
+        factors = [Lineage(shape, (t,)) for t in (constant, *rest)]
+        left = self.einsum(f"{','.join([names] * len(factors))}->{names}", *factors)
+        self.partial.append(("log", addend))
+        self.rewrote = True
+        parts = [Lineage(shape, (t,)) for t in exponents]
+        signs = [Fraction(1)] * len(parts)
+        if inverse is not None:
+            divided = inverse._replace(factor=inverse.factor / addend.factor)
+            parts.append(self.unary("log", Lineage(shape, (divided,))))
+            signs.append(Fraction(-1))
+        elif rest or addend.factor != 1:
+            parts.append(Lineage(shape, (self._function("log", self._single(left)),)))
+            signs.append(Fraction(1))
+        return self.combine(parts, signs, Fraction(0))
 
     def _apart(self, x: Lineage, depth: int = MOST_EXPONENTS) -> Lineage | None:
         """The exponential of a sum that the single-device program does not take one of, as a
@@ -104,7 +135,9 @@ class LineageInterpreter(Products):
             return None
         if len(whole) == 1 and self.references.has(whole[0]):
             return None
-        parts = whole if len(whole) > 1 else opened(self.table, whole[0]) or whole
+        parts = whole
+        if len(whole) == 1 and self.references.of(whole[0]) is None:
+            parts = opened(self.table, whole[0]) or whole
         several = [
             (self.references.of(part), parts[:place] + parts[place + 1 :])
             for place, part in enumerate(parts)

@@ -2,11 +2,11 @@
 putting in their nodes.
 
 What an operator makes of its inputs depends on their forms, on which of their nodes are one node,
-on what each node is (`Repeats._fact`; of what that is made of only on logarithms in sums, and on
-operands of sums that are inputs too) and on the order of the nodes' numbers.  Where all that is as
-it was before, the definitions that the operator made are made again over the new nodes, and so are
-the lineages of its outputs.  What masks is the exception: a sum looks whether what it is added to
-has the mask already.
+on what each node is (`Repeats._fact`; of what that is made of only on logarithms in sums, on
+exponentials in products, and on operands of sums that are inputs too) and on the order of the
+nodes' numbers.  Where all that is as it was before, the definitions that the operator made are made
+again over the new nodes, and so are the lineages of its outputs.  What masks is the exception: a
+sum looks whether what it is added to has the mask already.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from shardproof.engine.lineage.expressions import (
     Combine,
     Comparison,
     Constant,
+    Einsum,
     Expression,
     Labelled,
     Onehot,
@@ -182,17 +183,31 @@ class Repeats:
                     number == self._table.one,
                     self._table.is_masked(number),
                     self._is_reference(number),
-                    self._logarithms(node.definition),
+                    self._inside(node.definition),
                 )
             )
         return known
 
-    def _logarithms(self, definition: Expression) -> tuple[bool, ...]:
-        """Which operands of a sum are logarithms: its exponential is a product then."""
-        if not isinstance(definition, Combine):
-            return ()
-        inner = (self._table[n].definition for n in definition.children())
-        return tuple(isinstance(d, Unary) and d.function == "log" for d in inner)
+    def _inside(self, definition: Expression) -> tuple[object, ...]:
+        """What laws look at in operands: of a sum, which are logarithms, or sums with one (its
+        exponential is a product then); of a product, which are exponentials and reciprocals (its
+        logarithm is a sum then)."""
+        inner = [self._table[n].definition for n in definition.children()]
+        if isinstance(definition, Combine):
+            return tuple(
+                tuple(map(self._is_logarithm, d.children()))
+                if isinstance(d, Combine)
+                else isinstance(d, Unary) and d.function == "log"
+                for d in inner
+            )
+        if isinstance(definition, Einsum):
+            functions = (d.function if isinstance(d, Unary) else "" for d in inner)
+            return tuple(f if f in ("exp", "inv") else "" for f in functions)
+        return ()
+
+    def _is_logarithm(self, number: int) -> bool:
+        definition = self._table[number].definition
+        return isinstance(definition, Unary) and definition.function == "log"
 
     def _shared(self, nodes: Mapping[int, int]) -> Hashable:
         """Which of some nodes are operands of sums among them: they may cancel."""

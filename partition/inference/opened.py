@@ -1,12 +1,13 @@
 """Sums opened: the addends of a view of a sum, and what cancels among them.
 
 ``1 - (1 - x)`` is the sum of 1 and of a view of the node ``1 - x``.  Opened, that view is 1 and
-``-x``; the ones cancel, and what is left is a view of ``x``.
+``-x``; the ones cancel, and what is left is a view of ``x``.  So opened are also the exponents of
+sums that logarithms are added to, and the exponentials in products of which a logarithm is taken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from shardproof.engine.algebra.affine import ZERO
 from shardproof.engine.lineage.expressions import Combine, Unary
@@ -20,6 +21,7 @@ from shardproof.engine.lineage.lineage import (
 )
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.views import constant_interval, merge
+from shardproof.partition.inference.laws import factor_views
 
 
 def opened(nodes: NodeTable, addend: Addend) -> list[Addend]:
@@ -106,10 +108,51 @@ def logarithms(
     whole = Addend(addend.factor, addend.node, View(axes))
     rest: list[Addend] = []
     bases: list[tuple[Addend, bool]] = []
-    for part in opened(nodes, whole) or [whole]:
+    for part in _with_logarithms(nodes, opened(nodes, whole) or [whole]):
         inner = nodes[part.node].definition
         if isinstance(inner, Unary) and inner.function == "log" and abs(part.factor) == 1:
             bases.append((part._replace(factor=inner.factor, node=inner.node), part.factor > 0))
         else:
             rest.append(part)
     return (shape, rest, bases) if bases else None
+
+
+def _with_logarithms(nodes: NodeTable, addends: Iterable[Addend]) -> Iterator[Addend]:
+    """Addends, those that are sums with a logarithm as what these add up: in ``x - (m + log(s))``
+    too a logarithm is subtracted."""
+    for addend in addends:
+        parts = opened(nodes, addend)
+        inner = [nodes[part.node].definition for part in parts]
+        if any(isinstance(d, Unary) and d.function == "log" for d in inner):
+            yield from parts
+        else:
+            yield addend
+
+
+def exponents_of(nodes: NodeTable, addend: Addend) -> tuple[list[Addend], list[Addend]]:
+    """A view of a product as the exponents of the exponentials among its factors, and its other
+    factors, all of them as views of the same dimensions.  An exponent that may be minus infinity
+    stays where it is.
+
+    Example: of ``exp(x) / S`` of shape [4, 8], ``x[a0[4], a1[8]]`` and ``inv(S)[a0[4], _[8]]``.
+    """
+    exponents, rest = [], []
+    for one in factor_views(nodes, addend):
+        inner = nodes[one.node].definition
+        power = isinstance(inner, Unary) and inner.function == "exp"
+        if isinstance(inner, Unary) and power and not nodes.is_masked(inner.node):
+            exponents.append(one._replace(factor=inner.factor, node=inner.node))
+        elif one.node != nodes.one:
+            rest.append(one)
+    return exponents, rest
+
+
+def reciprocal_of(nodes: NodeTable, addend: Addend) -> Addend | None:
+    """What a view is one divided by, as a view of the same entries; None if it is no reciprocal.
+
+    Example: ``S[a0[4]]`` for ``inv(S)[a0[4]]``.
+    """
+    inner = nodes[addend.node].definition
+    if not isinstance(inner, Unary) or inner.function != "inv" or addend.factor != 1:
+        return None
+    return addend._replace(factor=inner.factor, node=inner.node)

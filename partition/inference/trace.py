@@ -20,7 +20,7 @@ from shardproof.engine.plan.collectives import COPIES, TABLE, Effect, group_size
 from shardproof.engine.plan.ir import MICROBATCH, Plan, Program
 from shardproof.engine.schedule.instances import Instance, Unrolled
 from shardproof.engine.specification.conclusions import scaled
-from shardproof.partition.inference.collectives import gather, own_slice, total
+from shardproof.partition.inference.collectives import gather, is_stray, own_slice, total
 from shardproof.partition.inference.forms import Forms
 from shardproof.partition.inference.interpreter import LineageInterpreter
 from shardproof.partition.inference.memoise import Repeat, Repeats
@@ -49,9 +49,11 @@ class Trace:
     """The lineages of one side, and what was noted on the way. ``lineages[v]``: of tensor v, None
     where an operator on its way is not supported; ``repeats[r]``: what instance r repeats, where it
     does; ``partial``: by instance, functions that are undefined somewhere, and what they were taken
-    of; ``guessed``: values were matched by what they multiply out to, or written otherwise by a
-    law; ``opened``: by instance, definitions that show it; ``counted``: over how many positions
-    what does not vary was summed (`engine.lineage.sums.SOME`: some number).
+    of; ``strayed``: tensors that are no single-device values though all that they are joined of
+    is, behind which nothing is read; ``guessed``: values were matched by what they multiply
+    out to, or written otherwise by a law; ``opened``: by instance, definitions that show it;
+    ``counted``: over how many positions what does not vary was summed
+    (`engine.lineage.sums.SOME`: some number).
 
     Example: ``lineages[38]`` of the GPT of examples/gpt.py, an embedding whose table is divided
     over the vocabulary, is ``n40[a1[<8*dp + 4*mb> +4 of 16], a2[32], a0[64]] part #0[<256*tp> +256
@@ -62,9 +64,19 @@ class Trace:
     repeats: dict[int, Repeat] = field(default_factory=dict)
     partial: dict[int, list[tuple[str, Addend]]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
+    strayed: set[int] = field(default_factory=set)
     guessed: bool = False
     opened: dict[int, frozenset[int]] = field(default_factory=dict)
     counted: frozenset[int] = frozenset()
+
+    def inputs(self, instance: Instance) -> list[Lineage | None] | None:
+        """The lineages of an instance's inputs, None for an operand that is left out; None in all
+        if one of them is not known, or strayed."""
+        if not self.strayed.isdisjoint(instance.inputs):
+            return None
+        inputs = [self.lineages[v] if v >= 0 else None for v in instance.inputs]
+        known = all(x is not None or v < 0 for x, v in zip(inputs, instance.inputs, strict=True))
+        return inputs if known else None
 
 
 def reference(program: Program, unrolled: Unrolled) -> Reference:
@@ -136,15 +148,25 @@ class Tracer:
         if self.interpreter.matcher is not None:
             self.interpreter.matcher.renew()
 
-    def run(self, unrolled: Unrolled, tell: Callable[[int], None] = lambda done: None) -> Trace:
-        """The lineages of all instances; ``tell`` is told now and then how many are read."""
+    def run(
+        self,
+        unrolled: Unrolled,
+        tell: Callable[[int], None] = lambda done: None,
+        past_strays: bool = True,
+    ) -> Trace:
+        """The lineages of all instances; ``tell`` is told now and then how many are read.
+
+        Without ``past_strays`` what is made of a stray is not read: where parts of single-device
+        values are joined to what is none of them, as by an all-gather in another order.
+        """
         trace = Trace([None] * len(unrolled.tensors))
+        size = self.interpreter.reference_size
         empty = any(0 in tensor.shape for tensor in unrolled.tensors)
         for number, instance in enumerate(unrolled.instances):
             if number % ROWS_TOLD == 0:
                 tell(number)
-            inputs = [trace.lineages[v] if v >= 0 else None for v in instance.inputs]
-            if any(x is None and v >= 0 for x, v in zip(inputs, instance.inputs, strict=True)):
+            inputs = trace.inputs(instance)
+            if inputs is None:
                 continue
             already = len(self.interpreter.partial)
             self.interpreter.opened.clear()
@@ -169,6 +191,8 @@ class Tracer:
                 trace.partial[number] = self.interpreter.partial[already:]
             for value, lineage in zip(instance.outputs, outputs, strict=True):
                 trace.lineages[value] = lineage
+            if not past_strays and is_stray(instance.kind, inputs, outputs, size):
+                trace.strayed.update(instance.outputs)
         trace.repeats = self.repeats.rows
         matcher = self.interpreter.matcher
         trace.guessed = self.interpreter.rewrote or (matcher is not None and matcher.matched)

@@ -106,7 +106,8 @@ class Partition:
     tells how many there are.  ``guessed``: some values were matched by what they multiply out to
     (`partition.inference.match`);
     ``wider``: templates whose cut was moved back, and how; ``memo``: what is
-    known from other plans, if anybody asks of several.
+    known from other plans, if anybody asks of several; ``unread``: what is made of strays
+    (`partition.inference.collectives.is_stray`) was not read.
     """
 
     plan: Plan
@@ -123,6 +124,7 @@ class Partition:
     findings: list[Finding] = field(default_factory=list)
     unsupported: list[Finding] = field(default_factory=list)
     more: int = 0
+    unread: bool = False
     guessed: bool = False
     counted: frozenset[int] = frozenset()
     wider: dict[int, Cut] = field(default_factory=dict)
@@ -138,7 +140,7 @@ def partition(
     more: int = 0,
     memo: Memo | None = None,
     tell: Callable[[int, int], None] = lambda done, total: None,
-    begun: Callable[[Derived, Unrolled], None] = lambda single, parallel: None,
+    begun: Callable[[Derived, Unrolled], bool] = lambda single, parallel: False,
 ) -> Partition:
     """Partition a plan; raises `engine.errors.InvalidInput` if its sides are not of one model or
     if the single-device side contradicts itself, and `Unsupported` if that has no loss to hold
@@ -149,7 +151,8 @@ def partition(
 
     ``memo``: obligations that are known from other plans.  ``tell``: how many instances are done,
     of how many; each is read, and then its claim is compared with others.  ``begun``: given both
-    sides unrolled, before they are read.
+    sides unrolled, before they are read, it says whether the plan is likely to be wrong: then what
+    is made of strays is not read.
     """
     single = unroll([plan.single], 1)
     parallel = unroll(plan.programs, plan.microbatches)
@@ -160,7 +163,7 @@ def partition(
     _whole(single.faults)
     known = reference(plan.single, single)
     derived = derive(plan, single)
-    begun(derived, parallel)
+    likely_wrong = begun(derived, parallel)
     alone = replace(plan, microbatches=1, replica_axes=())
     own, others = len(derived.unrolled.instances), len(parallel.instances)
     total = 2 * (own + others)
@@ -170,7 +173,7 @@ def partition(
     _whole([f for f in first.findings if f.kind != UNSUPPORTED])
     size = len(nodes)
     tracer = Tracer(plan, plan.programs, nodes, known, size, forms)
-    second = tracer.run(parallel, lambda done: tell(own + done, total))
+    second = tracer.run(parallel, lambda done: tell(own + done, total), not likely_wrong)
     result = Partition(
         plan,
         nodes,
@@ -189,6 +192,7 @@ def partition(
         findings=list(parallel.findings),
         unsupported=list(parallel.unsupported),
         more=more,
+        unread=bool(second.strayed),
         guessed=first.guessed or second.guessed,
         counted=first.counted | second.counted,
         memo=memo,

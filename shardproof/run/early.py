@@ -1,8 +1,9 @@
 """What a refutation takes, begun before it is known that there is one.
 
 A plan whose own records say that its groups have another order than by rank is likely to be wrong.
-So it is run at its true size beside the partition, and its tables are written, and its records
-compared, beside the diagnosis.
+So it is run at its true size beside the partition, which leaves out what is made of values that
+are none of the single device's any more, and its tables are written, and its records compared,
+beside the diagnosis.
 """
 
 from __future__ import annotations
@@ -29,30 +30,34 @@ LARGE: Final = 20_000
 
 class EarlySimulation(Closing):
     """A plan's own run at its true size; ``alone``: nothing may run beside this process, for its
-    memory is bounded.
+    memory is bounded; ``whole``: all of it is to be read, strays and what is made of them too.
 
     Example: of the 671B pair of files, whose records order groups otherwise, the run begins while
     its claims are still inferred; of a plan of 1392 operators it does not begin.
     """
 
-    def __init__(self, plan: Plan, *, alone: bool) -> None:
+    def __init__(self, plan: Plan, *, alone: bool, whole: bool = False) -> None:
         self._plan = plan
         self._alone = alone
+        self._whole = whole
         self._resources = ExitStack()
         self._itself: Beside[Simulation] | None = None
         self._evidence: Callable[[], list[Finding]] = list
         self._writing: Beside[tuple[list[Finding], dict[str, str]]] | None = None
         self._tables: dict[str, str] | None = None
 
-    def begin(self, single: Derived, parallel: Unrolled) -> None:
-        """The plan is unrolled: begin, if its records have chunks elsewhere."""
+    def begin(self, single: Derived, parallel: Unrolled) -> bool:
+        """The plan is unrolled: begin, if its records have chunks elsewhere; whether what is made
+        of strays need not be read."""
         rows = len(single.unrolled.instances) + len(parallel.instances)
         if rows <= LARGE or parallel.faults or parallel.unsupported:
-            return
-        if any(finding.kind == CHUNK_POSITION for finding in parallel.findings):
-            self._itself = Beside(lambda: outright(self._plan, single, parallel))
-            if not self._alone:
-                self._resources.enter_context(self._itself)
+            return False
+        if all(finding.kind != CHUNK_POSITION for finding in parallel.findings):
+            return False
+        self._itself = Beside(lambda: outright(self._plan, single, parallel))
+        if not self._alone:
+            self._resources.enter_context(self._itself)
+        return not self._whole
 
     def is_under_way(self, result: Partition) -> bool:
         """Whether the plan of ``result`` is being run, so that there is time for something else."""

@@ -16,7 +16,7 @@ from shardproof.cluster.settings import Settings
 from shardproof.cluster.verdicts.cache import VerdictCache
 from shardproof.cluster.verdicts.ledger import Ledger
 from shardproof.diagnosis.explain.counterexample import simulated
-from shardproof.diagnosis.search import Diagnosis, diagnosed, recorded_otherwise
+from shardproof.diagnosis.search import ORDER, Diagnosis, diagnosed, recorded_otherwise
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.findings import Finding
 from shardproof.engine.ops.listing import foreign
@@ -188,7 +188,11 @@ class _Work(NamedTuple):
         """Partition, solve and decide; raises `Unsupported` where the single-device side has no
         meaning."""
         bounded = self.settings.memory_budget_bytes is not None
-        with EarlySimulation(plan, alone=bounded) as early:
+        with EarlySimulation(plan, alone=bounded, whole=exhaustive) as early:
+            attempt = self._with(early, plan, otherwise, exhaustive)
+        if not attempt.result.unread or _is_explained(attempt.decision):
+            return attempt
+        with EarlySimulation(plan, alone=bounded, whole=True) as early:
             return self._with(early, plan, otherwise, exhaustive)
 
     def _with(
@@ -258,7 +262,7 @@ def _decide(
         otherwise = _ahead(result, otherwise)
         search = Diagnosis(result, otherwise, partial(progress.update, detail="repairs tried"))
         if early.is_under_way(result):
-            search.run()
+            search.ahead()
         early.finish(result)
         if not result.faults:
             seeds = SEEDS if any(not c.holds for c in result.conclusions) else 1
@@ -272,6 +276,13 @@ def _decide(
     elif doubtful(result.nodes, result.reference_size):
         simulation = simulated(result, SEEDS, until_defined=True, tell=tell)
     return decide(result, open_stages, causes, simulation)
+
+
+def _is_explained(decision: Decision) -> bool:
+    """Whether a plan is refuted, and holds as its records have it: what is made of strays would
+    tell nothing more."""
+    first = decision.findings[:1]
+    return decision.verdict == "refuted" and any(f.cause == ORDER and f.repair for f in first)
 
 
 def _ahead(

@@ -42,7 +42,17 @@ def replicas(loss_of: Loss) -> Step:
 
 def z_loss(how: str) -> Loss:
     def loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        lse = logits.logsumexp(-1) if how == "torch" else logits.exp().sum(-1).log()
+        weights = logits.exp()
+        if how == "torch":
+            lse = logits.logsumexp(-1)
+        elif how == "log of the mean":
+            lse = weights.mean(-1).log()
+        elif how == "sum of logs":
+            lse = weights.log().sum(-1)
+        elif how == "log of the reciprocal":
+            lse = -(1 / weights.sum(-1)).log()
+        else:
+            lse = weights.sum(-1).log()
         power = lse if how == "not squared" else lse.square()
         return F.cross_entropy(logits, labels) + 0.01 * power.mean()
 
@@ -51,9 +61,9 @@ def z_loss(how: str) -> Loss:
 
 def entropy(how: str) -> Loss:
     def loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        if how == "log of p":
+        if how.startswith("log of"):
             p = logits.softmax(-1)
-            bonus = -(p * p.log()).sum(-1)
+            bonus = -(p * (2 * p if how == "log of twice p" else p).log()).sum(-1)
         else:
             logp = logits.log_softmax(-1)
             bonus = -(logp.exp() * logp).sum(-1)
@@ -102,21 +112,23 @@ def focal(how: str) -> Loss:
     return loss
 
 
-def losses(name: str, make: Callable[[str], Loss], single: str, right: str, wrong: str) -> Case:
+def losses(name: str, make: Callable[[str], Loss], single: str, right: str, *wrong: str) -> Case:
     return Case(
         f"{name}: {single} and {right}",
         one_device(make(single)),
         replicas(make(right)),
-        {wrong: replicas(make(wrong))},
+        {how: replicas(make(how)) for how in wrong},
         {**floats(x=(4, WIDTH)), "t": sp.tensor((4,), torch.int64, low=0, high=CLASSES)},
     )
 
 
 CASES = [
     losses("z-loss", z_loss, "torch", "torch", "not squared"),
-    losses("z-loss", z_loss, "torch", "by hand", "not squared"),
+    losses("z-loss", z_loss, "torch", "by hand", "not squared", "log of the mean", "sum of logs"),
+    losses("z-loss", z_loss, "torch", "log of the reciprocal", "log of the mean"),
     losses("entropy", entropy, "log softmax", "log softmax", "entropy added"),
-    losses("entropy", entropy, "log softmax", "log of p", "entropy added"),
+    losses("entropy", entropy, "log softmax", "log of p", "entropy added", "log of twice p"),
+    losses("entropy", entropy, "log of p", "log softmax", "log of twice p"),
     losses("divergence", divergence, "torch", "torch", "of the mean"),
     losses("divergence", divergence, "torch", "by hand", "of the mean"),
     losses("smoothed labels", smoothed, "torch", "gather", "sum of the rest"),

@@ -12,6 +12,7 @@ from shardproof.engine.ops.laws import (
     HALF,
     applied,
     common_exponentials,
+    logarithms,
     of_constant,
     power,
     power_of_power,
@@ -81,6 +82,41 @@ def test_logarithms_in_an_exponential_are_factors(sign: int, scale: Fraction) ->
     assert ("log" in {t.name for t in below(found)}) == (abs(scale) != 1)
     want = math.exp(scale * (POINT["a"] + POINT["b"] + sign * math.log(POINT["a"] + 3)))
     assert math.isclose(value(found, POINT), want)
+
+
+@pytest.mark.parametrize("scale", [1, Fraction(1, 3)])
+def test_a_logarithm_of_a_product_with_exponentials_is_a_sum(scale: Fraction) -> None:
+    """Of s exp(a) c, of s exp(a) / c, and of exp(a)."""
+    table = TermTable()
+    a, c = table.symbol("a"), table.symbol("c")
+    grow = table.app("exp", a)
+    for product, left in (
+        (table.mul(scale, grow, c), table.mul(scale, c)),
+        (table.mul(scale, c, table.mul(grow, table.app("exp", c))), table.mul(scale, c)),
+        (table.mul(scale, grow, table.app("inv", c)), table.mul(1 / Fraction(scale), c)),
+    ):
+        found = applied(table, "log", product)
+        assert math.isclose(value(found, POINT), math.log(value(product, POINT)))
+        assert not {"exp", "inv"} & {t.name for t in below(found)}
+        assert list(logarithms("log", found)) == [table.app("log", left)]
+    assert applied(table, "log", grow) is a
+
+
+@pytest.mark.parametrize("other", ["-exp(a)", "exp(a) + c", "a c", "exp(sum)", "exp(b sum)"])
+def test_other_logarithms_stay(other: str) -> None:
+    """Also where an exponent is a sum over positions, which has a length."""
+    table = TermTable()
+    a, b, c = (table.symbol(x) for x in "abc")
+    positions = table.add(a, table.mul(7, b))
+    argument = {
+        "-exp(a)": table.mul(-1, c),
+        "exp(a) + c": table.add(table.app("exp", a), c),
+        "a c": table.mul(a, c),
+        "exp(sum)": table.mul(c, table.app("exp", table.add(c, positions))),
+        "exp(b sum)": table.mul(c, table.app("exp", table.mul(b, positions))),
+    }[other]
+    found = applied(table, "log", argument, whole=frozenset({positions}))
+    assert found is table.app("log", argument)
 
 
 @pytest.mark.parametrize("other", ["exp(2a)", "exp(-b)", "inv(a)", "sum"])

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from shardproof.diagnosis.search import CHUNK_POSITION, GRADIENT_NAME
+import shardproof
+from shardproof.diagnosis.locate.divergences import divergences
+from shardproof.diagnosis.search import CHUNK_POSITION, GRADIENT_NAME, ORDER
 from shardproof.engine.findings import Finding
+from shardproof.engine.lineage.lineage import Lineage
 from shardproof.engine.plan.ir import Plan, Program
 from shardproof.engine.schedule.instances import Unrolled
 from shardproof.engine.schedule.unroll import unroll
 from shardproof.engine.simulation.true_size import outright
+from shardproof.inputs.assume import Assumptions
+from shardproof.inputs.load import load_plan
 from shardproof.partition.stages import partition as stages
 from shardproof.partition.stages.partition import partition
-from shardproof.run import beside, early
+from shardproof.run import beside, early, pipeline
 from shardproof.run.beside import Beside
 from tests.faults.plans import attrs, edit_op, llama, verify
+
+SINGLE = "dp1_pp1_tp1_nm1_gbs512_ly2_h32_hi4096_sq128"
+PARALLEL = "dp2_pp4_tp8_nm8_gbs512_ly2_h32_hi4096_sq128"
 
 TOLD = Finding(CHUNK_POSITION, "rank 1 takes positions 4 to 8; the plan records another place")
 
@@ -115,6 +123,55 @@ def test_what_is_beside_the_verdict_is_found_beside_the_diagnosis(
         findings.append([(f.kind, f.message, f.group) for f in result.findings])
     assert any(message == noted.message for _, message, _ in findings[0])
     assert findings[0] == findings[1]
+
+
+@pytest.fixture
+def files(shared_plans: Path) -> list[Path]:
+    """A plan whose ranks cut and join by rank, where its records have another order."""
+    return [shared_plans / f"llama3_default_{name}.pkl" for name in (SINGLE, PARALLEL)]
+
+
+def both(one: stages.Side, other: stages.Side) -> Iterable[tuple[Lineage | None, Lineage | None]]:
+    return zip(one.lineages, other.lineages, strict=True)
+
+
+@pytest.mark.parametrize("groups", ["by rank", "as recorded"])
+def test_behind_a_stray_nothing_is_read(groups: str, files: Sequence[Path]) -> None:
+    plan = load_plan(*files, Assumptions(groups=groups))
+    whole = partition(plan)
+    until = partition(plan, begun=lambda single, parallel: True)
+    gaps = [x is None and y is not None for x, y in both(until.parallel, whole.parallel)]
+    assert until.unread == any(gaps) == (groups == "by rank")
+    # What is read is read alike, and faults begin where they did.
+    assert all(str(x) == str(y) for x, y in both(until.parallel, whole.parallel) if x is not None)
+    assert divergences(until) == divergences(whole)
+    assert bool(divergences(whole)) == (groups == "by rank")
+
+
+@pytest.mark.parametrize("explained", [True, False])
+def test_behind_strays_is_read_where_the_records_do_not_explain_them(
+    explained: bool, files: Sequence[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not explained:
+        monkeypatch.setattr(pipeline, "_is_explained", lambda decision: False)
+    found: list[tuple[object, ...]] = []
+    for large in (0, 1 << 30):
+        monkeypatch.setattr(early, "LARGE", large)
+        result = shardproof.verify(*files, out=tmp_path / str(large))
+        first = result.findings[0]
+        assert (result.verdict, first.cause) == ("refuted", ORDER)
+        failing = [c.message for c in result.conclusions if not c.holds]
+        found.append((first.message, first.ranks, first.repair, len(failing)))
+        assert any("was not read" in m for m in failing) == (explained and large == 0)
+    assert found[0] == found[1]
+
+
+def test_such_a_plan_is_proved_as_recorded(
+    files: Sequence[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(early, "LARGE", 0)
+    proved = shardproof.verify(*files, out=tmp_path / "run", nnscaler_groups="as-recorded")
+    assert proved.verdict == "proved"
 
 
 def test_a_plan_that_keeps_to_its_records_is_not_run_early(monkeypatch: pytest.MonkeyPatch) -> None:
