@@ -34,9 +34,9 @@ def names(parameters: Sequence[Instruction]) -> list[str]:
     Example: ``op_name="p['a']"`` of the first of two parameters and none of the second, ``x``, are
     ``p['a']`` and ``x``.
     """
-    found = []
+    written = []
     for parameter in parameters:
         name = re.search(r'op_name="((?:[^"\\]|\\.)*)"', parameter.attrs.get("metadata", ""))
-        found.append(re.sub(r"\\(.)", r"\1", name.group(1)) if name else parameter.name)
-    distinct = len(set(found)) == len(found) and all(found)
-    return found if distinct else [f"argument {p.number}" for p in parameters]
+        written.append(re.sub(r"\\(.)", r"\1", name.group(1)) if name else parameter.name)
+    distinct = len(set(written)) == len(written) and all(written)
+    return written if distinct else [f"argument {p.number}" for p in parameters]

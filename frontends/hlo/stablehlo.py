@@ -77,8 +77,8 @@ def tensor(text: str) -> Type:
 
 def _types(text: str) -> list[Type]:
     """All types in a text, in order; tokens are empty tuples."""
-    found = re.findall(r"tensor<(?:[^<>]|<[^<>]*>)*>|!stablehlo\.token", text)
-    return [tensor(t) if t.startswith("tensor") else Type(parts=()) for t in found]
+    written = re.findall(r"tensor<(?:[^<>]|<[^<>]*>)*>|!stablehlo\.token", text)
+    return [tensor(t) if t.startswith("tensor") else Type(parts=()) for t in written]
 
 
 def _numbers(text: str) -> str:
