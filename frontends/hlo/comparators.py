@@ -18,6 +18,7 @@ import numpy as np
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.hlo.module import Computation
+from shardproof.frontends.hlo.semantics import REDUCTIONS
 
 #: Two numbers and zero are ordered in no more ways than these have.
 NUMBERS = (-2, -1, 0, 1, 2)
@@ -119,3 +120,25 @@ def extreme(computation: Computation) -> str:
         ):
             return name
     raise Unsupported("a reduction with several results")
+
+
+def combined(body: Computation, written: bool = False) -> str:
+    """The operator of a computation that combines its two parameters by one operator, of
+    predicates the one of logic; raises `Unsupported` for another computation.
+
+    ``written``: it may also be the second parameter, which is written over the first.
+
+    Example: ``add(x, y)`` of f32 is ``add``, of predicates ``or``; ``add(x, multiply(y, y))`` is
+    refused.
+    """
+    root = {i.name: i for i in body.instructions}[body.root]
+    parameters = [i.name for i in body.instructions if i.opcode == "parameter"]
+    if written and root.opcode == "parameter" and root.number == 1 and len(parameters) == 2:
+        return "replace"
+    plain = len(body.instructions) == 3 and sorted(root.operands) == sorted(parameters)
+    if not plain or root.opcode not in REDUCTIONS:
+        what = "/".join(i.opcode for i in body.instructions if i.opcode != "parameter")
+        raise Unsupported(f"a reduction by {what[:80]}")
+    if root.opcode in ("add", "multiply") and root.type.dtype == "bool":
+        return "or" if root.opcode == "add" else "and"
+    return root.opcode

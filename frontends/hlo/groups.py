@@ -17,12 +17,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from shardproof.engine.errors import InvalidInput
+from shardproof.engine.errors import InvalidInput, Unsupported
 from shardproof.frontends.graphs.graph import MOST_RANKS, Groups, Placement, Shape
 
 Devices = npt.NDArray[np.int64]
@@ -234,3 +234,40 @@ def _tiled(
     for index, device in np.ndenumerate(order):
         starts[int(device)] = tuple(i * n for i, n in zip(index[: len(shape)], part, strict=True))
     return Placement(full, tuple(starts))
+
+
+def joined(
+    opcode: str, attrs: dict[str, Any], channel: bool, partitions: bool, devices: int
+) -> tuple[Groups, tuple[tuple[int, int], ...]]:
+    """Groups of a collective, or the pairs of a permutation, as device numbers; by XLA's modes.
+    They are removed from ``attrs``.
+
+    With ``channel_id`` and ``use_global_device_ids`` numbers are of devices.  With neither they are
+    of replicas.  With ``channel_id`` alone all-reduce, all-gather and reduce-scatter join all
+    partitions of the replicas named; all-to-all and permutations name partitions.
+
+    ``channel``: whether there is a ``channel_id``; ``partitions``: whether the devices are
+    partitions, not replicas.
+
+    Example: ``replica_groups={{0,1},{2,3}}`` of an all-reduce with ``channel_id`` and
+    ``use_global_device_ids=true`` is ``((0, 1), (2, 3))``.
+    """
+    world = attrs.pop("use_global_device_ids", "false")
+    if world not in ("true", "false") or (world == "true" and not channel):
+        raise InvalidInput(f"use_global_device_ids={world} of {opcode}")
+    own = opcode in ("all-to-all", "collective-permute")
+    if opcode == "collective-permute":
+        links = pairs(attrs.pop("source_target_pairs", "{}"))
+        if channel != partitions:
+            raise Unsupported("a collective-permute of the ids that this module has one of")
+        if any(max(link) >= devices for link in links):
+            raise InvalidInput("a collective-permute of devices that do not exist")
+        return (), links
+    text = attrs.pop("replica_groups", "{}")
+    numbered = world == "true" or (own and channel == partitions)
+    if numbered or (not partitions and not (own and channel)):
+        return replica_groups(text, devices), ()
+    replica_groups(text, 1)
+    if channel and not own:
+        return (tuple(range(devices)),), ()
+    return tuple((n,) for n in range(devices)), ()

@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from shardproof.engine.errors import InvalidInput, Unsupported
-from shardproof.engine.plan.ir import Source
 from shardproof.frontends.graphs.graph import (
     MOST_NODES,
     Graph,
@@ -28,15 +27,16 @@ from shardproof.frontends.graphs.graph import (
     Value,
 )
 from shardproof.frontends.graphs.graph import check as check_graph
-from shardproof.frontends.hlo import comparators, known
-from shardproof.frontends.hlo.groups import pairs, replica_groups, sharding
+from shardproof.frontends.hlo import comparators, complexes, known, metadata
+from shardproof.frontends.hlo.complexes import Complex
+from shardproof.frontends.hlo.groups import joined, sharding
 from shardproof.frontends.hlo.known import Known
-from shardproof.frontends.hlo.module import Computation, Instruction, Module, Type
+from shardproof.frontends.hlo.module import UNREAD, Computation, Instruction, Module, Type
 from shardproof.frontends.hlo.opcodes import COLLECTIVES, typed
-from shardproof.frontends.hlo.semantics import REDUCTIONS, starts
+from shardproof.frontends.hlo.semantics import starts
 
-#: A tensor of the graph by its number, a known one, or a tuple of these.
-Item: TypeAlias = "int | Known | tuple[Item, ...]"
+#: A tensor of the graph by its number, a known one, two parts, or a tuple of these.
+Item: TypeAlias = "int | Known | Complex | tuple[Item, ...]"
 
 MOST_CALLS = 64
 MOST_ROUNDS = 1 << 16
@@ -77,13 +77,14 @@ class _Inliner:
         if [p.number for p in parameters] != list(range(len(parameters))):
             raise InvalidInput("parameters are not numbered from 0 on", entry.name)
         inputs = []
-        names = _names(parameters)
+        given: list[Item] = []
+        names = metadata.names(parameters)
         for parameter, name in zip(parameters, names, strict=True):
             if parameter.type.parts is not None:
                 raise Unsupported(f"parameter {parameter.name} is a tuple")
-            value = self.value(parameter.name, parameter)
+            value, item = self.parameter(parameter)
             inputs.append(Input(value, name, self.placement(parameter)))
-        given: list[Item] = [i.value for i in inputs]
+            given.append(item)
         root = self.computation(entry, given, "", ())
         results = root if isinstance(root, tuple) else (root,)
         outputs = []
@@ -109,9 +110,12 @@ class _Inliner:
 
     # -- values -----------------------------------------------------------------------------
 
-    def value(self, name: str, instruction: Instruction) -> int:
-        self.values.append(Value(name, instruction.type.shape, instruction.type.dtype))
-        return len(self.values) - 1
+    def parameter(self, i: Instruction) -> tuple[int, Item]:
+        """The value of an input, and what is read of it: of numbers that are not read, nothing."""
+        plain = i.type.dtype not in UNREAD and not complexes.is_complex(i.type.dtype)
+        self.values.append(Value(i.name, i.type.shape, i.type.dtype if plain else "float32"))
+        value = len(self.values) - 1
+        return value, value if plain else self.refused(i, [value], "", _unread(i.type.dtype))
 
     def tensor(self, item: Item) -> int:
         """The value number of an item; a known one becomes a constant node once."""
@@ -119,6 +123,10 @@ class _Inliner:
             raise InvalidInput("a tuple where a tensor is expected")
         if isinstance(item, int):
             return item
+        if isinstance(item, Complex):
+            parts = [item.real, item.imaginary]
+            i = Instruction("complex", "complex", Type(self.shape(item), self.dtype(item)), ())
+            return self.tensor(self.refused(i, parts, "", _unread(self.dtype(item))))
         if id(item) not in self.constants:
             self.values.append(Value("constant", item.shape, item.dtype))
             number = len(self.values) - 1
@@ -172,7 +180,7 @@ class _Inliner:
                 return tuple(operands)
             case "get-tuple-element":
                 inner = operands[0]
-                if not isinstance(inner, tuple) or i.number >= len(inner):
+                if not isinstance(inner, tuple) or not 0 <= i.number < len(inner):
                     raise InvalidInput(f"element {i.number} of what is no such tuple")
                 return inner[i.number]
             case "call" | "fusion":
@@ -199,8 +207,13 @@ class _Inliner:
                     raise InvalidInput(f"parameter {i.number} of {len(given)}")
                 return given[i.number]
             case "iota":
+                self.readable(i, ())
                 return known.iota(i.type, attrs["iota_dimension"])
-            case "constant" if i.literal is not None:
+            case "constant":
+                self.readable(i, ())
+                assert i.literal is not None
+                if complexes.is_complex(i.type.dtype):
+                    return complexes.constant(i.literal, i.type)
                 return known.constant(i.literal, i.type)
         own = self.module.partitions if i.opcode == "partition-id" else self.module.replicas
         return known.ranks(range(self.devices) if own > 1 else [0], i.type)
@@ -211,7 +224,16 @@ class _Inliner:
         results = self.results(i, prefix)
         attrs = {"refused": reason}
         name = f"{prefix}{i.name}"
-        self.node(Node(name, i.opcode, tuple(given), results, attrs, source=self.source(i)))
+        self.node(
+            Node(
+                name,
+                i.opcode,
+                tuple(given),
+                results,
+                attrs,
+                source=metadata.source(i, self.module.frames),
+            )
+        )
         return _shaped(i.type, iter(results))
 
     def named(self, name: str) -> Computation:
@@ -251,6 +273,7 @@ class _Inliner:
             return self.split(i, attrs, operands, prefix)
         if i.type.parts is not None and i.opcode not in SEVERAL:
             raise Unsupported(f"operator {i.opcode} with several results")
+        self.readable(i, operands)
         if i.opcode in ("convert", "bitcast-convert"):
             attrs["dtype"] = i.type.dtype
         if i.opcode == "sort":
@@ -258,7 +281,23 @@ class _Inliner:
         elif i.opcode == "reduce" and i.type.parts is not None:
             attrs["to_apply"] = comparators.extreme(self.named(attrs["to_apply"]))
         elif "to_apply" in attrs:
-            attrs["to_apply"] = self.reduction(attrs["to_apply"], i.opcode == "scatter")
+            body = self.named(attrs["to_apply"])
+            attrs["to_apply"] = comparators.combined(body, i.opcode == "scatter")
+        return self.resolved(i, attrs, operands, prefix)
+
+    def resolved(
+        self, i: Instruction, attrs: dict[str, Any], operands: Sequence[Item], prefix: str
+    ) -> Item:
+        """An operator whose attributes say all of it: reductions are operators by their names."""
+        if complexes.is_complex(i.type.dtype) or any(isinstance(x, Complex) for x in operands):
+
+            def emit(opcode: str, type: Type, xs: Sequence[Any], own: Mapping[str, Any]) -> Item:
+                more = {"dtype": type.dtype} if opcode == "convert" else {}
+                part = replace(i, opcode=opcode, type=type)
+                return self.resolved(part, {**own, **more}, xs, prefix)
+
+            made: Item = complexes.apply(i.opcode, attrs, operands, i.type, emit)
+            return made
         constants = [x for x in operands if isinstance(x, Known)]
         if i.opcode not in (*COLLECTIVES, *SEVERAL) and len(constants) == len(operands):
             folded = known.fold(i.opcode, attrs, constants, i.type)
@@ -273,7 +312,18 @@ class _Inliner:
         given = tuple(self.tensor(x) for x in tensors)
         results = self.results(i, prefix)
         name = f"{prefix}{i.name}"
-        self.node(Node(name, i.opcode, given, results, attrs, groups, linked, self.source(i)))
+        self.node(
+            Node(
+                name,
+                i.opcode,
+                given,
+                results,
+                attrs,
+                groups,
+                linked,
+                metadata.source(i, self.module.frames),
+            )
+        )
         return _shaped(i.type, iter(results))
 
     def results(self, i: Instruction, prefix: str) -> tuple[int, ...]:
@@ -385,81 +435,45 @@ class _Inliner:
             raise InvalidInput("a tuple where a tensor is expected")
         return item
 
+    def readable(self, i: Instruction, operands: Sequence[Item]) -> None:
+        """Raises `Unsupported` for numbers that are not read, here or where they come from."""
+        for dtype in (*(p.dtype for p in _parts(i.type)), *map(self.dtype, operands)):
+            if dtype in UNREAD:
+                raise Unsupported(_unread(dtype))
+        for x in operands:
+            if isinstance(x, int | Known) and complexes.is_complex(self.dtype(x)):
+                raise Unsupported("complex numbers that are not understood")
+
     def shape(self, item: Item) -> tuple[int, ...]:
+        if isinstance(item, Complex):
+            return self.shape(item.real)
         return item.shape if isinstance(item, Known) else self.values[self.number(item)].shape
 
     def dtype(self, item: Item) -> str:
+        if isinstance(item, Complex):
+            return complexes.joined_type(self.dtype(item.real))
         return item.dtype if isinstance(item, Known) else self.values[self.number(item)].dtype
-
-    def reduction(self, name: str, written: bool = False) -> str:
-        """The operator of a computation that combines its two parameters by one operator;
-        ``written``: it may also be the second parameter, which is written over the first."""
-        body = self.named(name)
-        root = {i.name: i for i in body.instructions}[body.root]
-        parameters = [i.name for i in body.instructions if i.opcode == "parameter"]
-        if written and root.opcode == "parameter" and root.number == 1 and len(parameters) == 2:
-            return "replace"
-        plain = len(body.instructions) == 3 and sorted(root.operands) == sorted(parameters)
-        if not plain or root.opcode not in REDUCTIONS:
-            what = "/".join(i.opcode for i in body.instructions if i.opcode != "parameter")
-            raise Unsupported(f"a reduction by {what[:80]}")
-        if root.opcode in ("add", "multiply") and root.type.dtype == "bool":
-            return "or" if root.opcode == "add" else "and"
-        return root.opcode
-
-    # -- ranks ------------------------------------------------------------------------------
 
     def joined(
         self, i: Instruction, attrs: dict[str, Any]
     ) -> tuple[Groups, tuple[tuple[int, int], ...]]:
-        """Groups of a collective, as device numbers; by XLA's modes.
-
-        With ``channel_id`` and ``use_global_device_ids`` numbers are of devices.  With neither they
-        are of replicas.  With ``channel_id`` alone all-reduce, all-gather and reduce-scatter join
-        all partitions of the replicas named; all-to-all and permutations name partitions.
-        """
+        """Groups of a collective, or the pairs of a permutation, as device numbers."""
         if i.opcode not in COLLECTIVES:
             return (), ()
         if self.devices == 1:
             raise Unsupported(f"{i.opcode} in a module for one device")
-        channel = "channel_id" in i.attrs
-        world = attrs.pop("use_global_device_ids", "false")
-        if world not in ("true", "false") or (world == "true" and not channel):
-            raise InvalidInput(f"use_global_device_ids={world} of {i.opcode}")
-        own = i.opcode in ("all-to-all", "collective-permute")
         partitions = self.module.partitions > 1
-        if i.opcode == "collective-permute":
-            links = pairs(attrs.pop("source_target_pairs", "{}"))
-            if channel != partitions:
-                raise Unsupported("a collective-permute of the ids that this module has one of")
-            if any(max(link) >= self.devices for link in links):
-                raise InvalidInput("a collective-permute of devices that do not exist")
-            return (), links
-        text = attrs.pop("replica_groups", "{}")
-        numbered = world == "true" or (own and channel == partitions)
-        if numbered or (not partitions and not (own and channel)):
-            return replica_groups(text, self.devices), ()
-        replica_groups(text, 1)
-        if channel and not own:
-            return (tuple(range(self.devices)),), ()
-        return tuple((n,) for n in range(self.devices)), ()
+        return joined(i.opcode, attrs, "channel_id" in i.attrs, partitions, self.devices)
 
-    def source(self, i: Instruction) -> Source:
-        metadata = i.attrs.get("metadata", "")
-        module = re.search(r'op_name="((?:[^"\\]|\\.)*)"', metadata)
-        file = re.search(r'source_file="([^"]*)"', metadata)
-        line = re.search(r"source_line=(\d+)", metadata)
-        frame = re.search(r"stack_frame_id=(\d+)", metadata)
-        location = ""
-        if file and line:
-            location = f"{file.group(1)}:{line.group(1)}"
-        elif frame:
-            location = self.module.frames.get(int(frame.group(1)), "")
-        return Source(i.name, module.group(1) if module else "", location)
+
+def _unread(dtype: str) -> str:
+    return f"element type {dtype}, whose numbers are not read"
 
 
 def _flat(item: Item) -> list[Item]:
     """The tensors of an item."""
+    if isinstance(item, Complex):
+        return [item.real, item.imaginary]
     return [x for part in item for x in _flat(part)] if isinstance(item, tuple) else [item]
 
 
@@ -474,13 +488,3 @@ def _shaped(type: Type, values: Iterator[int]) -> Item:
     if type.parts is None:
         return next(values)
     return tuple(_shaped(part, values) for part in type.parts)
-
-
-def _names(parameters: Sequence[Instruction]) -> list[str]:
-    """Names of inputs as the user wrote them, where the file says so and they are distinct."""
-    names = []
-    for parameter in parameters:
-        name = re.search(r'op_name="((?:[^"\\]|\\.)*)"', parameter.attrs.get("metadata", ""))
-        names.append(re.sub(r"\\(.)", r"\1", name.group(1)) if name else parameter.name)
-    distinct = len(set(names)) == len(names) and all(names)
-    return names if distinct else [f"argument {p.number}" for p in parameters]

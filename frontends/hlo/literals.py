@@ -12,7 +12,7 @@ from math import prod
 import numpy as np
 
 from shardproof.engine.errors import InvalidInput
-from shardproof.frontends.hlo.module import DTYPES, Array, Type
+from shardproof.frontends.hlo.module import DTYPES, UNREAD, Array, Type
 
 #: Constants and shapes with more elements are refused.
 MOST_ELEMENTS = 1 << 40
@@ -69,18 +69,19 @@ def _type(text: str, at: int, depth: int) -> tuple[Type, int]:
 def array_type(element: str, dims: str) -> Type:
     """The type of an array from its element type and dimensions, as written.
 
-    Example: ``bf16`` and ``2,4`` is bfloat16 of shape (2, 4); ``c64`` is refused.
+    Example: ``bf16`` and ``2,4`` is bfloat16 of shape (2, 4); ``f8e5m2`` is kept as it is
+    called, and refused where it is computed with.
     """
     if element == "token":
         return Type(parts=())
-    if element not in DTYPES:
-        raise InvalidInput(f"element type {element} is not supported")
+    if element not in DTYPES and element not in UNREAD:
+        raise InvalidInput(f"element type {element} is not known")
     if dims and not re.fullmatch(r"\d{1,15}(?:,\d{1,15})*", dims):
         raise InvalidInput(f"dimensions [{dims}] are not fixed numbers")
     shape = tuple(int(n) for n in dims.split(",")) if dims else ()
     if prod(shape) > MOST_ELEMENTS or len(shape) > 24:
         raise InvalidInput(f"shape [{dims}] is too large")
-    return Type(shape, DTYPES[element])
+    return Type(shape, DTYPES.get(element, element))
 
 
 def parse_literal(text: str, type: Type) -> Array:
@@ -95,7 +96,8 @@ def parse_literal(text: str, type: Type) -> Array:
     if "..." in text:
         raise InvalidInput("a constant is printed without its values (print large constants)")
     words = _NUMBER.findall(re.sub(r"/\*[^*]*\*/", "", text))
-    if len(words) != prod(type.shape) or len(words) > MOST_WRITTEN:
+    count = prod(type.shape) * (2 if type.dtype.startswith("complex") else 1)
+    if len(words) != count or len(words) > MOST_WRITTEN:
         raise InvalidInput(f"a constant of {type} with {len(words)} values")
     return numbers(words, type)
 
@@ -111,6 +113,8 @@ def numbers(words: list[str], type: Type) -> Array:
             values: Array = np.array([known[word] for word in words], dtype=np.bool_)
         elif type.dtype == "bfloat16":
             values = _bfloat16(np.array([_float(word, type) for word in words], dtype=np.float32))
+        elif type.dtype.startswith("complex"):
+            values = _complex(words, type)
         elif type.dtype.startswith("float"):
             values = np.array([_float(word, type) for word in words], dtype=type.dtype)
         else:
@@ -120,6 +124,21 @@ def numbers(words: list[str], type: Type) -> Array:
     except (ValueError, KeyError, OverflowError):
         raise InvalidInput(f"a constant of {type} with values {words[:4]}") from None
     return values.reshape(type.shape)
+
+
+def _complex(words: list[str], type: Type) -> Array:
+    """``(1, 2)`` is 1 + 2i: the first word of every pair opens a bracket, the second closes it."""
+    pairs = list(zip(words[::2], words[1::2], strict=True))
+    if not all(a[:1] == "(" and b[-1:] == ")" for a, b in pairs):
+        raise ValueError(words[:2])
+    own = Type((len(pairs),), "float32" if type.dtype == "complex64" else "float64")
+    real, imaginary = (
+        numbers([a[1:] for a, _ in pairs], own),
+        numbers([b[:-1] for _, b in pairs], own),
+    )
+    values: Array = np.empty(len(pairs), dtype=type.dtype)
+    values.real, values.imag = real, imaginary
+    return values
 
 
 def _float(word: str, type: Type) -> np.floating[np.typing.NBitBase]:

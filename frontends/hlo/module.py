@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array: TypeAlias = npt.NDArray[np.generic]
-#: NumPy names of HLO's element types; a type that is not here is refused by name.
+#: NumPy names of HLO's element types; a type that is neither here nor in `UNREAD` is none.
 DTYPES: Mapping[str, str] = {
     "f64": "float64",
     "f32": "float32",
@@ -28,7 +28,17 @@ DTYPES: Mapping[str, str] = {
     "u32": "uint32",
     "u64": "uint64",
     "pred": "bool",
+    "c64": "complex64",
+    "c128": "complex128",
 }
+#: Element types whose numbers are not read: whatever computes with them is refused by name.
+UNREAD = frozenset(
+    [
+        *("s1", "s2", "s4", "u1", "u2", "u4"),
+        *("f8e3m4", "f8e4m3", "f8e4m3b11fnuz", "f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz"),
+        *("f8e8m0fnu", "f4e2m1fn", "f6e2m3fn", "f6e3m2fn", "tf32"),
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)

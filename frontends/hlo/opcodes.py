@@ -175,6 +175,9 @@ STRUCTURE: Mapping[str, Mapping[str, str]] = {
     ),
     "partition-id": {},
     "replica-id": {},
+    "complex": {},
+    "real": {},
+    "imag": {},
     "custom-call": {"custom_call_target": _TEXT},
 }
 KNOWN: Mapping[str, Mapping[str, str]] = {

@@ -13,25 +13,37 @@ computation (shard_map) is refused by name: its ranks' program is what the parti
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.hlo.literals import array_type, numbers
-from shardproof.frontends.hlo.module import Array, Computation, Instruction, Module, Type
+from shardproof.frontends.hlo.module import UNREAD, Array, Computation, Instruction, Module, Type
 from shardproof.frontends.hlo.opcodes import ELEMENTWISE
 from shardproof.frontends.hlo.text import MOST_BYTES, MOST_DEPTH, MOST_LINES
 
 _VALUE = r"%[\w.]+(?:#\d+)?"
-_STATEMENT = re.compile(r"(?:(%[\w.]+)(?::(\d+))? = )?\"?((?:[a-z]+\.)?[a-z_]+)\"?(.*)")
+_STATEMENT = re.compile(
+    r"(?:(%[\w.]+(?:, %[\w.]+)*)(?::(\d+))? = )?\"?((?:[a-z]+\.)?[a-z_][\w\-]*)\"?(.*)"
+)
 _FUNCTION = re.compile(r"func\.func (?:public |private )?@([\w.$-]+)\((.*)")
-_TENSOR = re.compile(r"tensor<((?:\d+x)*)([a-z]\w*)>")
-_ELEMENTS = {"i1": "pred", "i8": "s8", "i16": "s16", "i32": "s32", "i64": "s64"}
-_ELEMENTS |= {f"u{k}": f"u{v[1:]}" for k, v in _ELEMENTS.items() if k != "i1"}
+_TENSOR = re.compile(r"tensor<((?:\d+x)*)([a-z]\w*|complex<f(?:32|64)>)>")
+_ELEMENTS = {"i1": "pred", "complex<f32>": "c64", "complex<f64>": "c128"}
+_ELEMENTS |= {f"{u}i{n}": f"{u or 's'}{n}" for u in ("", "u") for n in (2, 4, 8, 16, 32, 64)}
+#: A value with its type, of a head of a function or region.
+_GIVEN = re.compile(r"(%[\w.]+): (tensor<(?:[^<>]|<[^<>]*>)*>)")
 _LISTS = re.compile(r"(\w+) = (?:array<i64(?:: )?)?\[?([\d, ]*)[\]>]")
 _RENAMED = {"optimization_barrier": "opt-barrier", "broadcast_in_dim": "broadcast"}
+#: Operators that are no elementwise ones, and whose operands say all of them.
+_PLAIN = frozenset(
+    [
+        *("opt-barrier", "reshape", "dynamic-update-slice", "tuple", "real", "imag", "complex"),
+        *("partition-id", "replica-id", "convert"),
+    ]
+)
 
 
 def parse(text: str) -> Module:
@@ -60,11 +72,13 @@ def tensor(text: str) -> Type:
     if match is None:
         raise InvalidInput(f"type {text.strip()[:60]!r} is not understood")
     dims, element = match.groups()
-    return array_type(_ELEMENTS.get(element, element), ",".join(dims.split("x")[:-1]))
+    return array_type(_ELEMENTS.get(element, element.lower()), ",".join(dims.split("x")[:-1]))
 
 
 def _types(text: str) -> list[Type]:
-    return [tensor(m.group(0)) for m in _TENSOR.finditer(text)]
+    """All types in a text, in order; tokens are empty tuples."""
+    written = re.findall(r"tensor<(?:[^<>]|<[^<>]*>)*>|!stablehlo\.token", text)
+    return [tensor(t) if t.startswith("tensor") else Type(parts=()) for t in written]
 
 
 def _numbers(text: str) -> str:
@@ -111,17 +125,23 @@ class _Reader:
         if not rest.endswith("{"):
             raise InvalidInput(f"the head of @{name} goes on in another line")
         own = rest[: _close(rest)]
-        names = re.findall(r"(%[\w.]+): (tensor<[^>]*>)", own)
-        given = [
-            Instruction(n[1:], "parameter", tensor(t), (), {}, None, i, self.at)
-            for i, (n, t) in enumerate(names)
-        ]
+        given = self.parameters(own)
         if name in self.computations:
             raise InvalidInput(f"@{name} is given twice")
         self.computations[name] = Computation(name, (), "")
         self.computations[name] = self.block(name, given, ("return", "func.return"))
         if self.next() != "}":
             raise InvalidInput(f"@{name} goes on after its return")
+
+    def parameters(self, head: str) -> list[Instruction]:
+        """What a function or a region is given, in order: tensors alone."""
+        names = _GIVEN.findall(head)
+        if len(names) != len(re.findall(r"%[\w.]+: ", head)):
+            raise InvalidInput("a parameter that is no tensor of fixed size")
+        return [
+            Instruction(n[1:], "parameter", tensor(t), (), {}, None, i, self.at)
+            for i, (n, t) in enumerate(names)
+        ]
 
     def block(self, name: str, given: Sequence[Instruction], returns: Sequence[str]) -> Computation:
         """Statements up to the return, which is a tuple where it gives several."""
@@ -164,49 +184,79 @@ class _Reader:
         if match is None or match.group(1) is None:
             raise InvalidInput(f"expected %NAME = OPERATOR, found {line[:60]!r}")
         result, count, operator, rest = match.groups()
-        name = result[1:]
+        names = [n[1:] for n in result.split(", ")]
+        name = names[0] if len(names) == 1 else f"{names[0]}.all"
         if operator == "stablehlo.while":
             yield from self.loop(name, rest)
             return
-        if rest.endswith("({"):
+        region = ""
+        if operator == "stablehlo.scatter" and rest.endswith("({"):
             rest, region = self.region(rest)
-        else:
-            region = ""
+        elif rest.endswith("({"):
+            rest = self.behind(rest)
+        elif operator == "stablehlo.reduce" and " applies " not in rest:
+            rest, region = self.reducer(rest)
         body, types = _signature(rest)
         made = self.instruction(name, operator, body, types, region)
-        if count is None:
+        if count is None and len(names) == 1:
             yield made
             return
         parts = tuple(_types(types.split("->")[-1]))
-        if len(parts) != int(count):
-            raise InvalidInput(f"{count} results of {len(parts)} types")
+        if len(names) == 1:
+            names = [f"{name}#{n}" for n in range(int(count))]
+        if len(parts) != len(names):
+            raise InvalidInput(f"{len(names)} results of {len(parts)} types")
         whole = Type(parts=parts)
         opcode = "tuple" if made.opcode == "opt-barrier" else made.opcode
         yield Instruction(made.name, opcode, whole, made.operands, made.attrs, line=made.line)
-        yield from self.elements(name, parts)
+        yield from self.elements(name, names, parts)
 
-    def elements(self, name: str, parts: Sequence[Type]) -> Iterator[Instruction]:
-        for n, part in enumerate(parts):
-            yield Instruction(
-                f"{name}#{n}", "get-tuple-element", part, (name,), number=n, line=self.at
-            )
+    def elements(
+        self, name: str, names: Sequence[str], parts: Sequence[Type]
+    ) -> Iterator[Instruction]:
+        """The parts of a tuple by names of their own."""
+        for n, (own, part) in enumerate(zip(names, parts, strict=True)):
+            yield Instruction(own, "get-tuple-element", part, (name,), number=n, line=self.at)
 
     def region(self, rest: str) -> tuple[str, str]:
         """The region of an operator as a computation of its own, and what follows it."""
         head = self.next()
-        names = re.findall(r"(%[\w.]+): (tensor<[^>]*>)", head)
         if not head.startswith("^bb0("):
             raise InvalidInput("a region without a head")
-        given = [
-            Instruction(n[1:], "parameter", tensor(t), (), {}, None, i, self.at)
-            for i, (n, t) in enumerate(names)
-        ]
+        given = self.parameters(head)
         name = f"region.{self.at}"
         self.computations[name] = self.block(name, given, ("stablehlo.return",))
         end = self.next()
         if not end.startswith("})"):
             raise InvalidInput("a region that goes on after its return")
         return rest[: -len("({")] + end[len("})") :], name
+
+    def behind(self, rest: str) -> str:
+        """An operator whose regions are not read, without them."""
+        depth = 1
+        while True:
+            line = self.next()
+            if depth == 1 and line.startswith("}, {"):
+                continue
+            depth -= line.startswith("}")
+            if not depth:
+                return rest[: -len("({")] + line[len("})") :]
+            depth += line.endswith("{")
+
+    def reducer(self, rest: str) -> tuple[str, str]:
+        """The computation of a reduction of several tensors: HLO has the operands of the left side
+        first, then those of the right side."""
+        head = self.next()
+        if not head.startswith("reducer("):
+            raise InvalidInput("a reduction without its computation")
+        pairs = self.parameters(head)
+        order = [*range(0, len(pairs), 2), *range(1, len(pairs), 2)]
+        given = [replace(pairs[at], number=n) for n, at in enumerate(order)]
+        name = f"region.{self.at}"
+        self.computations[name] = self.block(name, given, ("stablehlo.return",))
+        if self.next() != "}":
+            raise InvalidInput("a region that goes on after its return")
+        return rest, name
 
     def loop(self, name: str, rest: str) -> Iterator[Instruction]:
         """``stablehlo.while(%a = %x, ...) : types cond { ... } do { ... }``."""
@@ -240,7 +290,8 @@ class _Reader:
         if single:
             yield Instruction(name, "get-tuple-element", parts[0], (loop,), number=0, line=self.at)
         else:
-            yield from self.elements(name, parts)
+            names = [f"{name}#{n}" for n in range(len(parts))]
+            yield from self.elements(name, names, parts)
 
     def instruction(
         self, name: str, operator: str, body: str, types: str, region: str
@@ -249,6 +300,8 @@ class _Reader:
         results = _types(types.split("->")[-1]) or [Type(parts=())]
         type = results[-1]
         operands = tuple(v[1:] for v in re.findall(_VALUE, body))
+        if word == "reduce":
+            operands = operands[::2] + operands[1::2]
         opcode = _RENAMED.get(word, word.replace("_", "-"))
         attrs: dict[str, str] = {}
         literal: Array | None = None
@@ -259,13 +312,13 @@ class _Reader:
         elif dialect not in ("stablehlo", "chlo"):
             opcode = operator
         elif word == "constant":
-            literal = _dense(body, type)
+            literal = None if type.dtype in UNREAD else _dense(body, type)
         elif opcode not in ELEMENTWISE or word == "convert":
-            opcode, attrs = self.attributes(word, opcode, body, region)
+            opcode, attrs = self.attributes(word, opcode, body, region, type.dtype)
         return Instruction(name, opcode, type, operands, attrs, literal, -1, self.at)
 
     def attributes(
-        self, word: str, opcode: str, body: str, region: str
+        self, word: str, opcode: str, body: str, region: str, dtype: str
     ) -> tuple[str, dict[str, str]]:
         """The operator in HLO's words, with its attributes."""
         lists = {key: _numbers(value) for key, value in _LISTS.findall(body)}
@@ -282,31 +335,29 @@ class _Reader:
             case "dot_general":
                 return "dot", _dot(body)
             case "reduce":
-                return opcode, self.reduction(body, lists)
-            case "slice":
-                box = body[body.index("[") :] if "[" in body else ""
-                parts = re.findall(r"[\d:]+", box)
-                return opcode, {"slice": "{" + ", ".join(f"[{p}]" for p in parts) + "}"}
+                return opcode, self.reduction(body, lists, region, dtype)
             case "dynamic_slice":
                 return opcode, {"dynamic_slice_sizes": lists.get("sizes", "{}")}
             case "pad":
                 return opcode, {"padding": _padding(body)}
             case "gather" | "scatter":
-                attrs = _rows(body, lists)
-                return opcode, {**attrs, "to_apply": region} if region else attrs
-            case "custom_call":
-                target = re.match(r"\s*@([\w.$-]+)", body)
-                return opcode, {"custom_call_target": target.group(1) if target else ""}
-        return opcode, {}
+                return opcode, _rows(body, lists, region)
+        if word in _BODIES:
+            return opcode, _BODIES[word](body)
+        return opcode if opcode in _PLAIN else f"stablehlo.{word}", {}
 
-    def reduction(self, body: str, lists: dict[str, str]) -> dict[str, str]:
-        """``applies stablehlo.add across dimensions = [1]``."""
+    def reduction(
+        self, body: str, lists: dict[str, str], region: str, dtype: str
+    ) -> dict[str, str]:
+        """``applies stablehlo.add across dimensions = [1]``, or a computation behind it."""
+        if region:
+            return {"to_apply": region, "dimensions": lists.get("dimensions", "{}")}
         match = re.search(r"applies stablehlo\.([a-z_]+) across", body)
         if match is None:
             return {"to_apply": "a region", "dimensions": lists.get("dimensions", "{}")}
         word = match.group(1)
-        name = f"{word}.computation"
-        number = Type((), "float32")
+        name = f"{word}.{dtype}"
+        number = Type((), dtype)
         parameters = [
             Instruction(n, "parameter", number, (), {}, None, i, self.at)
             for i, n in enumerate(("x", "y"))
@@ -314,6 +365,31 @@ class _Reader:
         root = Instruction("r", word.replace("_", "-"), number, ("x", "y"), line=self.at)
         self.computations.setdefault(name, Computation(name, (*parameters, root), "r"))
         return {"to_apply": name, "dimensions": lists.get("dimensions", "{}")}
+
+
+def _box(body: str) -> dict[str, str]:
+    parts = re.findall(r"[\d:]+", body[body.index("[") :] if "[" in body else "")
+    return {"slice": "{" + ", ".join(f"[{p}]" for p in parts) + "}"}
+
+
+def _target(body: str) -> dict[str, str]:
+    target = re.match(r"\s*@([\w.$-]+)", body)
+    return {"custom_call_target": target.group(1) if target else ""}
+
+
+def _precision(body: str) -> dict[str, str]:
+    bits = re.search(r"format = e(\d+)m(\d+)", body)
+    if bits is None:
+        raise InvalidInput("no format = eNUMBERmNUMBER")
+    return {"exponent_bits": bits.group(1), "mantissa_bits": bits.group(2)}
+
+
+#: Attributes of operators, from what stands before the types.
+_BODIES: Mapping[str, Callable[[str], dict[str, str]]] = {
+    "slice": _box,
+    "custom_call": _target,
+    "reduce_precision": _precision,
+}
 
 
 def _as_tuple(made: Computation) -> Computation:
@@ -358,12 +434,13 @@ def _dense(body: str, type: Type) -> Array:
     words = re.findall(r"[^\s\[\],]+", match.group(1))
     if any(w.startswith('"') for w in words):
         raise InvalidInput("a constant printed as bytes")
-    words = [_bits(w, type) for w in words]
+    paired = type.dtype.startswith("complex")
+    words = words if paired else [_bits(w, type) for w in words]
     count = int(np.prod(type.shape, dtype=np.int64))
-    if len(words) == 1 and count != 1:
+    if len(words) == 1 + paired and count != 1:
         one = numbers(words, Type((1,), type.dtype))
         return np.broadcast_to(one, type.shape) if type.shape else one.reshape(())
-    if len(words) != count:
+    if len(words) != count * (1 + paired):
         raise InvalidInput(f"a constant of {type} with {len(words)} values")
     return numbers(words, type)
 
@@ -404,10 +481,10 @@ def _padding(body: str) -> str:
     return "x".join("_".join(x.strip() for x in row) for row in zip(*columns, strict=True))
 
 
-def _rows(body: str, lists: dict[str, str]) -> dict[str, str]:
+def _rows(body: str, lists: dict[str, str], region: str) -> dict[str, str]:
     """Dimension numbers of gathers and scatters; those that are not printed are empty."""
     kept = {k: v for k, v in lists.items() if not k.startswith(("indices", "unique"))}
     if "gather" in body:
         kept.setdefault("offset_dims", "{}")
     kept["index_vector_dim"] = _number(body, "index_vector_dim") if "index_vector" in body else "0"
-    return kept
+    return {**kept, "to_apply": region} if region else kept

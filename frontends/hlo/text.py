@@ -25,7 +25,7 @@ from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.hlo.groups import MESH
 from shardproof.frontends.hlo.literals import parse_literal, parse_type
-from shardproof.frontends.hlo.module import Array, Computation, Instruction, Module, Type
+from shardproof.frontends.hlo.module import UNREAD, Array, Computation, Instruction, Module, Type
 
 #: Text with more of these is refused.
 MOST_BYTES = 1 << 28
@@ -186,7 +186,7 @@ def parse_instruction(line: str, number: int) -> tuple[bool, Instruction]:
     operands: tuple[str, ...] = ()
     at = -1
     if name == "constant":
-        literal = parse_literal(inner, type)
+        literal = None if type.dtype in UNREAD else parse_literal(inner, type)
     elif name in ("parameter",):
         at = _integer(inner)
     else:

@@ -14,12 +14,14 @@ from typing import NamedTuple
 
 from shardproof.engine.algebra.affine import ZERO
 from shardproof.engine.lineage.expressions import Amax, Combine, Operand, Unary
-from shardproof.engine.lineage.lineage import BROADCAST, Addend, StridedInterval, View
+from shardproof.engine.lineage.lineage import ABSOLUTE, BROADCAST, Addend, StridedInterval, View
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.views import Misaligned, constant_interval, merge
 from shardproof.partition.inference.canonical import canonical
 from shardproof.partition.inference.closing import composed
+from shardproof.partition.inference.masks import is_mask
 from shardproof.partition.inference.views import result_view
+from shardproof.partition.inference.visible import shows_all
 from shardproof.partition.inference.windows import Reads, Windows
 
 
@@ -36,6 +38,9 @@ class Exponential(NamedTuple):
     rest: tuple[Addend, ...]
 
 
+_Exponent = list[tuple[Fraction, Operand]]
+
+
 class References:
     """The exponentials of a program whose nodes are the first ``size`` of a table.
 
@@ -46,12 +51,13 @@ class References:
     def __init__(self, table: NodeTable, size: int) -> None:
         self.table = table
         self.size = size
-        self._read: dict[int, list[int]] = {}
+        self._read: dict[int, list[tuple[int, _Exponent, int]]] = {}
         for number in range(size):
             definition = table[number].definition
             if isinstance(definition, Unary) and definition.function == "exp":
-                for operand in _exponent(table, definition):
-                    self._read.setdefault(operand[1].node, []).append(number)
+                for exponent in _exponents(table, definition):
+                    for place, (_, operand) in enumerate(exponent):
+                        self._read.setdefault(operand.node, []).append((number, exponent, place))
 
     def has(self, addend: Addend) -> bool:
         """Whether the exponential of an addend is one of them as it is."""
@@ -61,15 +67,12 @@ class References:
     def of(self, addend: Addend) -> Exponential | None:
         """The exponential of an addend, by one of them that has it in its exponent and varies along
         nothing else; None where none has."""
-        for number in self._read.get(addend.node, ()):
-            definition = self.table[number].definition
-            assert isinstance(definition, Unary)
-            read = _exponent(self.table, definition)
-            for place, (factor, operand) in enumerate(read):
-                if factor == addend.factor and operand.node == addend.node:
-                    made = self._by(number, addend, operand, [*read[:place], *read[place + 1 :]])
-                    if made is not None:
-                        return made
+        for number, read, place in self._read.get(addend.node, ()):
+            factor, operand = read[place]
+            if factor == addend.factor:
+                made = self._by(number, addend, operand, [*read[:place], *read[place + 1 :]])
+                if made is not None:
+                    return made
         return None
 
     def _by(
@@ -90,11 +93,36 @@ class References:
                 return None
             there = {label: axis for axis, label in own.items()}
             inside = {axis: there[label] for axis, label in axes.items() if label in there}
-            rest.append(_along(addend, inside, other.node)._replace(factor=factor))
+            beside = _along(addend, inside, other.node)._replace(factor=factor)
+            if is_mask(self.table, beside):
+                if not shows_all(self.table, beside):
+                    return None
+            else:
+                rest.append(beside)
         return Exponential(power, tuple(rest))
 
 
-def _exponent(table: NodeTable, power: Unary) -> list[tuple[Fraction, Operand]]:
+def _exponents(table: NodeTable, power: Unary) -> Iterator[_Exponent]:
+    """What the exponent of an exponential adds up; and, where a masked sum is among that, what it
+    adds up with that sum opened: the scores and the mask."""
+    read = _exponent(table, power)
+    yield read
+    for place, (factor, operand) in enumerate(read):
+        total, axes = table[operand.node].definition, _whole_axes(table, operand)
+        if axes is None or not isinstance(total, Combine) or not table.is_masked(operand.node):
+            continue
+        labels = {label: axes[axis] for axis, label in enumerate(total.outputs)}
+        inner = [
+            (
+                factor * f,
+                o._replace(intervals=tuple((a, s, n, labels[x]) for a, s, n, x in o.intervals)),
+            )
+            for f, o in zip(total.factors, total.operands, strict=True)
+        ]
+        yield [*read[:place], *inner, *read[place + 1 :]]
+
+
+def _exponent(table: NodeTable, power: Unary) -> _Exponent:
     """What the exponent of an exponential adds up: operands, whose labels are its axes."""
     node = table[power.node]
     if isinstance(node.definition, Combine):
@@ -112,10 +140,11 @@ def _exponent(table: NodeTable, power: Unary) -> list[tuple[Fraction, Operand]]:
 
 
 def _whole_axes(table: NodeTable, operand: Operand) -> dict[int, int] | None:
-    """Which label each axis of an operand runs along; None unless it is read as a whole."""
+    """Which label each axis of an operand runs along; None unless it is read as a whole (a mask
+    has no end: as far as the others go)."""
     extents = table[operand.node].extents
     axes = {axis: label for axis, stride, n, label in operand.intervals if stride == 1}
-    whole = all(n == extents[axis] for axis, _, n, _ in operand.intervals)
+    whole = all(extents[axis] in (n, ABSOLUTE) for axis, _, n, _ in operand.intervals)
     if operand.fixed or not whole or len(set(axes.values())) < len(extents):
         return None
     return axes

@@ -32,8 +32,7 @@ def unscaled(nodes: NodeTable, addends: Sequence[Addend]) -> Sequence[Addend]:
     if any(t.factor < 0 for t in masked):
         raise Unsupported("the negative of masked entries, which are minus infinity")
     return [
-        t._replace(factor=Fraction(1)) if _is_mask(nodes, t) and t.factor > 0 else t
-        for t in addends
+        t._replace(factor=Fraction(1)) if is_mask(nodes, t) and t.factor > 0 else t for t in addends
     ]
 
 
@@ -45,7 +44,7 @@ def masked_once(nodes: NodeTable, addends: Sequence[Addend]) -> list[Addend]:
     return [
         t
         for t in addends
-        if not _is_mask(nodes, t)
+        if not is_mask(nodes, t)
         or t.factor <= 0
         or not any(u.factor > 0 and _has(nodes, u, t) for u in addends if u is not t)
     ]
@@ -72,7 +71,11 @@ def _is_of_positions(nodes: NodeTable, number: int) -> bool:
     return isinstance(definition, Order)
 
 
-def _is_mask(nodes: NodeTable, addend: Addend) -> bool:
+def is_mask(nodes: NodeTable, addend: Addend) -> bool:
+    """Whether a view is of a causal mask itself.
+
+    Example: one of ``n10 = causal mask`` is, one of ``n11 = sum(n9, n10)`` is not.
+    """
     return isinstance(nodes[addend.node].definition, Causal)
 
 
@@ -120,19 +123,25 @@ def masked_by(nodes: NodeTable, factor: Factor, order: Factor) -> frozenset[int]
     whole = len(read) == len(order.intervals) == 2
     if not whole or order.addend.view.fixed or factor.addend.partials:
         return None
-    axes = []
+    axes, apart = [], []
     for axis in (0, 1):
         mine, label = read[axis]
         own = [i for i, other in factor.intervals if other == label]
-        if len(own) != 1 or (own[0].stride, mine.stride) != (1, 1) or own[0].start != mine.start:
+        if len(own) != 1 or (own[0].stride, mine.stride) != (1, 1):
             return None
         axes.append(own[0].axis)
-    return _hidden(nodes, factor.addend.node, axes[0], axes[1])
+        apart.append(own[0].start - mine.start)
+    if apart[0] != apart[1]:
+        return None  # A mask is the same wherever both positions are moved by as much.
+    return hidden(nodes, factor.addend.node, axes[0], axes[1])
 
 
-def _hidden(nodes: NodeTable, number: int, query: int, key: int) -> frozenset[int] | None:
-    """The definitions by which a node is zero where its index along one axis is behind that along
-    another (None: it is not)."""
+def hidden(nodes: NodeTable, number: int, query: int, key: int) -> frozenset[int] | None:
+    """The definitions by which a node is zero where its index along the axis ``key`` is behind that
+    along ``query`` (None: it is not).
+
+    Example: of the exponentials of masked scores, ``hidden(nodes, n14, 1, 2)`` is ``{14}``.
+    """
     match nodes[number].definition:
         case Unary(function="exp", factor=factor, node=node):
             if factor > 0 and _is_masked(nodes, node, query, key):
@@ -140,14 +149,14 @@ def _hidden(nodes: NodeTable, number: int, query: int, key: int) -> frozenset[in
         case Einsum(operands=operands, outputs=outputs):
             for operand in operands:
                 inside = _axes(operand, outputs, (query, key))
-                by = None if inside is None else _hidden(nodes, operand.node, *inside)
+                by = None if inside is None else hidden(nodes, operand.node, *inside)
                 if by is not None:
                     return by | {number}
         case Combine(operands=operands, outputs=outputs):
             every = frozenset({number})
             for operand in operands:
                 inside = _axes(operand, outputs, (query, key))
-                by = None if inside is None else _hidden(nodes, operand.node, *inside)
+                by = None if inside is None else hidden(nodes, operand.node, *inside)
                 if by is None:
                     return None
                 every |= by

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from functools import reduce
+from functools import partial, reduce
 from itertools import product
 from math import prod
 from operator import and_
@@ -164,8 +164,9 @@ class Products(Sums):
         def others() -> Iterator[Addend | None]:
             used = {*"".join(names), *output}
             letters = "".join(a for a in ascii_letters if a not in used)
-            inside = [t._replace(view=sunk(t.view)) for t in addends]
-            yield tried(lambda t: self._product(names, output, t, sizes), inside)
+            made = partial(self._product, names, output, sizes=sizes)
+            yield tried(made, [t._replace(view=sunk(t.view)) for t in addends])
+            yield from self.under_masks(names, addends, made)
             readings = ways(addends, self.mesh, letters, sums=True, sides=self.as_partial)
             yield from (tried(another, way) for way in readings)
 
@@ -279,7 +280,8 @@ class Products(Sums):
         partials = self._inherited(node, [chosen[i] for i in form.order])
         partials += self._partial_sums(node, form.labels, outputs, intervals)
         view = result_view(dims, form.labels, form.outputs, intervals)
-        return Addend(factor, node, view, tuple(sorted(partials, key=lambda p: p.reduction)))
+        partials.sort(key=lambda p: p.reduction)
+        return self.whole(Addend(factor, node, view, tuple(partials)))
 
     def _is_reference(self, definition: Expression) -> bool:
         """Whether the single-device program defines a value so, or it is that program that is read:

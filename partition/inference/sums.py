@@ -28,6 +28,7 @@ from shardproof.partition.inference.views import (
     result_view,
     view_of_constant,
 )
+from shardproof.partition.inference.visible import Masked, along_diagonal, completed
 from shardproof.partition.inference.windows import Reads, Windows
 
 #: Sums of more partial addends than this are taken as they are.
@@ -81,6 +82,7 @@ class Values:
             None if reference_size is None else Matcher(table, reference_size, self.opened)
         )
         self.references = None if reference_size is None else References(table, reference_size)
+        self.masked = None if reference_size is None else Masked(table, reference_size)
 
     def shape(self, x: Lineage) -> tuple[int, ...]:
         """The local shape."""
@@ -198,7 +200,7 @@ class Sums(Values):
             whole = [t if t.partials else self._in_sums(t, sums) for t in addends]
             again = collect(merge_partials(self.table, whole, self.mesh))
             addends = again if len(again) < len(addends) else addends
-        addends = self.nonzero(addends)
+        addends = self.nonzero([self.whole(t) for t in addends])
         if len(addends) < 2:
             return self.known(Lineage(x.shape, tuple(addends)))
         if any(addend.partials for addend in addends):
@@ -212,6 +214,36 @@ class Sums(Values):
             self.rewrote = True
             return self.fold(Lineage(x.shape, tuple(rest)))
         return self.factored(x.shape, addends) or self._complete_sum(x.shape, addends)
+
+    def whole(self, addend: Addend) -> Addend:
+        """Part of a sum as the whole one, where a causal mask hides all else of it."""
+        made = completed(self.table, addend) if addend.partials and self.references else None
+        if made is None:
+            return addend
+        self.rewrote = True
+        self.dropped += 1
+        self.opened |= made[1]
+        return made[0]
+
+    def under_masks(
+        self,
+        names: Sequence[str],
+        addends: Sequence[Addend],
+        make: Callable[[Sequence[Addend]], Addend],
+    ) -> Iterator[Addend]:
+        """What is made of operands otherwise viewed, where the single-device program has that:
+        masks moved along their diagonal, and blocks of which a mask shows all as those of what is
+        masked."""
+        readings = [(along_diagonal(self.table, names, addends), 0)]
+        for place, addend in enumerate(addends):
+            seen = None if self.masked is None else self.masked.of(addend)
+            if seen is not None:
+                readings.append(([*addends[:place], seen, *addends[place + 1 :]], seen.node))
+        for reading, shown in readings:
+            made = None if reading is None else tried(make, reading)
+            if made is not None and made.node < (self.reference_size or 0):
+                self.opened |= {shown} if shown else set()
+                yield made
 
     def _complete_sum(self, shape: tuple[int, ...], addends: Sequence[Addend]) -> Lineage:
         """A sum of complete addends, as a node."""
@@ -263,6 +295,10 @@ class Sums(Values):
         def others() -> Iterator[Addend | None]:
             inside = [t._replace(view=sunk(t.view)) for t in addends]
             yield tried(lambda t: self._sum_node(shape, t).addends[0], inside)
+            names = [ascii_letters[: len(shape)]] * len(addends)
+            yield from self.under_masks(
+                names, addends, lambda t: self._sum_node(shape, t).addends[0]
+            )
             readings = ways(addends, self.mesh, ascii_letters, sums=False, sides=self.as_partial)
             yield from (tried(another, way) for way in readings)
 

@@ -67,9 +67,10 @@ def ring(how: str, mistake: str = "") -> Step:
         blocks = zip(Around.apply(k), Around.apply(v), strict=True)  # type: ignore[no-untyped-call]
         for turn, (k_block, v_block) in enumerate(blocks):
             source = (r + turn if mistake == "wrong order" else r - turn) % n
-            if source <= r:
+            if source == r or (source < r and mistake != "own block alone"):
                 scores = q @ k_block.transpose(-1, -2) / math.sqrt(WIDTH)
                 own = (source == r) != (mistake == "mask of the other block")
+                own = own and mistake != "no mask at all"
                 if own or mistake == "mask of every block":
                     scores = scores.masked_fill(hidden, -math.inf)
                 out, total = merged(how, mistake, out, total, scores, v_block)
@@ -122,7 +123,17 @@ def rings(single: str, how: str, ranks: int, *mistakes: str) -> Case:
 
 
 CASES = [
-    rings("by hand", "sums", 2, "sum of the first", "mask of the other block"),
+    rings(
+        "by hand",
+        "sums",
+        2,
+        "sum of the first",
+        "mask of the other block",
+        "mask of every block",
+        "own block alone",
+        "no mask at all",
+    ),
+    rings("by hand", "sums", 4, "wrong order", "mask of every block"),
     rings("fused", "sums", 2, "sum of the first", "mask of every block"),
     rings("by hand", "lse", 2, "no rescale", "mask of every block"),
     rings("by hand", "sigmoid", 2, "mask of the other block", "mask of every block"),

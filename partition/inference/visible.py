@@ -1,0 +1,263 @@
+"""Blocks under a causal mask: where it hides nothing, what it hides altogether, and where on its
+diagonal a block lies.
+
+A ring of ranks has blocks of queries and of keys.  Of a block of earlier keys the mask hides
+nothing, so its scores are those of the masked ones; keys behind all queries of a block add nothing
+to sums of exponentials, so a sum over the others is whole; and a mask between positions is the same
+wherever both are moved by as much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from shardproof.engine.algebra.affine import Affine
+from shardproof.engine.lineage.expressions import Comparison, Einsum, Operand
+from shardproof.engine.lineage.lineage import (
+    BROADCAST,
+    Addend,
+    Dim,
+    PartialRange,
+    StridedInterval,
+    View,
+)
+from shardproof.engine.lineage.nodes import NodeTable
+from shardproof.partition.inference.masks import hidden, is_mask
+
+#: Along each axis of a node the one interval that a view has of it.
+Read = dict[int, StridedInterval]
+
+
+def shows_all(nodes: NodeTable, mask: Addend) -> bool:
+    """Whether a view is of a part of a causal mask that hides nothing: no key of it is behind a
+    query.
+
+    Example: the part ``[a0[2 +2 of *], a1[0 +2 of *]]`` does, ``[a0[0 +2 of *], a1[0 +2 of *]]``
+    hides its entry (0, 1).
+    """
+    read = _read(mask.view)
+    if not is_mask(nodes, mask) or mask.factor <= 0 or len(read) < 2:
+        return False
+    last = read[1].start + (read[1].size - 1)
+    return _not_behind(last, read[0].start)
+
+
+def completed(nodes: NodeTable, addend: Addend) -> tuple[Addend, frozenset[int]] | None:
+    """Part of a sum as the whole one, where all that it leaves out is zero as a causal mask says,
+    and the definitions that show it; None where it is no such part.
+
+    Example: of the sum over keys of masked exponentials, for the queries ``[0, 2)``, the part over
+    the keys ``[0, 2)``.
+    """
+    read = _read(addend.view)
+    if addend.places or not addend.partials:
+        return None
+    kept: list[PartialRange] = []
+    shown: frozenset[int] = frozenset()
+    for partial in addend.partials:
+        by = _nothing_else(nodes, addend.node, read, partial, partial.reduction)
+        if by is None:
+            kept.append(partial)
+        else:
+            shown |= by
+    if len(kept) == len(addend.partials):
+        return None
+    return addend._replace(partials=tuple(kept)), shown
+
+
+def _nothing_else(
+    nodes: NodeTable, number: int, read: Read, part: PartialRange, token: int
+) -> frozenset[int] | None:
+    """The definitions by which what a part of a sum leaves out is zero (None: it is not)."""
+    reduction = nodes.reductions[token]
+    definition = nodes[number].definition
+    if not isinstance(definition, Einsum) or reduction.node != number:
+        return None
+    if reduction.kind == "via":
+        operand = definition.operands[reduction.where]
+        inside = {
+            axis: read[definition.outputs.index(label)]
+            for axis, stride, extent, label in operand.intervals
+            if (stride, extent) == (1, nodes[operand.node].extents[axis])
+            and label in definition.outputs
+            and definition.outputs.index(label) in read
+        }
+        by = _nothing_else(nodes, operand.node, inside, part, reduction.inner)
+        return None if by is None else by | {number}
+    if reduction.kind != "sum":
+        return None
+    for operand in definition.operands:
+        for (axis, label), reduced in _pairs(nodes, operand, definition.outputs, reduction.where):
+            there = read.get(definition.outputs.index(label))
+            by = None if there is None else _hides(nodes, operand.node, axis, there, reduced, part)
+            if by is not None:
+                return by | {number}
+    return None
+
+
+def _hides(
+    nodes: NodeTable,
+    number: int,
+    free: int,
+    there: StridedInterval,
+    summed: int,
+    part: PartialRange,
+) -> frozenset[int] | None:
+    """The definitions by which a node is zero at the positions of the axis ``summed`` that a part
+    leaves out, for those of the axis ``free`` that are read (None: it is not)."""
+    if not part.start.terms and not part.start.const:
+        last = there.start + (there.size - 1)
+        if _not_behind(last, part.start + (part.size - 1)):
+            return hidden(nodes, number, free, summed)
+    to_end = part.start + (part.size - part.extent)
+    if not to_end.terms and not to_end.const and _not_behind(part.start, there.start):
+        return hidden(nodes, number, summed, free)
+    return None
+
+
+def _pairs(
+    nodes: NodeTable, operand: Operand, outputs: Sequence[int], reduced: int
+) -> Iterable[tuple[tuple[int, int], int]]:
+    """Pairs of an axis (with its label) that is free and one that is summed, both whole."""
+    whole = [
+        (axis, label)
+        for axis, stride, extent, label in operand.intervals
+        if (stride, extent) == (1, nodes[operand.node].extents[axis])
+    ]
+    summed = [axis for axis, label in whole if label == reduced]
+    return [(one, axis) for one in whole if one[1] in outputs for axis in summed]
+
+
+def along_diagonal(
+    nodes: NodeTable, names: Sequence[str], addends: Sequence[Addend]
+) -> list[Addend] | None:
+    """Operands with causal masks and orders moved along their diagonal to where another operand is
+    in the dimensions of the same ``names``, None where none moves.
+
+    Example: of scores at ``[a1[2 +2 of 4], a2[2 +2 of 4]]`` and the mask at ``[a0[0 +2 of *],
+    a1[0 +2 of *]]``, the mask at ``[a0[2 +2 of *], a1[2 +2 of *]]``.
+    """
+    named = [
+        dict(zip(own, t.view.dims, strict=True)) for own, t in zip(names, addends, strict=True)
+    ]
+    moved = [
+        _at_another(t, mine, [x for x in named if x is not mine])
+        if isinstance(nodes[t.node].definition, Comparison) and not t.view.fixed
+        else t
+        for t, mine in zip(addends, named, strict=True)
+    ]
+    return moved if moved != list(addends) else None
+
+
+def _at_another(
+    mask: Addend, mine: Mapping[str, Dim], others: Iterable[Mapping[str, Dim]]
+) -> Addend:
+    for other in others:
+        apart = _apart(mine, other)
+        if apart is not None:
+            dims = tuple(
+                tuple(a if a.axis == BROADCAST else a._replace(start=a.start + apart) for a in dim)
+                for dim in mask.view.dims
+            )
+            return mask._replace(view=View(dims))
+    return mask
+
+
+def _apart(mine: Mapping[str, Dim], other: Mapping[str, Dim]) -> Affine | None:
+    """How far both axes of a mask are from where another view is in the same dimensions; None
+    unless both are as far."""
+    apart: dict[int, Affine] = {}
+    for name, dim in mine.items():
+        if all(a.axis == BROADCAST for a in dim):
+            continue
+        theirs = other.get(name, ())
+        if len(dim) != 1 or len(theirs) != 1 or theirs[0].axis == BROADCAST:
+            return None
+        if (dim[0].stride, theirs[0].stride) != (1, 1):
+            return None
+        apart[dim[0].axis] = theirs[0].start - dim[0].start
+    return apart[0] if len(apart) == 2 and apart[0] == apart[1] else None
+
+
+class Masked:
+    """The single-device program's products of a node with a causal order, by that node.
+
+    Example: of the gradient of scores ``n27``, which a causal mask cuts off, the one product
+    ``n29 = einsum(n27[a:2, b:4, c:4], n28[b:4, c:4] -> a b c)``.
+    """
+
+    def __init__(self, nodes: NodeTable, size: int) -> None:
+        self._nodes = nodes
+        self._products: dict[int, list[tuple[int, dict[int, int], int, int]]] = {}
+        for number in range(size):
+            self._note(number)
+
+    def _note(self, number: int) -> None:
+        node = self._nodes[number]
+        if not isinstance(node.definition, Einsum) or len(node.definition.operands) != 2:
+            return
+        outputs = node.definition.outputs
+        orders = [
+            o
+            for o in node.definition.operands
+            if isinstance(self._nodes[o.node].definition, Comparison)
+        ]
+        others = [o for o in node.definition.operands if o not in orders]
+        if len(orders) != 1 or orders[0].fixed or others[0].fixed:
+            return
+        read = {axis: label for axis, stride, _, label in orders[0].intervals if stride == 1}
+        axes = {
+            axis: outputs.index(label)
+            for axis, stride, extent, label in others[0].intervals
+            if label in outputs
+            and (stride, extent) == (1, self._nodes[others[0].node].extents[axis])
+        }
+        if len(read) == 2 and len(axes) == len(node.extents) == len(others[0].intervals):
+            back = {label: axis for axis, _, _, label in others[0].intervals}
+            if read[0] in back and read[1] in back:
+                own = (number, axes, back[read[0]], back[read[1]])
+                self._products.setdefault(others[0].node, []).append(own)
+
+    def of(self, addend: Addend) -> Addend | None:
+        """A view of a block of which the mask shows all as one of the masked node; None where there
+        is none.
+
+        Example: ``n27[a0[2], a1[2 +2 of 4], a2[0 +2 of 4]]`` is that block of ``n29``.
+        """
+        read = _read(addend.view)
+        for number, axes, query, key in self._products.get(addend.node, ()):
+            if query not in read or key not in read or addend.places or addend.partials:
+                continue
+            if _not_behind(read[key].start + (read[key].size - 1), read[query].start):
+                dims = tuple(tuple(_of_axis(a, axes) for a in dim) for dim in addend.view.dims)
+                fixed = tuple(_of_axis(a, axes) for a in addend.view.fixed)
+                return addend._replace(node=number, view=View(dims, fixed))
+        return None
+
+
+def _of_axis(interval: StridedInterval, axes: Mapping[int, int]) -> StridedInterval:
+    return interval if interval.axis == BROADCAST else interval._replace(axis=axes[interval.axis])
+
+
+def _read(view: View) -> Read:
+    """Along each axis the one interval that a view has of it: one position of many, and all places
+    of the block there, are an interval too.  Axes that are divided otherwise are left out."""
+    own: dict[int, list[StridedInterval]] = {}
+    for interval in (*(a for dim in view.dims for a in dim), *view.fixed):
+        if interval.axis != BROADCAST:
+            own.setdefault(interval.axis, []).append(interval)
+    read: Read = {}
+    for axis, intervals in own.items():
+        *outer, inner = sorted(intervals, key=lambda a: -a.stride)
+        if inner.stride == 1 and all(a.size == 1 for a in outer):
+            start = inner.start
+            for a in outer:
+                start += a.start * a.stride
+            read[axis] = inner._replace(start=start)
+    return read
+
+
+def _not_behind(first: Affine, second: Affine) -> bool:
+    """Whether ``first`` is at most ``second``, at every coordinate."""
+    apart = second - first
+    return not apart.terms and apart.const >= 0
