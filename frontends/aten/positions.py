@@ -196,16 +196,16 @@ def _column(x: Lowered, chosen: Lowered) -> int | None:
 @lowers("aten.index.Tensor")
 def _index(lo: Lowering, x: Lowered, indices: Sequence[Lowered | None]) -> Any:
     """Rows by ids; or an entry of each row, by all positions and ids."""
-    if len(indices) == 1 and isinstance(indices[0], Positions):
+    indices = _from_the_front(x, indices)
+    along = _dimension(indices)
+    if len(indices) == 1 and isinstance(indices[0], Positions) and along is None:
         return rows_at(lo, x, indices[0])
-    if len(indices) == 1 and indices[0] is not None:
+    if len(indices) == 1 and indices[0] is not None and not isinstance(indices[0], Positions):
         index = ids.ids(indices[0])
         return lookups.rows_of(
             lo, x, indices[0] if index is None else lookups.wrapped(index, x.shape[0])
         )
     chosen = _entries(x, indices)
-    indices = _from_the_front(x, indices)
-    along = _dimension(indices)
     if chosen is None and along is not None:
         return rule_of("aten.index_select.default")(lo, x, along, indices[along])  # type: ignore[misc]
     if chosen is None:
@@ -228,7 +228,7 @@ def _from_the_front(x: Lowered, indices: Sequence[Lowered | None]) -> list[Lower
         if not places or not all(-size <= place < size for place in places):
             continue
         front = [place % size for place in places]
-        step = front[1] - front[0] if len(front) > 1 else 0
+        step = front[1] - front[0] if len(front) > 1 else index.steps[0]
         if all(place == front[0] + step * n for n, place in enumerate(front)):
             known[dim] = replace(index, const=front[0], steps=(step,))
     return known

@@ -167,6 +167,13 @@ def _(d: Draw) -> Call:
     return (d.real(*shape) > 0, d.real(*shape) > 0), {}
 
 
+@call("aten.add.Tensor", "aten.mul.Tensor")
+def _(d: Draw) -> Call:
+    """Of masks: "or" and "and"."""
+    shape = d.sizes(2)
+    return (d.real(*shape) > 0, d.real(*shape) > 0), {}
+
+
 @call("aten.logical_not.default", "aten.bitwise_not.default")
 def _(d: Draw) -> Call:
     return (d.real(*d.sizes(2)) > 0,), {}

@@ -48,6 +48,25 @@ def _(d: Draw) -> Call:
     return (gradient, logs, labels, None, reduction, -100, count.double()), {}
 
 
+def _class_weights(d: Draw, logs: torch.Tensor) -> torch.Tensor:
+    return d.positive(logs.shape[1])
+
+
+@call("aten.nll_loss_forward.default")
+def _(d: Draw) -> Call:
+    logs, labels = _labels(d)
+    return (logs, labels, _class_weights(d, logs), d.below(3), -100), {}
+
+
+@call("aten.nll_loss_backward.default")
+def _(d: Draw) -> Call:
+    logs, labels = _labels(d)
+    weight, reduction = _class_weights(d, logs), d.below(3)
+    _, count = torch.ops.aten.nll_loss_forward(logs, labels, weight, reduction, -100)
+    gradient = d.real(*(labels.shape if reduction == 0 else ()))
+    return (gradient, logs, labels, weight, reduction, -100, count), {}
+
+
 @call("aten.mse_loss.default")
 def _(d: Draw) -> Call:
     shape = d.any_shape()
@@ -243,3 +262,43 @@ def _(d: Draw) -> Call:
 def _(d: Draw) -> Call:
     """Over one position."""
     return (d.real(*d.sizes(1), 1, *d.sizes(1)), 1, bool(d.below(2))), {}
+
+
+@call("aten.index_put.default")
+def _(d: Draw) -> Call:
+    """One entry of each row, by the row's id."""
+    n, columns = d.sizes(2)
+    every = Both(Positions(0, (1,), (n,), "int64"), torch.arange(n))
+    zeros = Both(Const(Fraction(0), (n, columns), "float64"), torch.zeros(n, columns).double())
+    return (zeros, [every, d.ids(columns, n)], d.real(n), True), {}
+
+
+def _around_the_end(d: Draw) -> tuple[torch.Tensor, list[Both]]:
+    """Known positions in steps that begin before the first one, which is the last ones."""
+    size, step = 3 + d.below(4), 1 if d.below(2) else -1
+    count = 1 + d.below(3)
+    first = -1 - d.below(size - count + 1) if step < 0 else -size + d.below(size - count + 1)
+    index = Positions(first, (step,), (count,), "int64")
+    places = torch.tensor([first + step * n for n in range(count)])
+    return d.real(size, *d.sizes(1)), [Both(index, places)]
+
+
+@call("aten.index.Tensor")
+def _(d: Draw) -> Call:
+    x, indices = _around_the_end(d)
+    return (x, indices), {}
+
+
+@call("aten.index_put.default")
+def _(d: Draw) -> Call:
+    x, indices = _around_the_end(d)
+    values = d.real(indices[0].tensor.shape[0], x.shape[1])
+    return (x, indices, values, True), {}
+
+
+@call("aten.index.Tensor")
+def _(d: Draw) -> Call:
+    """The last position, then the first one."""
+    size = 2 + d.below(3)
+    index = Both(Positions(-1, (1,), (2,), "int64"), torch.tensor([-1, 0]))
+    return (d.real(size, *d.sizes(1)), [index]), {}

@@ -120,11 +120,10 @@ def _half(x: Any) -> Any:
     return Const(Fraction(1, 2), x.shape, x.dtype)
 
 
-@pytest.mark.parametrize("name", ["aten.add.Tensor", "aten.mul.Tensor", "aten.sub.Tensor"])
-def test_sums_of_flags_are_no_sums(name: str) -> None:
+def test_a_difference_of_flags_is_no_difference() -> None:
     lo = Lowering()
     lo.expected = [((2,), "bool")]
-    rule = rule_of(name)
+    rule = rule_of("aten.sub.Tensor")
     assert rule is not None
     with pytest.raises(Unsupported, match="arithmetic of bool"):
         rule(lo, Const(Fraction(1), (2,), "bool"), Const(Fraction(1), (2,), "bool"))

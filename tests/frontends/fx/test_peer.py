@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(not run.DATA.is_dir(), reason="no graphs of the 
 SLOW = (
     "bug8",
     "bug8_fixed",
-    "wrong bug9: left out, index_put of the last rank",
+    "wrong bug9: left out, index_put",
     "wrong llama: number, broadcast.86",
     "wrong qwen2: number, masked_fill of the last rank",
 )
