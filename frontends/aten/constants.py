@@ -7,27 +7,18 @@ by its contents.
 
 from __future__ import annotations
 
-import hashlib
-from itertools import combinations
 from math import isfinite, prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shardproof.engine.algebra.affine import ZERO
 from shardproof.engine.errors import Unsupported
-from shardproof.engine.plan.ir import Shard
 from shardproof.frontends.aten.bits import Additive, Bits
 from shardproof.frontends.aten.lowering import Const, Lowering, Real, Shape, fraction
 from shardproof.frontends.aten.masks import flags
 from shardproof.frontends.aten.positions import Compared, Positions
 from shardproof.frontends.aten.scores import nothing
-
-Array = NDArray[Any]
-
-#: Entries of a table of the single side in which a rank's part is looked for.
-MOST_SEARCHED = 1 << 14
+from shardproof.frontends.aten.tables import MOST_SEARCHED, Array, table
 
 #: Element types whose values are read.
 KNOWN = {
@@ -106,67 +97,12 @@ def _mask(array: Array) -> Compared | Bits:
     return Bits(array)
 
 
-def table(lo: Lowering, array: Array, dtype: str) -> Any:
-    """An input by its contents: what varies along no dimension but others is one table, expanded; a
-    rank's part of a table of the single side is a slice of that; any other one is an input of which
-    nothing is known on the single side.
-
-    Example: [[1, 2], [1, 2]] is one input of shape (2,) that is called "constant" and the first 32
-    digits of a hash of its entries, viewed as [1, 2] and expanded to [2, 2].
-    """
-    alike = [d for d, n in enumerate(array.shape) if n > 1 and (array == array.take([0], d)).all()]
-    least = array[tuple(slice(0, 1) if d in alike else slice(None) for d in range(array.ndim))]
-    made = least.reshape(tuple(n for n in least.shape if n != 1))
-    digest = hashlib.sha256(made.tobytes() + repr((made.shape, dtype)).encode()).hexdigest()[:32]
-    name = f"constant {digest}"
-    part = None
-    if lo.shared is not None and name not in lo.shared:
-        part = _part(lo, made, dtype)
-    if part is None:
-        part = _named_input(lo, name, made, dtype)
-    return lo.expand(lo.reshape(part, least.shape), array.shape)
-
-
-def _named_input(lo: Lowering, name: str, table: Array, dtype: str) -> Any:
-    """The table as a named input."""
-    shape = table.shape
-    if name not in lo.tables:
-        domain = (int(table.min()), int(table.max()) + 1) if table.dtype.kind == "i" else None
-        shard = Shard(
-            name, shape, shape, (ZERO,) * len(shape), dtype, False, kind="constant", domain=domain
-        )
-        lo.tables[name] = lo.hold(shard)
-        lo.contents[name] = table
-    return lo.tables[name]
-
-
-def _part(lo: Lowering, table: Array, dtype: str) -> Any:
-    """A part of a table that the single side has; None: it is none."""
-    for name, whole in (lo.shared or {}).items():
-        if whole.dtype != table.dtype or whole.size > MOST_SEARCHED:
-            continue
-        for one in combinations(range(whole.ndim), max(0, whole.ndim - table.ndim)):
-            part = np.expand_dims(table, one)
-            start = _place(whole, part)
-            if start is not None:
-                value = _named_input(lo, name, whole, dtype)
-                for dim, (at, size) in enumerate(zip(start, part.shape, strict=True)):
-                    value = lo.slice(value, dim, at, size)
-                return value
-    return None
-
-
 def numbered(lo: Lowering, of: Positions) -> Real:
     """Positions as a table of whole numbers; raises `Unsupported` for many.
 
     Example: ``torch.arange(4)`` is the table [0, 1, 2, 3] with the domain [0, 4).
     """
-    moving = [n if step else 1 for n, step in zip(of.shape, of.steps, strict=True)]
-    if prod(moving) > MOST_SEARCHED:
-        raise Unsupported("many positions as ids")
-    index = np.indices(moving)
-    indices = of.const + sum((s * index[d] for d, s in enumerate(of.steps)), np.zeros(moving, int))
-    return lo.real(lo.expand(table(lo, indices.astype(np.int64), "int64"), of.shape))
+    return lo.real(lo.expand(table(lo, of.moving(), "int64"), of.shape))
 
 
 def as_flags(lo: Lowering, mask: Compared | Bits) -> Real:
@@ -179,22 +115,6 @@ def as_flags(lo: Lowering, mask: Compared | Bits) -> Real:
         if mask.array.size > MOST_SEARCHED:
             raise Unsupported("a large mask of constants as numbers")
         return flags(lo.real(table(lo, mask.array.astype(np.float32), "float32")))
-    of = mask.of
-    moving = [n if step else 1 for n, step in zip(of.shape, of.steps, strict=True)]
-    if prod(moving) > MOST_SEARCHED:
-        raise Unsupported("a large mask of positions as numbers")
-    index = np.indices(moving)
-    total = of.const + sum((s * index[d] for d, s in enumerate(of.steps)), np.zeros(moving, int))
-    bits = (total >= 0).astype(np.float32)
-    least = lo.real(constant(lo, bits.tobytes(), tuple(moving), "float32"))
+    bits = (mask.of.moving() >= 0).astype(np.float32)
+    least = lo.real(constant(lo, bits.tobytes(), bits.shape, "float32"))
     return flags(lo.real(lo.expand(least, mask.shape)))
-
-
-def _place(whole: Array, part: Array) -> tuple[int, ...] | None:
-    """Where a table begins that is a box of another one; None: it is none."""
-    if whole.ndim != part.ndim or any(n > m for n, m in zip(part.shape, whole.shape, strict=True)):
-        return None
-    windows = np.lib.stride_tricks.sliding_window_view(whole, part.shape)
-    alike = (windows == part).all(axis=tuple(range(part.ndim, 2 * part.ndim)))
-    places = np.argwhere(alike)
-    return tuple(int(n) for n in places[0]) if len(places) else None

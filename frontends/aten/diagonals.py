@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from shardproof.frontends.aten.constants import table
 from shardproof.frontends.aten.lowering import Lowered, Lowering, Shape, dimensions
 from shardproof.frontends.aten.pointwise import _padded
 from shardproof.frontends.aten.rules import lowers
+from shardproof.frontends.aten.tables import table
 
 
 def _one_hot(lo: Lowering, rows: int, columns: int, offset: int, dtype: str) -> Any:

@@ -11,10 +11,10 @@ import numpy as np
 
 from shardproof.engine.errors import ShapeMismatch
 from shardproof.frontends.aten.choices import _flip
-from shardproof.frontends.aten.constants import table
 from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, dimensions
 from shardproof.frontends.aten.movement import bounds
 from shardproof.frontends.aten.rules import lowers
+from shardproof.frontends.aten.tables import table
 from shardproof.frontends.aten.windows import zeros_around
 
 # -- padding ---------------------------------------------------------------------------------------

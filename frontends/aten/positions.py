@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from math import prod
 from typing import Any
+
+import numpy as np
 
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.ir import whole as whole_input
@@ -24,6 +27,10 @@ from shardproof.frontends.aten.lowering import (
 )
 from shardproof.frontends.aten.masks import compared, flags, inverse, numbers
 from shardproof.frontends.aten.rules import lowers, rule_of
+from shardproof.frontends.aten.tables import MOST_SEARCHED, Array, table
+
+#: The largest whole number up to which float32 has all of them.
+EXACT = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +91,27 @@ class Positions:
         shape = (*self.shape[:dim], size, *self.shape[dim + 1 :])
         return Positions(self.const + start * self.steps[dim], self.steps, shape, self.dtype)
 
+    def moving(self) -> Array:
+        """The numbers, of size 1 along dimensions without a step; raises `Unsupported` for many.
+
+        Example: ``torch.arange(4).expand(2, 4)`` is [[0, 1, 2, 3]].
+        """
+        shape = [n if step else 1 for n, step in zip(self.shape, self.steps, strict=True)]
+        if prod(shape) > MOST_SEARCHED:
+            raise Unsupported("many positions as numbers")
+        along = (step * i for step, i in zip(self.steps, np.indices(shape), strict=True))
+        return sum(along, np.full(shape, self.const, np.int64))
+
     def real(self, lo: Lowering) -> Real:
-        """As numbers: a named input, of which a proof holds whatever it is."""
+        """As numbers: a table of them; in a graph whose inputs stand for others, a named input, of
+        which a proof holds whatever it is."""
+        if lo.standins is None:
+            numbers = self.moving()
+            if (np.abs(numbers) > EXACT).any():
+                raise Unsupported("positions as numbers that float32 rounds")
+            return lo.real(lo.expand(table(lo, numbers.astype(np.float32), "float32"), self.shape))
         moving = [d for d, step in enumerate(self.steps) if step]
-        if lo.standins is None or len(moving) != 1 or self.const or self.steps[moving[0]] != 1:
+        if len(moving) != 1 or self.const or self.steps[moving[0]] != 1:
             raise Unsupported("positions as numbers")
         size = self.shape[moving[0]]
         name = f"positions 0 to {size - 1}"

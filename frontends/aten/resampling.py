@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from shardproof.frontends.aten.constants import Array
 from shardproof.frontends.aten.lowering import Lowered, Lowering
 from shardproof.frontends.aten.rules import lowers
+from shardproof.frontends.aten.tables import Array
 from shardproof.frontends.aten.windows import matrix, through
 
 #: Positions, results, whether corners are aligned, the scale that was given; the matrix

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shardproof.engine.errors import Unsupported
-from shardproof.frontends.aten.constants import Array, table
 from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real
+from shardproof.frontends.aten.tables import Array, table
 
 
 class Axis(NamedTuple):

@@ -26,6 +26,7 @@ LOSSES: dict[str, Loss] = {
     "between two labels": lambda z, t: (z.sum(-1) * ((t > 1) * (t < 4))).mean(),
     "beside a label": lambda z, t: (z.sum(-1) * ((t < 1) + (t > 4))).mean(),
     "not one label": lambda z, t: (z.sum(-1) * ~(t == 0)).mean(),
+    "numbers of classes": lambda z, t: (z.sort(-1).values * torch.arange(CLASSES)).mean(),
     "weights of classes": lambda z, t: F.cross_entropy(
         z, t, weight=torch.arange(1.0, CLASSES + 1), reduction="none"
     ).mean(),
