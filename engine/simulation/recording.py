@@ -36,13 +36,14 @@ class Length(int):
 @dataclass(frozen=True, slots=True)
 class Recorded:
     """The dimensions of a tensor; ``domain``: the axis whose positions its entries are, for index
-    data.
+    data; ``computed``: the axes whose positions its entries are a function of that is no copy.
 
     Example: a tensor of shape [12, 8] is ``Recorded(((Factor(1, 12),), (Factor(2, 8),)))``.
     """
 
     dims: tuple[Factors, ...]
     domain: int | None = None
+    computed: frozenset[int] = frozenset()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -97,7 +98,7 @@ class RecordingInterpreter:
             if name not in dims:
                 dims[name] = self.dim((sizes or {})[name])
         domain = xs[0].domain if len(xs) == 1 else None
-        return Recorded(tuple(dims[name] for name in output), domain)
+        return Recorded(tuple(dims[name] for name in output), domain, _functions(xs, domain))
 
     def combine(
         self, xs: Sequence[Recorded], factors: Sequence[Fraction], constant: Fraction
@@ -108,7 +109,8 @@ class RecordingInterpreter:
             if x.domain is not None and (len(xs) > 1 or constant or factors[0] != 1):
                 # Arithmetic on indices has a meaning at true sizes only.
                 self.axes[x.domain].frozen = True
-        return xs[0]
+        domain = xs[0].domain
+        return Recorded(xs[0].dims, domain, _functions(xs, domain))
 
     def unify(self, x: Recorded, y: Recorded) -> None:
         """Two tensors have the same dimensions."""
@@ -119,11 +121,11 @@ class RecordingInterpreter:
 
     def unary(self, function: str, x: Recorded) -> Recorded:
         """A function of every entry: the same dimensions, no longer ids."""
-        return Recorded(x.dims)
+        return Recorded(x.dims, None, _functions([x], None))
 
     def reshape(self, x: Recorded, shape: tuple[int, ...]) -> Recorded:
         """Dimensions split and joined axis by axis."""
-        return Recorded(self.axes.reshape(x.dims, shape), x.domain)
+        return Recorded(self.axes.reshape(x.dims, shape), x.domain, x.computed)
 
     def slice(self, x: Recorded, dim: int, start: Affine, size: int) -> Recorded:
         """A part of a dimension: it is cut where the slice begins and ends."""
@@ -145,7 +147,7 @@ class RecordingInterpreter:
     @staticmethod
     def resized(x: Recorded, dim: int, part: Factors) -> Recorded:
         """The tensor with another dimension in the place of one."""
-        return Recorded((*x.dims[:dim], part, *x.dims[dim + 1 :]), x.domain)
+        return Recorded((*x.dims[:dim], part, *x.dims[dim + 1 :]), x.domain, x.computed)
 
     def concat(self, xs: Sequence[Recorded], dim: int) -> Recorded:
         """A dimension that has its parts one after the other."""
@@ -162,7 +164,7 @@ class RecordingInterpreter:
 
     def amax(self, x: Recorded, dim: int) -> Recorded:
         """The tensor without the dimension over which the maximum is taken."""
-        return Recorded((*x.dims[:dim], *x.dims[dim + 1 :]))
+        return Recorded((*x.dims[:dim], *x.dims[dim + 1 :]), None, _functions([x], None))
 
     def onehot(self, ids: Recorded, start: Affine, size: int) -> Recorded:
         """The classes that ids index: an indexed axis, which keeps enough positions for all ids."""
@@ -170,7 +172,7 @@ class RecordingInterpreter:
         self.indexed.append(dim)
         axis = self.axes.index(dim)
         if ids.domain is None:
-            raise Unsupported("index data that is neither of the batch nor chosen")
+            return self._computed_onehot(ids, dim)
         domain = self.axes[ids.domain]
         if axis is None or domain.parts is not None:
             domain.frozen = True
@@ -182,6 +184,15 @@ class RecordingInterpreter:
         domain.most = max(domain.most, start.const + int(size))
         self.axes.bound(ids.domain, step_of(start))
         return Recorded((*ids.dims, dim))
+
+    def _computed_onehot(self, ids: Recorded, classes: Factors) -> Recorded:
+        """The classes that a function of ids indexes: it has a meaning at true sizes only."""
+        if not ids.computed:
+            raise Unsupported("index data that is neither of the batch nor chosen")
+        self.axes.freeze(classes)
+        for axis in ids.computed:
+            self.axes[axis].frozen = self.axes[axis].positional = True
+        return Recorded((*ids.dims, classes))
 
     def causal(self, queries: int, keys: int) -> Recorded:
         """A mask relates queries to keys position by position: one indexed class."""
@@ -219,6 +230,13 @@ class RecordingInterpreter:
         table = CONSTANTS[name]
         sizes = (len(table), len(table[0]), len(table[0][0]))
         return Recorded(tuple(self.axes.fixed(size) for size in sizes))
+
+
+def _functions(xs: Sequence[Recorded], domain: int | None) -> frozenset[int]:
+    """The axes whose positions a function of tensors depends on, where it is none of ``domain``."""
+    if domain is not None and all(x.domain == domain for x in xs):
+        return frozenset()
+    return frozenset(axis for x in xs for axis in (x.computed | {x.domain}) if axis is not None)
 
 
 def _selectable(experts: int, selection: Selection) -> bool:

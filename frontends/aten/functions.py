@@ -26,6 +26,7 @@ from shardproof.frontends.aten.lowering import (
     reduced,
 )
 from shardproof.frontends.aten.masks import _vector_norm, flags, inverse, numbers, step
+from shardproof.frontends.aten.quotients import rest
 from shardproof.frontends.aten.rules import lowers
 
 ONE, HALF = Fraction(1), Fraction(1, 2)
@@ -192,7 +193,7 @@ def _rest(name: str, rounding: str) -> None:
     def rule(lo: Lowering, x: Lowered, y: Operand) -> Any:
         """x - y times x / y, rounded."""
         if not floating(lo.expected[0][1]):
-            raise Unsupported(f"{name} of whole numbers")
+            return rest(lo, x, y, rounding)
         return lo.sub(x, lo.mul(y, lo.unary(rounding, lo.div(x, y))))
 
 

@@ -34,6 +34,9 @@ DOMAIN = (-(1 << 30), 1 << 30)
 #: Ids of one interval that a predicate becomes numbers by.
 MOST_CLASSES = 1 << 20
 
+#: Pieces of a function of ids that becomes a number.
+MOST_CASES = 8
+
 #: How a tensor was moved: the name of a movement of `Lowering`, and what it was given.
 Move = tuple[str, tuple[int, ...]]
 
@@ -126,11 +129,32 @@ class Ids:
             return replace(lo.real(lo.shift(x, Fraction(piece.offset))), dtype=self.dtype)
         values = sorted({piece.offset for piece in self.function})
         if len(values) != 2 or any(piece.slope for piece in self.function):
-            raise Unsupported("a number that is different functions of an id for different ids")
+            return self._by_cases(lo)
         low, high = values
         mask = piecewise.compare("EQ", self.function, piecewise.constant(self.function, high))
         real = numbers(lo, replace(self, function=mask, dtype="bool").real(lo), self.dtype)
         return lo.real(lo.shift(lo.scale(real, Fraction(high - low)), Fraction(low)))
+
+    def _by_cases(self, lo: Lowering) -> Real:
+        """The sum over the pieces of what the function is there, times whether the id is there."""
+        if len(self.function) > MOST_CASES:
+            raise Unsupported("a number that is many different functions of an id")
+        x = replace(self.moved_input(lo), dtype="float32", domain=None)
+        total: Any = Const(Fraction(0), self.shape, "float32")
+        for piece in self.function:
+            here = tuple(p._replace(slope=0, offset=int(p == piece)) for p in self.function)
+            holds = replace(self, function=here, dtype="bool").indicated(lo)
+            there = lo.shift(lo.scale(x, Fraction(piece.slope)), Fraction(piece.offset))
+            total = lo.add(total, lo.mul(holds, there))
+        return lo.whole(lo.real(total), self.span(), self.dtype)
+
+    def span(self) -> tuple[int, int]:
+        """What numbers the function has: from the first to before the second.
+
+        Example: ``ids - 16`` with ids in [0, 64) has those of [-16, 48).
+        """
+        ends = [p.at(x) for p in self.function for x in (p.low, p.high - 1)]
+        return min(ends), max(ends) + 1
 
     def indicated(self, lo: Lowering) -> Real:
         """A predicate as 0 and 1: whether the id is one of those of which it holds, or is none of

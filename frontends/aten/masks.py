@@ -193,9 +193,11 @@ _LOWEST = {
 }
 
 
-@lowers("aten.clamp.default", "aten.clamp_min.default")
-def _clamp(lo: Lowering, x: Lowered, least: float | None = None, most: float | None = None) -> Any:
-    """min(max(x, least), most)."""
+def clamped(lo: Lowering, x: Lowered, least: float | None = None, most: float | None = None) -> Any:
+    """min(max(x, least), most).
+
+    Example: of [-1, 0.5, 3] between 0 and 1 it is [0, 0.5, 1].
+    """
     lowest = _LOWEST.get(x.dtype, -inf)
     least = None if least is not None and least <= lowest else least
     most = None if most is not None and most >= -lowest else most
@@ -209,12 +211,7 @@ def _clamp(lo: Lowering, x: Lowered, least: float | None = None, most: float | N
 
 @lowers("aten.hardtanh.default")
 def _hardtanh(lo: Lowering, x: Lowered, least: float = -1, most: float = 1) -> Any:
-    return _clamp(lo, x, least, most)
-
-
-@lowers("aten.clamp_max.default")
-def _clamp_max(lo: Lowering, x: Lowered, most: float) -> Any:
-    return _clamp(lo, x, None, most)
+    return clamped(lo, x, least, most)
 
 
 @lowers("aten.hardtanh_backward.default")

@@ -24,8 +24,9 @@ from shardproof.frontends.aten.lowering import (
     floating,
     fraction,
 )
-from shardproof.frontends.aten.masks import _clamp, _maximum, _minimum, inverse, numbers, step
+from shardproof.frontends.aten.masks import _maximum, _minimum, clamped, inverse, numbers, step
 from shardproof.frontends.aten.pointwise import _pow
+from shardproof.frontends.aten.quotients import quotient
 from shardproof.frontends.aten.rules import lowers, rule_of
 from shardproof.frontends.aten.statistics import _prod
 
@@ -94,11 +95,9 @@ def _fmin(lo: Lowering, x: Lowered, y: Lowered) -> Any:
 @lowers("aten.div.Tensor_mode", "aten.div.Scalar_mode")
 def _divided(lo: Lowering, x: Lowered, y: Operand, *, rounding_mode: str | None = None) -> Any:
     if not floating(lo.expected[0][1]):
-        raise Unsupported("a quotient of whole numbers that is rounded")
-    quotient = lo.div(x, y)
-    if rounding_mode is None:
-        return quotient
-    return lo.unary(rounding_mode, quotient)
+        return quotient(lo, x, y, rounding_mode or "")
+    exact = lo.div(x, y)
+    return exact if rounding_mode is None else lo.unary(rounding_mode, exact)
 
 
 @lowers("aten.floor_divide.default", "aten.floor_divide.Scalar")
@@ -198,7 +197,7 @@ def _erf_from(lo: Lowering, x: Lowered) -> Any:
 @lowers("aten.logit.default")
 def _logit(lo: Lowering, x: Lowered, eps: float | None = None) -> Any:
     """log(x / (1 - x)) of x in [eps, 1 - eps]."""
-    inner = x if eps is None else _clamp(lo, x, eps, 1 - eps)
+    inner = x if eps is None else clamped(lo, x, eps, 1 - eps)
     return lo.unary("log", lo.div(inner, inverse(lo, inner)))
 
 

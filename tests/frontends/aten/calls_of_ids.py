@@ -302,3 +302,51 @@ def _(d: Draw) -> Call:
     size = 2 + d.below(3)
     index = Both(Positions(-1, (1,), (2,), "int64"), torch.tensor([-1, 0]))
     return (d.real(size, *d.sizes(1)), [index]), {}
+
+
+@call("aten.floor_divide.default", "aten.remainder.Scalar", "aten.fmod.Scalar")
+def _(d: Draw) -> Call:
+    return (d.ids(50, *d.sizes(2)), 1 + d.below(9)), {}
+
+
+@call("aten.remainder.Scalar")
+def _(d: Draw) -> Call:
+    """Of numbers that may be negative."""
+    return (d.ids(50, *d.sizes(2)) - 25, 1 + d.below(9)), {}
+
+
+@call("aten.div.Tensor_mode")
+def _(d: Draw) -> Call:
+    divisor = 1 + d.below(9)
+    number = Both(Const(Fraction(divisor), (), "int64"), torch.tensor(divisor))
+    mode = ("floor", "trunc")[d.below(2)]
+    return (d.ids(50, *d.sizes(2)), number), {"rounding_mode": mode}
+
+
+@call("aten.floor_divide.Scalar")
+def _(d: Draw) -> Call:
+    """Of positions."""
+    n, step = 2 + d.below(4), 1 + d.below(3)
+    positions = Both(Positions(-3, (step,), (n,), "int64"), torch.arange(n) * step - 3)
+    return (positions, 1 + d.below(4)), {}
+
+
+@call(
+    "aten.__rshift__.Scalar",
+    "aten.__lshift__.Scalar",
+    "aten.bitwise_right_shift.Tensor_Scalar",
+    "aten.bitwise_left_shift.Tensor_Scalar",
+)
+def _(d: Draw) -> Call:
+    return (d.ids(50, *d.sizes(2)) - 9, d.below(4)), {}
+
+
+@call("aten.clamp.default")
+def _(d: Draw) -> Call:
+    least = d.below(5) - 2
+    return (d.ids(9, *d.sizes(2)) - 3, least, least + d.below(5)), {}
+
+
+@call("aten.clamp_min.default", "aten.clamp_max.default")
+def _(d: Draw) -> Call:
+    return (d.ids(9, *d.sizes(2)) - 3, d.below(5) - 2), {}

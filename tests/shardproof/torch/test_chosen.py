@@ -27,6 +27,11 @@ LOSSES: dict[str, Loss] = {
     "beside a label": lambda z, t: (z.sum(-1) * ((t < 1) + (t > 4))).mean(),
     "not one label": lambda z, t: (z.sum(-1) * ~(t == 0)).mean(),
     "numbers of classes": lambda z, t: (z.sort(-1).values * torch.arange(CLASSES)).mean(),
+    "labels by two": lambda z, t: F.cross_entropy(z, t // 2),
+    "labels modulo 3": lambda z, t: F.cross_entropy(z, t % 3),
+    "labels shifted": lambda z, t: F.cross_entropy(z, t >> 1),
+    "labels of at most 3": lambda z, t: F.cross_entropy(z, t.clamp(max=3)),
+    "entries along labels": lambda z, t: torch.take_along_dim(z, t[:, None], -1).mean(),
     "weights of classes": lambda z, t: F.cross_entropy(
         z, t, weight=torch.arange(1.0, CLASSES + 1), reduction="none"
     ).mean(),
