@@ -69,7 +69,8 @@ def digits(blocks: Iterable[Block], axis: int, full: int, *, equal: bool = False
         start, rest = divmod(block.start, outer)
         size, more = divmod(block.size, outer)
         extent, cut = divmod(block.extent, outer)
-        if rest or more or cut or size < 1 or start < 0 or (extent and start + size > extent):
+        outside = extent and not 0 <= start <= extent - size
+        if rest or more or cut or size < 1 or outside:
             raise ValueError(f"{block} of an axis in blocks of {outer}")
         if not equal and extent and extent % size == 0 and start % size == 0:
             raise ValueError(f"{block}, which is a fixed position of a digit")

@@ -19,7 +19,7 @@ from shardproof.frontends.aten.ids import Ids, Marked
 from shardproof.frontends.aten.joined import Joined
 from shardproof.frontends.aten.lookups import Kept, added_rows, rows_of
 from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real, Shape, Unviewed
-from shardproof.frontends.aten.positions import Positions, added_at, rows_at
+from shardproof.frontends.aten.positions import Positions, added_at, rows_at, whole
 from shardproof.frontends.aten.rules import lowers
 from shardproof.frontends.aten.shifted import shifted
 from shardproof.frontends.builder import piecewise
@@ -59,8 +59,9 @@ def _embedding(
     by_frequency: bool = False,
     sparse: bool = False,
 ) -> Any:
-    if isinstance(ids, Positions):
-        return rows_at(lo, table, ids)
+    known = whole(ids) if isinstance(ids, Const) else ids
+    if isinstance(known, Positions):
+        return rows_at(lo, table, known)
     if not lo.narrows and isinstance(ids, Real):
         return lo.emits("embedding", [ids, lo.real(table)], {}, table.dtype)[0]
     return rows_of(lo, table, ids)
@@ -72,8 +73,9 @@ def _embedding_backward(
 ) -> Any:
     if by_frequency:
         raise Unsupported("a gradient of an embedding that is scaled by frequency")
-    if isinstance(ids, Positions) and padding < 0:
-        return added_at(lo, gradient, ids, rows)
+    known = whole(ids) if isinstance(ids, Const) else ids
+    if isinstance(known, Positions) and padding < 0:
+        return added_at(lo, gradient, known, rows)
     if padding < 0 and (lo.narrows or isinstance(ids, Ids) or isinstance(gradient, Kept)):
         return added_rows(lo, gradient, ids, rows)
     real = lo.real(ids)
@@ -91,7 +93,8 @@ def classes(lo: Lowering, target: Lowered) -> Real:
     Example: labels ``torch.arange(4)`` are the table [0, 1, 2, 3] with the domain [0, 4); labels
     that are an input are that.
     """
-    return numbered(lo, target) if isinstance(target, Positions) else lo.real(target)
+    known = whole(target) if isinstance(target, Const) else target
+    return numbered(lo, known) if isinstance(known, Positions) else lo.real(target)
 
 
 def _labels(lo: Lowering, target: Lowered, ignored: int, count: int) -> tuple[Real, Lowered]:

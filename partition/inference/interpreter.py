@@ -245,9 +245,18 @@ class LineageInterpreter(Products):
             apart = [moved_apart(t, x.shape, shape) for t in x.addends]
             addends = tuple(joined([t for own in apart for t in own]))
         except Misaligned:
-            piece = self.piece(x).addends[0]
-            addends = (piece._replace(view=regroup(piece.view, shape)),)
+            addends = (self._regrouped(self.piece(x).addends[0], x.shape, shape),)
         return Lineage(shape, addends)
+
+    @staticmethod
+    def _regrouped(piece: Addend, before: tuple[int, ...], shape: tuple[int, ...]) -> Addend:
+        try:
+            return piece._replace(view=regroup(piece.view, shape))
+        except Misaligned:
+            raise Unsupported(
+                f"a view of {list(before)} as {list(shape)}, whose dimensions are no parts or "
+                "products of these"
+            ) from None
 
     def slice(self, x: Lineage, dim: int, start: Affine, size: int) -> Lineage:
         """Part of a dimension of the same nodes."""
