@@ -1,4 +1,4 @@
-"""`torch.nn.functional.linear_cross_entropy` in chunks: one operator has the loss and its gradients.
+"""`torch.nn.functional.linear_cross_entropy` in chunks: an operator has the loss and its gradients.
 
 Source: ``torch/nn/modules/linear_cross_entropy.py`` of PyTorch 2.13: the forward returns the loss
 and, for a loss of one number, the gradients of input, weight and bias for an incoming gradient of

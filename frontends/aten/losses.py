@@ -105,8 +105,12 @@ def _labels(lo: Lowering, target: Lowered, ignored: int, count: int) -> tuple[Re
             return known
     ids = classes(lo, target)
     unknown = ids.domain is None or ids.domain[0] == ignored < 0
-    if lo.asks and unknown and ids.number in lo.origins and not 0 <= ignored < count:
-        raise Marked(ids.number, ignored, count)
+    if unknown and ids.number in lo.origins and not 0 <= ignored < count:
+        if lo.asks:
+            raise Marked(ids.number, ignored, count)
+        shard = lo.shards[lo.origins[ids.number]]
+        if shard.kind != "constant":
+            lo.labels[shard.name] = ignored, count
     return ids, _valid(lo, ids, ignored)
 
 

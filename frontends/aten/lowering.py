@@ -162,13 +162,12 @@ class Lowering:
 
     def __init__(self, inference: Inference | None = None) -> None:
         self.inference = inference or Inference()
-        self.values: list[Value] = []
-        self.ops: list[Op] = []
+        self.values, self.ops = list[Value](), list[Op]()
         self.shards: list[Shard] = []
         self.bound: list[tuple[int, int]] = []
         self.source = Source()
         self.expected: Sequence[tuple[Shape, str]] = ()
-        #: Of every log-softmax: the shifted operand, its exponentials, and their sum.
+        # Of every log-softmax: the shifted operand, its exponentials, and their sum.
         self.exponentials: dict[int, tuple[Real, Real, Real]] = {}
         self.rectified: dict[int, Lowered] = {}  # of every relu what it was taken of
         #: Whether entries of computed log-probabilities are picked; whether losses are, too.
@@ -184,8 +183,8 @@ class Lowering:
         #: Ids of which those of one row (along the last) differ; what no result depends on.
         self.distinct, self.shifts = set[int](), set[int]()
         self.narrows = self.asks = False  # a lookup (a loss) needs ids (labels) that are known
-        #: Ranks of groups by the name that the program gives them.
-        self.groups: Mapping[str, tuple[int, ...]] = {}
+        self.labels: dict[str, tuple[int, int]] = {}  # by input: what counts for nothing, classes
+        self.groups: Mapping[str, tuple[int, ...]] = {}  # ranks by the program's name of a group
         #: What is taken for something else, by what it is: only graphs that list it may.
         self.standins: dict[str, str] | None = None
         self.agreed: list[Any] | None = None  # constants that are gathered, unless others differ
@@ -224,7 +223,7 @@ class Lowering:
         return x.real(self)
 
     def _filled(self, x: Const) -> Real:
-        """A constant tensor: some input times zero, plus the constant."""
+        """A constant tensor: an input times zero, plus the number."""
         if x.value not in self._constants:
             if not self.bound:
                 raise Unsupported("a constant in a step that reads no input")
@@ -237,7 +236,8 @@ class Lowering:
                     real = self.emit("slice", real, dim=dim, start=0, size=1)
             zero = self.emit("mul", self.reshape(real, ()), other=Fraction(0))
             self._constants[x.value] = self.emit("add", zero, other=x.value)
-        return self.real(self.expand(self._constants[x.value], x.shape))
+        made = self.real(self.expand(self._constants[x.value], x.shape))
+        return replace(made, dtype=x.dtype) if x.dtype in ("int64", "int32") else made
 
     def read(self, name: str) -> bool:
         """Whether an operator that does more than move it reads the named input."""

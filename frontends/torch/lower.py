@@ -12,6 +12,7 @@ from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from shardproof.engine.plan.ir import Body, Call, Program, Shard, Source
 from shardproof.frontends.aten import Const, Lowered, Lowering, Real, rule_of
 from shardproof.frontends.aten.constants import constant
+from shardproof.frontends.aten.ids import marked
 from shardproof.frontends.aten.lowering import Derived
 from shardproof.frontends.aten.masks import FLAGS
 from shardproof.frontends.aten.rules import typed
@@ -65,6 +66,7 @@ class Side:
     still: frozenset[int] = frozenset()
     draws: tuple[Drawn, ...] = ()
     parts: Parts | None = None
+    labels: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 #: What a rule raises for arguments that are not those of its operator.
@@ -126,7 +128,6 @@ class _Rank:
             self.known[value] = Const(Fraction(0), tensor.shape, tensor.dtype)
             return
         box = given.box
-        name = given.name if box is None else box.name
         full = tensor.shape if box is None else box.full_shape
         offset = (0,) * len(tensor.shape) if box is None else box.offset
         domain = None
@@ -134,9 +135,9 @@ class _Rank:
             domain = (given.low, given.high)
         elif tensor.dtype == "bool":
             domain = FLAGS
-        self.known[value] = self.lo.hold(
+        real = self.lo.hold(
             Shard(
-                f"batch {name}" if given.kind == "batch" else name,
+                given.shard,
                 full,
                 tensor.shape,
                 tuple(affine(n) for n in offset),
@@ -146,6 +147,7 @@ class _Rank:
                 domain=domain,
             )
         )
+        self.known[value] = real if given.mark is None else marked(real, given.mark)
 
     # -- operators ------------------------------------------------------------------------------
 
@@ -279,7 +281,18 @@ def lower(
     notes = tuple(rank.lo.notes)
     contents, gaps, still = rank.lo.contents, rank.gaps, frozenset(rank.lo.shifts)
     return Side(
-        program, results, contents, gaps, derived, picks, literal, notes, still, draws, parts
+        program,
+        results,
+        contents,
+        gaps,
+        derived,
+        picks,
+        literal,
+        notes,
+        still,
+        draws,
+        parts,
+        rank.lo.labels,
     )
 
 

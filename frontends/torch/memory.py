@@ -57,7 +57,8 @@ class Value(NamedTuple):
 
 
 class Input(NamedTuple):
-    """A named input, such as batch ``x``; ``kind``: "parameter", "batch" or "full"."""
+    """A named input, such as batch ``x``; ``kind``: "parameter", "batch" or "full"; ``mark``: the
+    number that -1 stands for, which counts for nothing (None: -1 is a number like others)."""
 
     kind: str
     name: str
@@ -66,6 +67,13 @@ class Input(NamedTuple):
     box: Box | None = None
     low: int | None = None
     high: int | None = None
+    mark: int | None = None
+
+    @property
+    def shard(self) -> str:
+        """The name that both sides know the input by, such as "batch x"."""
+        name = self.name if self.box is None else self.box.name
+        return f"batch {name}" if self.kind == "batch" else name
 
 
 class Compared(NamedTuple):

@@ -17,7 +17,7 @@ from shardproof.engine.plan.assumption import Assumption, Kind
 from shardproof.engine.plan.assumptions import some
 from shardproof.engine.plan.ir import Addend, Expectation, Plan
 from shardproof.frontends.builder.shapes import Inference
-from shardproof.frontends.torch import messages
+from shardproof.frontends.torch import labels, messages
 from shardproof.frontends.torch.derivative import only
 from shardproof.frontends.torch.families import Compared, Families, families, shown
 from shardproof.frontends.torch.functional import functional
@@ -100,15 +100,23 @@ def sides(
         known[ALONE] = _alone(single, inference)
     step, alone = known[ALONE]
     own = _ranks(parallel, known, inference, alone.contents)
+    tables = {number: None if number == ALONE else alone.contents for number in (ALONE, *own)}
     if any(side.picks_logarithms for _, side in own.values()):
         # Ranks that pick log-probabilities themselves: losses of both sides are read in that way.
-        for number in (ALONE, *own):
+        for number in tables:
             other, side = known[number]
             if not side.literal:
-                tables = None if number == ALONE else alone.contents
-                known[number] = other, lower(other, inference, tables, literal=True)
-        step, alone = known[ALONE]
-        own = {rank: known[rank] for rank in own}
+                known[number] = other, lower(other, inference, tables[number], literal=True)
+    known |= (
+        labels.marked(
+            {number: known[number] for number in tables},
+            ALONE,
+            lambda number, other, side: lower(other, inference, tables[number], side.literal),
+        )
+        or {}
+    )
+    step, alone = known[ALONE]
+    own = {rank: known[rank] for rank in own}
     families = _families(parallel, own, together)
     ranks = tuple(side for _, side in own.values())
     return Sides(alone, step, ranks, tuple(s for s, _ in own.values()), families)
@@ -452,6 +460,7 @@ def notes(sides: Sides) -> tuple[str, ...]:
     lines = []
     if not any(r.value >= 0 and r.compared.kind == GRADIENT for r in sides.single.results):
         lines.append("no gradients compared: the single side has none")
+    lines += labels.noted(sides.single_step)
     lines += [note for step in (sides.single_step, *sides.steps) for note in step.trace.notes]
     lines += [note for side in (sides.single, *sides.ranks) for note in side.notes]
     return tuple(dict.fromkeys(lines))

@@ -6,6 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 import torch
+import torch.nn.modules.linear_cross_entropy  # which registers its operators
 
 from shardproof.frontends.aten.bits import Additive
 from shardproof.frontends.aten.lowering import Const
@@ -350,3 +351,28 @@ def _(d: Draw) -> Call:
 @call("aten.clamp_min.default", "aten.clamp_max.default")
 def _(d: Draw) -> Call:
     return (d.ids(9, *d.sizes(2)) - 3, d.below(5) - 2), {}
+
+
+def _projected(d: Draw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    rows, width, classes = d.sizes(3)
+    labels = d.ids(classes, rows)
+    labels[d.below(rows) :: 2] = -100
+    labels[0] = 0
+    return d.real(rows, width), d.real(classes, width), labels
+
+
+@call("torch_nn._linear_cross_entropy_batch_chunked.default")
+def _(d: Draw) -> Call:
+    x, weight, labels = _projected(d)
+    bias = d.real(weight.shape[0]) if d.below(2) else None
+    needed = (bool(d.below(2)), bool(d.below(2)), bias is not None)
+    of_classes = d.positive(weight.shape[0]) if d.below(2) else None
+    reduction = ("mean", "sum")[d.below(2)]
+    loss = (reduction, -100, 0.0, 2, "compact", torch.float64, True)
+    return (x, weight, labels, bias, of_classes, *loss, *needed), {}
+
+
+@call("torch_nn._linear_cross_entropy_batch_chunked_no_reduction.default")
+def _(d: Draw) -> Call:
+    x, weight, labels = _projected(d)
+    return (x, weight, labels, None, None, -100, 2, "compact", torch.float64), {}
