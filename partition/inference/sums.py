@@ -8,7 +8,14 @@ from string import ascii_letters
 from typing import TypeVar
 
 from shardproof.engine.errors import ShapeMismatch
-from shardproof.engine.lineage.expressions import Combine, Expression, Local, Most, Opaque
+from shardproof.engine.lineage.expressions import (
+    Combine,
+    Comparison,
+    Expression,
+    Local,
+    Most,
+    Opaque,
+)
 from shardproof.engine.lineage.floating import settled, sunk
 from shardproof.engine.lineage.lineage import BROADCAST, Addend, Lineage, StridedInterval
 from shardproof.engine.lineage.nodes import NodeTable
@@ -124,13 +131,17 @@ class Values:
         `Misaligned` where none gives one at all.  ``first``: by their dimensions."""
         size = self.reference_size
         guess = size is not None and (first is None or first.node >= size)
-        if size is not None and guess and all(t.node < size for t in addends):
+        if size is not None and guess and all(self._is_common(t.node, size) for t in addends):
             for other in others():
                 if other is not None and other.node < size:
                     return other
         if first is None:
             raise Misaligned
         return first
+
+    def _is_common(self, number: int, size: int) -> bool:
+        """Whether a node is one of the single-device program, or a mask, which is nobody's own."""
+        return number < size or isinstance(self.table[number].definition, Comparison)
 
     def piece(self, x: Lineage) -> Lineage:
         """The tensor as a node of its own (a value that only the parallel program has)."""
