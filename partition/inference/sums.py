@@ -8,7 +8,14 @@ from string import ascii_letters
 from typing import TypeVar
 
 from shardproof.engine.errors import ShapeMismatch
-from shardproof.engine.lineage.expressions import Combine, Expression, Local, Most, Opaque
+from shardproof.engine.lineage.expressions import (
+    Combine,
+    Comparison,
+    Expression,
+    Local,
+    Most,
+    Opaque,
+)
 from shardproof.engine.lineage.floating import settled, sunk
 from shardproof.engine.lineage.lineage import BROADCAST, Addend, Lineage, StridedInterval
 from shardproof.engine.lineage.nodes import NodeTable
@@ -121,16 +128,25 @@ class Values:
         others: Callable[[], Iterable[Addend | None]],
     ) -> Addend:
         """The first way of reading views that gives a value of the single-device program; raises
-        `Misaligned` where none gives one at all.  ``first``: by their dimensions."""
+        `Misaligned` where none gives one at all.  ``first``: by their dimensions; ``others``: by
+        their axes, where one position of many and what is in it are one interval, then further
+        ones."""
         size = self.reference_size
         guess = size is not None and (first is None or first.node >= size)
-        if size is not None and guess and all(t.node < size for t in addends):
+        if size is not None and guess and all(self._is_common(t.node, size) for t in addends):
             for other in others():
                 if other is not None and other.node < size:
                     return other
+        if guess and self.matcher is not None and self.matcher.meets:
+            # Exponentials are written by others: what is made of them has no such value yet.
+            first = next(iter(others()), None) or first
         if first is None:
             raise Misaligned
         return first
+
+    def _is_common(self, number: int, size: int) -> bool:
+        """Whether a node is one of the single-device program, or a mask, which is nobody's own."""
+        return number < size or isinstance(self.table[number].definition, Comparison)
 
     def piece(self, x: Lineage) -> Lineage:
         """The tensor as a node of its own (a value that only the parallel program has)."""
@@ -234,11 +250,12 @@ class Sums(Values):
         """What is made of operands otherwise viewed, where the single-device program has that:
         masks moved along their diagonal, and blocks of which a mask shows all as those of what is
         masked."""
-        readings = [(along_diagonal(self.table, names, addends), 0)]
-        for place, addend in enumerate(addends):
+        inside = [t._replace(view=sunk(t.view)) for t in addends]
+        readings = [(along_diagonal(self.table, names, inside), 0)]
+        for place, addend in enumerate(inside):
             seen = None if self.masked is None else self.masked.of(addend)
             if seen is not None:
-                readings.append(([*addends[:place], seen, *addends[place + 1 :]], seen.node))
+                readings.append(([*inside[:place], seen, *inside[place + 1 :]], seen.node))
         for reading, shown in readings:
             made = None if reading is None else tried(make, reading)
             if made is not None and made.node < (self.reference_size or 0):
