@@ -164,7 +164,8 @@ class Ids:
             sum(p.high - p.low for p in self.function if p.offset == value) for value in (0, 1)
         ]
         fewer = int(sizes[1] < sizes[0])
-        if self._negative(fewer) and not self._negative(1 - fewer):
+        few = sizes[1 - fewer] <= MOST_CLASSES
+        if few and self._negative(fewer) and not self._negative(1 - fewer):
             fewer = 1 - fewer  # An id is compared with classes, and none of them is negative.
         total: Any = Const(Fraction(0), self.shape, "float32")
         for piece in self.function:
@@ -310,7 +311,19 @@ def compared(lo: Lowering, direction: str, x: Operand, y: Operand) -> Ids | None
     if pairs is None:
         return None
     like, f, g = pairs
+    _note_mark(lo, like, direction, piecewise.value(g))
     return replace(made(lo, like, piecewise.compare(direction, f, g)), dtype="bool")
+
+
+def _note_mark(lo: Lowering, like: Ids, direction: str, number: int | None) -> None:
+    """That an input's integers are told from a negative number, with which their domain begins, if
+    there is one."""
+    origin = like.origin
+    begins = origin.domain is None or origin.domain[0] == number
+    if direction in ("EQ", "NE") and number is not None and number < 0 and begins:
+        shard = lo.origins.get(origin.number)
+        if shard is not None and lo.shards[shard].kind != "constant":
+            lo.labels.marked(lo.shards[shard].name, number)
 
 
 def inverse(x: Ids) -> Ids:

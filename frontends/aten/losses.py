@@ -110,7 +110,8 @@ def _labels(lo: Lowering, target: Lowered, ignored: int, count: int) -> tuple[Re
             raise Marked(ids.number, ignored, count)
         shard = lo.shards[lo.origins[ids.number]]
         if shard.kind != "constant":
-            lo.labels[shard.name] = ignored, count
+            lo.labels.marked(shard.name, ignored)
+            lo.labels.choosing(shard.name, count)
     return ids, _valid(lo, ids, ignored)
 
 

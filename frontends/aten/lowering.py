@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final, Protocol, TypeAlias, TypeGuard
 
 from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.plan.ir import Attr, Op, Shard, Source, Value
+from shardproof.frontends.aten.labels import Labels
 from shardproof.frontends.builder.shapes import Inference
 
 Shape = tuple[int, ...]
@@ -183,7 +184,7 @@ class Lowering:
         #: Ids of which those of one row (along the last) differ; what no result depends on.
         self.distinct, self.shifts = set[int](), set[int]()
         self.narrows = self.asks = False  # a lookup (a loss) needs ids (labels) that are known
-        self.labels: dict[str, tuple[int, int]] = {}  # by input: what counts for nothing, classes
+        self.labels = Labels()
         self.groups: Mapping[str, tuple[int, ...]] = {}  # ranks by the program's name of a group
         #: What is taken for something else, by what it is: only graphs that list it may.
         self.standins: dict[str, str] | None = None

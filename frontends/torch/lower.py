@@ -12,7 +12,8 @@ from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from shardproof.engine.plan.ir import Body, Call, Program, Shard, Source
 from shardproof.frontends.aten import Const, Lowered, Lowering, Real, rule_of
 from shardproof.frontends.aten.constants import constant
-from shardproof.frontends.aten.ids import marked
+from shardproof.frontends.aten.ids import Narrow, marked
+from shardproof.frontends.aten.labels import Labels
 from shardproof.frontends.aten.lowering import Derived
 from shardproof.frontends.aten.masks import FLAGS
 from shardproof.frontends.aten.rules import typed
@@ -66,7 +67,7 @@ class Side:
     still: frozenset[int] = frozenset()
     draws: tuple[Drawn, ...] = ()
     parts: Parts | None = None
-    labels: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    labels: Labels = field(default_factory=Labels)
 
 
 #: What a rule raises for arguments that are not those of its operator.
@@ -103,6 +104,9 @@ class _Rank:
             try:
                 results = self.lowered(op)
             except (Unsupported, ShapeMismatch, *_MALFORMED) as error:
+                if isinstance(error, Narrow) and error.origin in self.lo.origins:
+                    shard = self.lo.shards[self.lo.origins[error.origin]]
+                    self.lo.labels.choosing(shard.name, error.rows)
                 self.gap(op, str(error) or type(error).__name__)
                 continue
             finally:

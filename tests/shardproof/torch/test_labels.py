@@ -120,7 +120,7 @@ def result(parallel: Step, low: int | None, single: Step = single) -> sp.Result:
 def test_the_sum_by_the_count_is_proved(name: str, low: int | None) -> None:
     found = result(data_parallel(RIGHT[name]), low)
     assert found.verdict == "proved", found
-    assert any("or -100, which the loss leaves out" in note for note in found.assumptions)
+    assert any("or -100, which does not count" in note for note in found.assumptions)
 
 
 @pytest.mark.parametrize("low", [None, IGNORED])
