@@ -136,9 +136,12 @@ class Ids:
         return lo.real(lo.shift(lo.scale(real, Fraction(high - low)), Fraction(low)))
 
     def _by_cases(self, lo: Lowering) -> Real:
-        """The sum over the pieces of what the function is there, times whether the id is there."""
-        if len(self.function) > MOST_CASES:
-            raise Unsupported("a number that is many different functions of an id")
+        """The sum over the pieces of what the function is there, times whether the id is there.
+
+        Where it may be negative it stands for none, and no reader of it is to take that for a row.
+        """
+        if len(self.function) > MOST_CASES or self.span()[0] < 0:
+            raise Unsupported("a number that is different functions of an id for different ids")
         x = replace(self.moved_input(lo), dtype="float32", domain=None)
         total: Any = Const(Fraction(0), self.shape, "float32")
         for piece in self.function:

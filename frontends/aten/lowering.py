@@ -228,9 +228,8 @@ class Lowering:
         if x.value not in self._constants:
             if not self.bound:
                 raise Unsupported("a constant in a step that reads no input")
-            number, _ = next(
-                ((v, s) for v, s in self.bound if floating(self.values[v].dtype)), self.bound[0]
-            )
+            numbers = [v for v, _ in self.bound]
+            number = next((v for v in numbers if floating(self.values[v].dtype)), numbers[0])
             real = Real(number, self.values[number].shape, self.values[number].dtype)
             for dim, size in enumerate(real.shape):
                 if size > 1:
@@ -238,7 +237,7 @@ class Lowering:
             zero = self.emit("mul", self.reshape(real, ()), other=Fraction(0))
             self._constants[x.value] = self.emit("add", zero, other=x.value)
         made = self.real(self.expand(self._constants[x.value], x.shape))
-        return replace(made, dtype=x.dtype) if x.dtype in ("int64", "int32") else made
+        return made if x.dtype not in ("int64", "int32") else replace(made, dtype=x.dtype)
 
     def read(self, name: str) -> bool:
         """Whether an operator that does more than move it reads the named input."""
