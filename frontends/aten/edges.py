@@ -80,15 +80,19 @@ for _rank in (1, 2, 3):
 
 
 def _apart(lo: Lowering, x: Lowered, dim: int, start: int, step: int, size: int) -> Any:
-    """The entries of a dimension ``step`` apart from ``start`` on, of ``size``; zero between."""
+    """The entries of a dimension ``step`` apart from ``start`` on, of ``size``; zero between.
+
+    Blocks of ``step`` begin at multiples of it, as those of the same dimension do in every rank.
+    """
     count = x.shape[dim]
     if step == 1 or count == 1:
         return zeros_around(lo, x, dim, start, size)
     lead, rest = x.shape[:dim], x.shape[dim + 1 :]
+    block, place = divmod(start, step)
     rows = lo.reshape(x, (*lead, count, 1, *rest))
-    rows = lo.reshape(zeros_around(lo, rows, dim + 1, 0, step), (*lead, count * step, *rest))
-    rows = lo.slice(rows, dim, 0, min(count * step, size - start))
-    return zeros_around(lo, rows, dim, start, size)
+    rows = lo.reshape(zeros_around(lo, rows, dim + 1, place, step), (*lead, count * step, *rest))
+    rows = lo.slice(rows, dim, 0, min(count * step, size - block * step))
+    return zeros_around(lo, rows, dim, block * step, size)
 
 
 @lowers("aten.slice_backward.default")
