@@ -23,7 +23,6 @@ from shardproof.engine.plan.ir import MICROBATCH
 from shardproof.engine.schedule.instances import Instance, Unrolled
 from shardproof.engine.simulation.replay import Coordinates
 from shardproof.engine.simulation.simulate import (
-    LOUD,
     SHARP,
     TOLERANCE,
     Comparison,
@@ -291,7 +290,7 @@ def simulated(
     first: Simulation | None = None
     for seed in range(seeds):
         tell(seed, seeds)
-        more = result.more + max(0, min(seed, LOUD - 1) - SHARP + 1)
+        more = result.more + max(0, seed - SHARP + 1)
         simulation = simulate(result.plan, single, parallel, seed, more=more)
         if simulation.differs and simulation.fewer:
             itself = confirmed(simulation, result.plan, single, parallel)

@@ -51,9 +51,6 @@ SMALL = 0.01
 #: position more of each part than the seed before.
 SHARP = 4
 SHARP_SCALE = 3.0
-#: Seeds from this one on have parameters that functions which round do not take to 0.
-LOUD = 6
-LOUD_SCALE = 30.0
 #: How many times as far off as a nudge of the inputs moves either side a value has to be.
 MOVED = 100.0
 #: Operator instances up to which a second run takes distinct slices of the batch.
@@ -356,12 +353,6 @@ def run_both(
     )
 
 
-def _scale(seed: int) -> float:
-    if seed >= LOUD:
-        return LOUD_SCALE
-    return SHARP_SCALE if seed >= SHARP else SMALL if seed % 2 else 1.0
-
-
 def _evaluated(
     plan: Plan,
     single: Unrolled,
@@ -379,7 +370,7 @@ def _evaluated(
         rotary=read_by("apply_rotary_emb", -1, single),
         tables=read_by("embedding", 1, single),
         random=np.random.default_rng(seed),
-        scale=_scale(seed),
+        scale=SHARP_SCALE if seed >= SHARP else SMALL if seed % 2 else 1.0,
         positive=seed % 4 >= 2,
         repeated=seed % 4 == 3,
         signed=seed % 4 == 1,

@@ -15,10 +15,11 @@ from typing import Any, TypeAlias
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.constants import numbered
-from shardproof.frontends.aten.ids import Ids, Marked
+from shardproof.frontends.aten.ids import Ids, Marked, compared
 from shardproof.frontends.aten.joined import Joined
 from shardproof.frontends.aten.lookups import Kept, added_rows, rows_of
 from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real, Shape, Unviewed
+from shardproof.frontends.aten.masks import numbers
 from shardproof.frontends.aten.positions import Positions, added_at, rows_at, whole
 from shardproof.frontends.aten.rules import lowers
 from shardproof.frontends.aten.shifted import shifted
@@ -106,13 +107,20 @@ def _labels(lo: Lowering, target: Lowered, ignored: int, count: int) -> tuple[Re
     ids = classes(lo, target)
     unknown = ids.domain is None or ids.domain[0] == ignored < 0
     if unknown and ids.number in lo.origins and not 0 <= ignored < count:
-        if lo.asks:
-            raise Marked(ids.number, ignored, count)
-        shard = lo.shards[lo.origins[ids.number]]
-        if shard.kind != "constant":
-            lo.labels.marked(shard.name, ignored)
-            lo.labels.choosing(shard.name, count)
+        _note(lo, ids, ignored, count)
     return ids, _valid(lo, ids, ignored)
+
+
+def _note(lo: Lowering, ids: Real, ignored: int, count: int) -> None:
+    """That an input's integers are classes, or the ignored one; of an input that is another one,
+    moved, the other one's."""
+    shard = lo.shards[lo.origins[ids.number]]
+    if lo.asks and shard.name not in lo.derived:
+        raise Marked(ids.number, ignored, count)
+    if shard.kind != "constant":
+        name = lo.derived[shard.name].base if shard.name in lo.derived else shard.name
+        lo.labels.marked(name, ignored)
+        lo.labels.choosing(name, count)
 
 
 def _marked_labels(
@@ -131,6 +139,28 @@ def _marked_labels(
     else:
         valid = replace(target, function=live, dtype="bool").indicated(lo)
     return target.moved_input(lo), valid
+
+
+def told_apart(lo: Lowering, x: Joined, number: int) -> Real | None:
+    """1 where labels of which some are the constant ``number`` are another one; None: they are no
+    such labels.
+
+    Example: ``F.pad(labels, (0, 1), value=-100)[:, 1:] != -100`` is 0 in the last column.
+    """
+    labels = shifted(lo, x, number)
+    if labels is None:
+        return None
+    name = lo.shards[lo.origins[labels.origin.number]].name
+    if number < 0 and name in lo.derived:
+        lo.labels.marked(lo.derived[name].base, number)
+    if isinstance(labels.ids, Ids):
+        other = compared(lo, "NE", labels.ids, number)
+        valid: Lowered = (
+            numbers(lo, lo.real(other), "float32") if other is not None else labels.live
+        )
+    else:
+        valid = _valid(lo, labels.ids, number)
+    return lo.real(lo.reshape(lo.mul(valid, labels.live), x.shape))
 
 
 def _outside(ids: Real, number: int) -> bool:
@@ -181,10 +211,7 @@ def _nll_loss(
     if isinstance(target, Joined) and labels is None:
         _unweighted(weight)
         return _joined_loss(lo, logs, target, reduction, ignored)
-    if labels is None:
-        ids, valid = _labels(lo, target, ignored, logs.shape[-1])
-    else:
-        ids, valid = labels.ids, _valid(lo, labels.ids, ignored)
+    ids, valid = _labels(lo, labels.ids if labels else target, ignored, logs.shape[-1])
     valid = _weighted(lo, valid, weight, ids, logs.shape)
     each = _each(lo, lo.real(logs), _known(lo, logs), ids, valid)
     count = lo.sum(valid, (0,))
@@ -343,10 +370,7 @@ def _nll_loss_backward(
     if isinstance(target, Joined) and labels is None:
         _unweighted(weight)
         return PickedParts(each, target, ignored, logs.shape, logs.dtype)
-    if labels is None:
-        ids, valid = _labels(lo, target, ignored, logs.shape[-1])
-    else:
-        ids, valid = labels.ids, _valid(lo, labels.ids, ignored)
+    ids, valid = _labels(lo, labels.ids if labels else target, ignored, logs.shape[-1])
     valid = _weighted(lo, valid, weight, ids, logs.shape)
     each = lo.mul(lo.expand(each, ids.shape), valid)
     if labels is not None:

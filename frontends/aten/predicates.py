@@ -9,6 +9,8 @@ from typing import Any
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.hidden import as_numbers
 from shardproof.frontends.aten.ids import Ids, compared, ids, integral, made, number_of
+from shardproof.frontends.aten.joined import Joined
+from shardproof.frontends.aten.losses import told_apart
 from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Operand, Real, broadcast
 from shardproof.frontends.aten.masks import compared as compared_numbers
 from shardproof.frontends.aten.masks import flags
@@ -59,9 +61,17 @@ def at_positions(lo: Lowering, x: Operand, y: Operand) -> Real | None:
     return flags(lo.derivative("pick", [zero, real], ones, 0, start=y.const))
 
 
+def _told_apart(lo: Lowering, x: Operand, y: Operand) -> Real | None:
+    number = number_of(y)
+    return told_apart(lo, x, number) if isinstance(x, Joined) and number is not None else None
+
+
 def _equality(name: str) -> None:
     @lowers(f"aten.{name}.Tensor", f"aten.{name}.Scalar")
     def rule(lo: Lowering, x: Lowered, y: Operand) -> Any:
+        apart = _told_apart(lo, x, y)
+        if apart is not None:
+            return flags(apart if name == "ne" else lo.real(inverse_of(lo, apart)))
         equal = at_positions(lo, x, y) or at_positions(lo, y, x)
         if equal is not None:
             return equal if name == "eq" else flags(lo.real(inverse_of(lo, equal)))

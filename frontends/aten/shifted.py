@@ -17,21 +17,23 @@ import numpy as np
 from shardproof.engine.algebra.affine import ZERO
 from shardproof.engine.plan.ir import Shard
 from shardproof.frontends.aten.constants import constant
+from shardproof.frontends.aten.ids import Ids
 from shardproof.frontends.aten.joined import Joined
 from shardproof.frontends.aten.lowering import Const, Derived, Lowered, Lowering, Real
 
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Labels of which some are ignored: ``ids`` [n], of which ``count`` count: where ``live`` [n]
-    is 1.
+    """Labels of which some are ignored: ``ids`` [n], of the input ``origin``, of which ``count``
+    count: where ``live`` [n] is 1.
 
     Example: labels [2, 4], shifted by one and padded, are 8 ids of which 6 count.
     """
 
-    ids: Real
+    ids: Real | Ids
     live: Lowered
     count: int
+    origin: Real
 
     def number(self, lo: Lowering, valid: Lowered) -> Lowered:
         """How many count, of those that are ``valid`` [n]."""
@@ -54,7 +56,8 @@ def shifted(lo: Lowering, target: Joined, ignored: int) -> Labels | None:
         return None
     part = target.parts[own[0]]
     before = sum(sizes[: own[0]])
-    box = boxed(lo, part) if isinstance(part, Real) else None
+    moved = part.moved_input(lo) if isinstance(part, Ids) else part
+    box = boxed(lo, moved) if isinstance(moved, Real) else None
     if box is None or box.kind != "batch" or sum(sizes) != box.full_shape[dim]:
         return None
     first = box.offset[dim]
@@ -67,7 +70,9 @@ def shifted(lo: Lowering, target: Joined, ignored: int) -> Labels | None:
     wide = tuple(n if d == dim else 1 for d, n in enumerate(target.base))
     live = lo.expand(constant(lo, mask.tobytes(), wide, "float32"), target.base)
     flat = (prod(target.base),)
-    return Labels(lo.real(lo.reshape(real, flat)), lo.reshape(live, flat), prod(part.shape))
+    row = lo.real(lo.reshape(real, flat))
+    own_ids = replace(part, origin=row, moves=(), shape=flat) if isinstance(part, Ids) else row
+    return Labels(own_ids, lo.reshape(live, flat), prod(part.shape), real)
 
 
 def _shifted_input(lo: Lowering, box: Shard, dim: int, by: int, shape: tuple[int, ...]) -> Real:

@@ -48,7 +48,7 @@ from shardproof.run.solve import Answers, Solving
 from shardproof.run.verdict import Decision, decide, is_proved, name_stage, strictly, unproved
 
 #: How many inputs are tried before a failed conclusion counts as unconfirmed.
-SEEDS = 8
+SEEDS = 6
 
 #: The instances of an exhaustive run, in its directory.
 INSTANCES = "instances.arrow"

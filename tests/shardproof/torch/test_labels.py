@@ -141,3 +141,46 @@ def test_the_mean_of_means_of_labels_that_all_count_is_proved() -> None:
 def test_a_linear_cross_entropy_in_chunks() -> None:
     assert result(mean_of_means_in_chunks, 0, single_in_chunks).verdict == "proved"
     assert result(mean_of_means_in_chunks, IGNORED, single_in_chunks).verdict == "refuted"
+
+
+class Shifted(nn.Module):
+    """A language model's head on given activations, whose labels are the next position's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        after = F.pad(labels, (0, 1), value=IGNORED)[:, 1:].reshape(-1)
+        losses = F.cross_entropy(self.head(x).reshape(-1, CLASSES), after, reduction="sum")
+        return losses, (after != IGNORED).sum()
+
+
+def shifted(ranks: int, *, own: bool = False) -> Step:
+    """The sum of losses by the count of all labels, or (``own``) the rank's, times the ranks."""
+
+    def run(job: sp.Job) -> None:
+        model = Shifted()
+        job.start(model)
+        x, t = rows(job, "x", "t") if ranks > 1 else (job.batch["x"], job.batch["t"])
+        losses, count = model(x, t)
+        if own:
+            count = count * ranks
+        elif ranks > 1:
+            dist.all_reduce(count)
+        loss = losses / count
+        loss.backward()
+        for parameter in model.parameters() if ranks > 1 else ():
+            dist.all_reduce(parameter.grad)
+        job.end(loss=loss)
+
+    return run
+
+
+def test_labels_that_are_shifted_and_padded() -> None:
+    shape = (4, 6)
+    batch = {"x": sp.tensor((*shape, WIDTH)), "t": sp.tensor(shape, torch.int64)}
+    right = sp.verify(shifted(1), shifted(2), world_size=2, batch=batch)
+    assert right.verdict == "proved", right
+    wrong = sp.verify(shifted(1), shifted(2, own=True), world_size=2, batch=batch)
+    assert wrong.verdict == "refuted"
