@@ -178,7 +178,7 @@ def shifted(ranks: int, *, own: bool = False) -> Step:
 
 
 def test_labels_that_are_shifted_and_padded() -> None:
-    shape = (4, 6)
+    shape = (ROWS, 6)
     batch = {"x": sp.tensor((*shape, WIDTH)), "t": sp.tensor(shape, torch.int64)}
     right = sp.verify(shifted(1), shifted(2), world_size=2, batch=batch)
     assert right.verdict == "proved", right
