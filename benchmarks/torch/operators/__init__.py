@@ -1,0 +1,1 @@
+"""Each operator of PyTorch's own database as a step."""
