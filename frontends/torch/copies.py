@@ -1,4 +1,5 @@
-"""Copies in the place of views that strides do not say: conjugates.
+"""Tensors of ordinary memory in the place of those that strides do not say: conjugates, and the
+zeros without memory that derivatives of `sgn` make.
 
 A view shows what is written to its base later, and writes to it; a copy does neither. So a step
 that does one of these is refused.
@@ -16,12 +17,20 @@ from shardproof.engine.errors import InvalidInput
 _ATEN = torch.ops.aten
 
 
+#: What is recorded in the place of operators whose results are no memory of strides.
+_ORDINARY = {
+    _ATEN._conj.default: _ATEN.conj_physical.default,
+    _ATEN._efficientzerotensor.default: _ATEN.zeros.default,
+}
+
+
 def copying(func: Any) -> Any:
-    """The operator that copies what a view shows; None: the view is one of strides.
+    """The operator that makes a tensor of its own of what ``func`` only shows or says; None: there
+    is nothing to mend.
 
     Example: ``aten._conj`` is recorded as ``aten.conj_physical``.
     """
-    return _ATEN.conj_physical.default if func is _ATEN._conj.default else None
+    return _ORDINARY.get(func)
 
 
 class Copies:
@@ -43,5 +52,4 @@ class Copies:
             if not self.stale.isdisjoint(read) or any(n in self.bases for n in written):
                 raise InvalidInput("memory is written that a conjugate shows")
             self.stale.update(copy for copy, base in self.bases.items() if base in written)
-        for copy in copies:
-            (self.bases[copy],) = read
+        self.bases.update((copy, base) for copy in copies for base in read)

@@ -49,6 +49,7 @@ def test_conjugates_are_copies() -> None:
     aten = torch.ops.aten
     assert copying(aten._conj.default) is aten.conj_physical.default
     assert copying(aten.diagonal.default) is None
+    assert copying(aten._efficientzerotensor.default) is aten.zeros.default
     names = _recorded(lambda: torch.view_as_real(_complex().conj() * 1j))
     assert "complex.conj_physical.default" in names
 
