@@ -48,6 +48,7 @@ from shardproof.inputs.assume import Assumptions, read
 from shardproof.inputs.traces import alone, is_exported, kept
 from shardproof.partition.stages.partition import partition
 from shardproof.run import request
+from shardproof.run.moved import unexcused
 from shardproof.run.options import Options, path
 from shardproof.run.progress import Progress
 from shardproof.run.result import Result
@@ -150,7 +151,8 @@ def answered(
         assumed = (*assumed, *assumed_of_draws(placed, differs))
     made = make_plan(traces, combination=combination(traces, combine))
     check_plan(made)
-    made = guarded(made, tables_of(traces))
+    moved = {name: d for name, (d, _) in traces.single.derived.items()}
+    made = unexcused(guarded(made, tables_of(traces)), moved, tables_of(traces))
     made = replace(made, assumed=(*assumed, *made.assumed))
     if validated:
         from shardproof.torch.validate import validate

@@ -9,6 +9,7 @@ from typing import Any
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten import ids, lookups
 from shardproof.frontends.aten.bits import Additive, Bits, entries, plane, runs
+from shardproof.frontends.aten.filled import filled, fills
 from shardproof.frontends.aten.hidden import (
     Mask,
     as_numbers,
@@ -102,6 +103,8 @@ def _masked_fill(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any
         if value != -inf:
             raise Unsupported("a mask that is true everywhere")
         return nothing(lo, x.shape, x.dtype)
+    if fills(x, mask, value):
+        return filled(lo, x, inverse(lo, as_numbers(lo, mask)), value)
     if value == -inf:
         return _without(lo, x, mask)
     if isinstance(mask, Real):
@@ -132,6 +135,10 @@ def _where(lo: Lowering, mask: Lowered, x: Operand, y: Operand) -> Any:
     """x where the mask is true, y elsewhere."""
     if is_nothing(x) or is_nothing(y):
         return _shown(lo, mask, x, y)
+    if fills(x, mask, y):
+        return filled(lo, x, as_numbers(lo, mask), y)
+    if fills(y, mask, x):
+        return filled(lo, y, inverse(lo, as_numbers(lo, mask)), x)
     if isinstance(mask, ids.Ids) and not floating(lo.expected[0][1]):
         return selected(lo, mask, x, y)
     if isinstance(mask, ids.Ids) and isinstance(x, lookups.Lookup) and _is_zero(y):

@@ -14,7 +14,7 @@ from typing import Any
 
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.ir import Op
-from shardproof.frontends.aten.ids import Ids, Narrow, ids, inverse, number_of
+from shardproof.frontends.aten.ids import Ids, Narrow, ids, integral, inverse, number_of
 from shardproof.frontends.aten.lowering import (
     Const,
     Lowered,
@@ -26,6 +26,7 @@ from shardproof.frontends.aten.lowering import (
     Unviewed,
     floating,
     fraction,
+    is_symbolic,
 )
 from shardproof.frontends.aten.masks import flags, numbers
 from shardproof.frontends.aten.roots import VIEWS, maker
@@ -312,13 +313,20 @@ def added_entries(lo: Lowering, values: Zeroed, index: Ids, size: int) -> Real:
     return lo.derivative("pick", [zero, place], given, 0, start=part.id)
 
 
+def _ids_of(lo: Lowering, chosen: Lowered) -> Ids | None:
+    """Ids that are, or are computed: where a maximum is, or what a mask fills."""
+    known = ids(chosen)
+    computed = known is None and is_symbolic(chosen) and integral(chosen.dtype)
+    return ids(lo.real(chosen)) if computed else known
+
+
 def added_rows(lo: Lowering, gradient: Lowered, chosen: Lowered, rows: int) -> Any:
     """A table of ``rows`` rows: the sum of the gradient's rows by id; what ids zero counts none.
 
     Example: a gradient [6, 8] by six ids in [0, 16) and 16 rows is a table [16, 8], the derivative
     of ``embedding`` for its table.
     """
-    index = ids(chosen)
+    index = _ids_of(lo, chosen)
     if index is None:
         raise Unsupported("rows chosen by what are no ids")
     live = piecewise.constant(index.function, 1)
@@ -336,7 +344,7 @@ def rows_of(lo: Lowering, table: Lowered, chosen: Lowered) -> Any:
     Example: rows of a table [16, 8] by ids [2, 3] in [0, 64) have the shape [2, 3, 8]; read as a
     value they raise `Narrow`, and by ``torch.where(ids < 16, ids, 0)`` they do not.
     """
-    index = ids(chosen)
+    index = _ids_of(lo, chosen)
     if index is None:
         raise Unsupported("rows chosen by what are no ids")
     real = lo.real(table)
@@ -365,7 +373,7 @@ def entries_of(lo: Lowering, table: Lowered, chosen: Lowered, wraps: bool = True
 
     Example: ``x[torch.arange(2), ids]`` of x [2, 16] and ids [2] is picked, of shape [2].
     """
-    index = ids(chosen)
+    index = _ids_of(lo, chosen)
     if index is None:
         raise Unsupported("entries chosen by what are no ids")
     real = lo.real(table)

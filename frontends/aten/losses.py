@@ -22,7 +22,7 @@ from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real, S
 from shardproof.frontends.aten.masks import numbers
 from shardproof.frontends.aten.positions import Positions, added_at, rows_at, whole
 from shardproof.frontends.aten.rules import lowers
-from shardproof.frontends.aten.shifted import shifted
+from shardproof.frontends.aten.shifted import parted, shifted
 from shardproof.frontends.builder import piecewise
 
 #: Of a log-softmax: the shifted operand, its exponentials, and their sum.
@@ -207,7 +207,7 @@ def _nll_loss(
     ignored: int,
 ) -> Any:
     _two_dimensions(logs)
-    labels = shifted(lo, target, ignored) if isinstance(target, Joined) else None
+    labels = parted(lo, target, ignored)
     if isinstance(target, Joined) and labels is None:
         _unweighted(weight)
         return _joined_loss(lo, logs, target, reduction, ignored)
@@ -366,7 +366,7 @@ def _nll_loss_backward(
     each = gradient
     if reduction == MEAN:
         each = lo.div(gradient, count)
-    labels = shifted(lo, target, ignored) if isinstance(target, Joined) else None
+    labels = parted(lo, target, ignored)
     if isinstance(target, Joined) and labels is None:
         _unweighted(weight)
         return PickedParts(each, target, ignored, logs.shape, logs.dtype)

@@ -12,6 +12,7 @@ from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten import ids, lookups
 from shardproof.frontends.aten.attention import added as added_mask
 from shardproof.frontends.aten.bits import Additive
+from shardproof.frontends.aten.filled import Filled, cast
 from shardproof.frontends.aten.hidden import operand
 from shardproof.frontends.aten.joined import joined, mixed
 from shardproof.frontends.aten.lowering import (
@@ -120,8 +121,9 @@ def _cast(lo: Lowering, x: Lowered, dtype: str = "", **_: Any) -> Any:
         if not integral or (dtype in NARROW and x.value not in (0, 1)):
             raise Unsupported(f"a cast of {x.value} to {dtype}")
         return Const(x.value, x.shape, dtype)
-    if isinstance(x, ids.Ids):
-        return ids.cast(x, dtype)
+    of_ids = x if dtype != "bool" else ids.ids(x)
+    if isinstance(of_ids, (ids.Ids, Filled)):
+        return cast(of_ids, dtype)
     if "float" not in dtype or "float" not in x.dtype:
         if dtype == x.dtype:
             return x
@@ -170,6 +172,11 @@ def _zeros(lo: Lowering, *_: Any, **__: Any) -> Any:
 @lowers("aten.full.default", "aten.full_like.default", "aten.fill.Scalar")
 def _filled(lo: Lowering, _: Any, number: float, *__: Any, **___: Any) -> Any:
     return _full(lo, number)
+
+
+@lowers("aten.fill.Tensor")
+def _filled_by(lo: Lowering, x: Lowered, number: Lowered) -> Any:
+    return lo.expand(_cast(lo, number, x.dtype), x.shape)
 
 
 @lowers("aten.new_full.default")

@@ -16,6 +16,7 @@ import numpy as np
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.ir import whole as whole_input
 from shardproof.frontends.aten import ids, lookups
+from shardproof.frontends.aten.filled import apart
 from shardproof.frontends.aten.lowering import (
     Const,
     Lowered,
@@ -354,11 +355,8 @@ def _index_put(
     (mask,) = indices
     if mask is None or mask.dtype != "bool" or x.shape[: len(mask.shape)] != mask.shape:
         raise Unsupported("index_put by anything but a mask")
-    written = lookups.written(lo, x, mask, values)
-    if written is not None:
-        return written
-    kept = lo.reshape(lo.real(mask), (*mask.shape, *(1,) * (len(x.shape) - len(mask.shape))))
-    return lookups.chosen(lo, kept, values.value, x)
+    wide = lo.reshape(mask, (*mask.shape, *(1,) * (len(x.shape) - len(mask.shape))))
+    return rule_of("aten.masked_fill.Scalar")(lo, x, wide, float(values.value))  # type: ignore[misc]
 
 
 def _in_column(lo: Lowering, values: Lowered, column: int, columns: int) -> Any:
@@ -394,7 +392,7 @@ def _compares(name: str, less: bool, strict: bool) -> None:
 
     @lowers(f"aten.{name}.Tensor", f"aten.{name}.Scalar")
     def rule(lo: Lowering, x: Lowered, y: Operand) -> Any:
-        of_ids = ids.compared(lo, name.upper(), x, y)
+        of_ids = apart(lo, name.upper(), x, y) or ids.compared(lo, name.upper(), x, y)
         if of_ids is not None:
             return of_ids
         a, b = whole(x), whole(y)

@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
+from shardproof.frontends.aten.filled import apart
 from shardproof.frontends.aten.hidden import as_numbers
 from shardproof.frontends.aten.ids import Ids, compared, ids, integral, made, number_of
 from shardproof.frontends.aten.joined import Joined
@@ -69,9 +70,12 @@ def _told_apart(lo: Lowering, x: Operand, y: Operand) -> Real | None:
 def _equality(name: str) -> None:
     @lowers(f"aten.{name}.Tensor", f"aten.{name}.Scalar")
     def rule(lo: Lowering, x: Lowered, y: Operand) -> Any:
-        apart = _told_apart(lo, x, y)
-        if apart is not None:
-            return flags(apart if name == "ne" else lo.real(inverse_of(lo, apart)))
+        differ = _told_apart(lo, x, y)
+        if differ is not None:
+            return flags(differ if name == "ne" else lo.real(inverse_of(lo, differ)))
+        of_filled = apart(lo, name.upper(), x, y)
+        if of_filled is not None:
+            return of_filled
         equal = at_positions(lo, x, y) or at_positions(lo, y, x)
         if equal is not None:
             return equal if name == "eq" else flags(lo.real(inverse_of(lo, equal)))

@@ -12,6 +12,7 @@ from fractions import Fraction
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
+from shardproof.frontends.aten.filled import Filled
 from shardproof.frontends.aten.ids import DOMAIN, Ids, ids, made, number_of
 from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Operand, Real
 from shardproof.frontends.aten.masks import clamped
@@ -24,6 +25,8 @@ from shardproof.frontends.builder import piecewise
 @lowers("aten.clamp.default", "aten.clamp_min.default")
 def _clamp(lo: Lowering, x: Lowered, least: float | None = None, most: float | None = None) -> Any:
     """Of ids, a function of the id."""
+    if isinstance(x, Filled):
+        return _clamp_filled(lo, x, least, most)
     of = ids(x)
     bounds = {"maximum": least, "minimum": most}
     numbers = {name: number_of(y) for name, y in bounds.items() if y is not None}
@@ -34,6 +37,15 @@ def _clamp(lo: Lowering, x: Lowered, least: float | None = None, most: float | N
         assert number is not None
         function = piecewise.combine(name, function, piecewise.constant(function, number))
     return made(lo, of, function)
+
+
+def _clamp_filled(lo: Lowering, x: Filled, least: float | None, most: float | None) -> Any:
+    kept = _clamp(lo, x.kept, least, most)
+    number = x.number if least is None else max(x.number, least)
+    number = number if most is None else min(number, most)
+    if not isinstance(kept, Ids) or number != int(number):
+        raise Unsupported("whole numbers that a mask replaces, between two that are none")
+    return replace(x, kept=kept, number=int(number))
 
 
 @lowers("aten.clamp_max.default")

@@ -17,6 +17,7 @@ import numpy as np
 from shardproof.engine.algebra.affine import ZERO
 from shardproof.engine.plan.ir import Shard
 from shardproof.frontends.aten.constants import constant
+from shardproof.frontends.aten.filled import Filled
 from shardproof.frontends.aten.ids import Ids
 from shardproof.frontends.aten.joined import Joined
 from shardproof.frontends.aten.lowering import Const, Derived, Lowered, Lowering, Real
@@ -24,22 +25,33 @@ from shardproof.frontends.aten.lowering import Const, Derived, Lowered, Lowering
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Labels of which some are ignored: ``ids`` [n], of the input ``origin``, of which ``count``
-    count: where ``live`` [n] is 1.
+    """Labels of which some are ignored: ``ids`` [n], of the input ``origin``, count where ``live``
+    [n] is 1, which are ``count`` (None: as a mask of the batch says).
 
     Example: labels [2, 4], shifted by one and padded, are 8 ids of which 6 count.
     """
 
     ids: Real | Ids
     live: Lowered
-    count: int
+    count: int | None
     origin: Real
 
     def number(self, lo: Lowering, valid: Lowered) -> Lowered:
         """How many count, of those that are ``valid`` [n]."""
-        if isinstance(valid, Const) and valid.value == 1:
+        if isinstance(valid, Const) and valid.value == 1 and self.count is not None:
             return Const(Fraction(self.count), (), valid.dtype)
         return lo.sum(lo.mul(valid, self.live), (0,))  # type: ignore[no-any-return]
+
+
+def parted(lo: Lowering, target: Lowered, ignored: int) -> Labels | None:
+    """Labels of which some are the ignored class, as ids and a mask; None: they are other ones.
+
+    Example: ``labels.masked_fill(~mask, -100)`` is the labels and the mask, ``F.pad(labels, (0, 1),
+    value=-100)[:, 1:]`` an input that is moved, and where it counts.
+    """
+    if isinstance(target, Filled) and target.number == ignored:
+        return Labels(target.kept, target.live, None, target.kept.origin)
+    return shifted(lo, target, ignored) if isinstance(target, Joined) else None
 
 
 def shifted(lo: Lowering, target: Joined, ignored: int) -> Labels | None:
@@ -54,7 +66,9 @@ def shifted(lo: Lowering, target: Joined, ignored: int) -> Labels | None:
     ]
     if len(own) != 1:
         return None
-    part = target.parts[own[0]]
+    part, covered = target.parts[own[0]], None
+    if isinstance(part, Filled) and part.number == ignored:
+        part, covered = part.kept, part.live
     before = sum(sizes[: own[0]])
     moved = part.moved_input(lo) if isinstance(part, Ids) else part
     box = boxed(lo, moved) if isinstance(moved, Real) else None
@@ -65,14 +79,30 @@ def shifted(lo: Lowering, target: Joined, ignored: int) -> Labels | None:
         return None
     by = first.const - before
     real = _shifted_input(lo, box, dim, by, target.base)
-    mask = np.zeros(sum(sizes), dtype=np.float32)
-    mask[before : before + sizes[own[0]]] = 1
-    wide = tuple(n if d == dim else 1 for d, n in enumerate(target.base))
-    live = lo.expand(constant(lo, mask.tobytes(), wide, "float32"), target.base)
     flat = (prod(target.base),)
     row = lo.real(lo.reshape(real, flat))
+    live = _live(lo, target, own[0]) if covered is None else _at(lo, target, own[0], covered)
     own_ids = replace(part, origin=row, moves=(), shape=flat) if isinstance(part, Ids) else row
-    return Labels(own_ids, lo.reshape(live, flat), prod(part.shape), real)
+    count = prod(part.shape) if covered is None else None
+    return Labels(own_ids, lo.reshape(live, flat), count, real)
+
+
+def _live(lo: Lowering, target: Joined, own: int) -> Lowered:
+    """1 at the positions of one part, 0 at others, in the shape of the whole: constants."""
+    dim = target.dim
+    sizes = [p.shape[dim] for p in target.parts]
+    mask = np.zeros(sum(sizes), dtype=np.float32)
+    before = sum(sizes[:own])
+    mask[before : before + sizes[own]] = 1
+    wide = tuple(n if d == dim else 1 for d, n in enumerate(target.base))
+    return lo.expand(constant(lo, mask.tobytes(), wide, "float32"), target.base)  # type: ignore[no-any-return]
+
+
+def _at(lo: Lowering, target: Joined, own: int, live: Lowered) -> Lowered:
+    """The mask of one part, and nothing of the others, in the shape of the whole."""
+    nothing = [Const(Fraction(0), p.shape, "float32") for p in target.parts]
+    whole = [live if n == own else x for n, x in enumerate(nothing)]
+    return lo.concat(whole, target.dim)  # type: ignore[no-any-return]
 
 
 def _shifted_input(lo: Lowering, box: Shard, dim: int, by: int, shape: tuple[int, ...]) -> Real:

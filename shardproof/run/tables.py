@@ -72,7 +72,7 @@ def _seen(plan: Plan, contents: Mapping[str, Any]) -> list[bool | None]:
     """Whether both sides agree on random inputs, again and again; None: that cannot be seen."""
     if not fits(plan):
         return [None]
-    made = [_agree(plan, contents, seed, scale) for seed, scale in enumerate(SCALES)]
+    made = [agree_on(plan, contents, seed, scale) for seed, scale in enumerate(SCALES)]
     return [agree for agree in made if agree is not None] or [None]
 
 
@@ -81,8 +81,12 @@ def _with_standins(plan: Plan, names: Iterable[str], text: str) -> Plan:
     return replace(plan, assumed=(*plan.assumed, *assumed))
 
 
-def _agree(plan: Plan, contents: Mapping[str, Any], seed: int, scale: int) -> bool | None:
-    """Whether both sides compute the same with these tables, on random inputs; None: no number."""
+def agree_on(plan: Plan, contents: Mapping[str, Any], seed: int, scale: int = 1) -> bool | None:
+    """Whether both sides compute the same with these numbers of some inputs, and random numbers of
+    the others; None: they are no numbers.
+
+    Example: with a table of slopes [4], and weights that are drawn.
+    """
     lots = {name: exact(np.asarray(x, dtype=float)) for name, x in contents.items()}
     values = Values(plan, np.random.default_rng(seed), scale=scale, lots=lots)
     try:

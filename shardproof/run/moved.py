@@ -1,0 +1,46 @@
+"""Inputs that are others, moved, such as shifted labels of a program that reads its tokens too.
+
+A proof takes them for any numbers, and holds.  A difference may need numbers that have nothing to
+do with the others, so that such inputs are stand-ins, unless both sides differ with their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from shardproof.engine.plan.ir import Plan
+from shardproof.engine.reference_runtime.compare import fits
+from shardproof.frontends.aten.lowering import Derived
+from shardproof.frontends.graphs.replayed import drawn
+from shardproof.run.tables import SCALES, agree_on
+
+
+def unexcused(plan: Plan, moved: Mapping[str, Derived], tables: Mapping[str, Any]) -> Plan:
+    """The plan without stand-ins for inputs that are ``moved``, where both sides are seen to differ
+    with the numbers that these are, each time that they are drawn; ``tables``: of constants.
+
+    Example: tokens that are their own labels, shifted, and a loss that is divided by twice the
+    number of them: no choice of the labels is needed to see that.
+    """
+    excuses = [a for a in plan.assumed if a.kind == "stand-in" and a.about in moved]
+    if not excuses or not fits(plan):
+        return plan
+    if any(_agree(plan, moved, tables, seed) is not False for seed in range(len(SCALES))):
+        return plan
+    return replace(plan, assumed=tuple(a for a in plan.assumed if a not in excuses))
+
+
+def _agree(
+    plan: Plan, moved: Mapping[str, Derived], tables: Mapping[str, Any], seed: int
+) -> bool | None:
+    """Whether both sides compute the same on random inputs; None: that cannot be seen."""
+    values: dict[str, Any] = {**drawn(plan, np.random.default_rng(seed)), **tables}
+    for name, by in moved.items():
+        if by.base not in values or name not in values:
+            return None
+        values[name] = np.roll(values[by.base], -by.by, by.dim)
+    return agree_on(plan, values, seed)
