@@ -42,7 +42,7 @@ from shardproof.frontends.torch.plan import (
 from shardproof.frontends.torch.plan import plan as make_plan
 from shardproof.frontends.torch.randomness import assumed as assumed_of_draws
 from shardproof.frontends.torch.randomness import compared_too, draws
-from shardproof.frontends.torch.trace import Trace
+from shardproof.frontends.torch.trace import SUMMED, Trace
 from shardproof.inputs import rundir
 from shardproof.inputs.assume import Assumptions, read
 from shardproof.inputs.traces import alone, is_exported, kept
@@ -141,6 +141,8 @@ def answered(
         return Result("refuted", findings=distinct(unmet), assumptions=known_of(traces))
     if traces.families.missing:
         return Result("inconclusive", reason=uncaptured(traces), assumptions=known_of(traces))
+    if unlike := unlike_sums(traces):
+        return Result("inconclusive", reason=unlike, assumptions=known_of(traces))
     if draws(traces):
         placed = drawing.placed(traces)
         if placed.findings:
@@ -163,6 +165,27 @@ def answered(
             return Result("inconclusive", reason=reason)
         made = replace(made, notes=(*made.notes, checked.text()))
     return reasoned(prove(made, traces, options, progress, start), traces)
+
+
+def unlike_sums(sides: Sides) -> str:
+    """Why ranks that were recorded one by one are not what they would be together: each read sums
+    over ranks of whole numbers as if all had its own; "" where all have.
+
+    Example: DDP's map of used parameters is [1, 0] on rank 0 and [0, 1] on rank 1.
+    """
+    read = {
+        step.trace.rank: [n.removeprefix(SUMMED) for n in step.trace.notes if n.startswith(SUMMED)]
+        for step in sides.steps
+    }
+    first = min(read)
+    for rank, own in read.items():
+        if own != read[first]:
+            return (
+                "Python reads sums over ranks of whole numbers, which ranks recorded one by one "
+                f"take for those of their own: rank {first} {', '.join(read[first]) or 'none'}, "
+                f"rank {rank} {', '.join(own) or 'none'}"
+            )
+    return ""
 
 
 def undrawn_differs(standing: Sides, combine: Combine) -> bool:

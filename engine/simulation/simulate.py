@@ -393,7 +393,8 @@ def _settled(comparison: Comparison, near: Comparison) -> Comparison:
         (comparison.actual, near.actual),
     ):
         if here.shape == there.shape:
-            change = np.abs(here - there)
+            with np.errstate(invalid="ignore"):  # of what is no number on both
+                change = np.abs(here - there)
             moved = max(moved, float(change.max(initial=0.0, where=np.isfinite(change))))
     off = abs(comparison.worst.expected - comparison.worst.actual)
     return replace(comparison, error=0.0) if off <= MOVED * moved else comparison

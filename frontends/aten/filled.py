@@ -53,25 +53,25 @@ class Filled:
         """The element type of the numbers."""
         return self.kept.dtype
 
-    def _moved(self, name: str, *given: Any) -> Filled:
+    def _both(self, name: str, *given: Any) -> Filled:
         kept = getattr(self.kept, name)(*given)
         return replace(self, kept=kept, live=getattr(self.lo, name)(self.live, *given))
 
     def reshape(self, shape: Shape) -> Filled:
         """The same numbers, in their order, in another shape."""
-        return self._moved("reshape", shape)
+        return self._both("reshape", shape)
 
     def expand(self, shape: Shape) -> Filled:
         """The numbers repeated along dimensions of size 1 and new leading ones."""
-        return self._moved("expand", shape)
+        return self._both("expand", shape)
 
     def permute(self, order: Sequence[int]) -> Filled:
         """The numbers with their dimensions in another order."""
-        return self._moved("permute", order)
+        return self._both("permute", order)
 
     def slice(self, dim: int, start: int, size: int) -> Filled:
         """``size`` positions of a dimension, from ``start`` on."""
-        return self._moved("slice", dim, start, size)
+        return self._both("slice", dim, start, size)
 
     def real(self, lo: Lowering) -> Real:
         """The numbers as one value; raises `Unsupported` where some may be negative, which no

@@ -7,6 +7,7 @@ every c. (Causal masks have operators of their own: `attention.causal`.)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, TypeAlias
 
@@ -21,6 +22,7 @@ from shardproof.frontends.aten.lowering import (
     Operand,
     Real,
     broadcast,
+    reduced,
 )
 from shardproof.frontends.aten.masks import flags, inverse, numbers, step
 from shardproof.frontends.aten.positions import Compared, Positions
@@ -159,11 +161,43 @@ def softmax(lo: Lowering, x: Hidden, dim: int, safe: bool) -> Any:
     Example: scores [0, 5, 0] that keep the first two entries give [1 / (1 + e^5), e^5 / (1 + e^5),
     0].
     """
-    scores = lo.real(x.scores)
-    most = lo.emit("amax", scores, dim=(dim,), keepdim=True)
-    lo.shifts.add(most.number)
-    e = lo.mul(lo.unary("exp", lo.sub(scores, most)), x.kept)
-    total = lo.sum(e, (dim,), True)
+    _, e, total = _exponentials(lo, x, (dim,))
     if safe:
         total = lo.add(total, inverse(lo, step(lo, total)))
     return lo.div(e, total)
+
+
+def log_softmax(lo: Lowering, x: Hidden, dim: int) -> Hidden:
+    """The logarithm of the softmax of masked scores, minus infinity where nothing is kept; raises
+    `Unsupported` along another dimension than the last.
+
+    Example: scores [0, 5, 0] that keep the first two entries give [-log(1 + e^5), 5 - log(1 + e^5)]
+    and minus infinity.
+    """
+    if dim != len(x.shape) - 1:
+        raise Unsupported("a log-softmax of masked scores along other than the last dimension")
+    shifted, e, total = _exponentials(lo, x, (dim,))
+    y = lo.real(lo.sub(shifted, lo.unary("log", total)))
+    lo.exponentials[y.number] = (shifted, e, lo.real(lo.reshape(total, x.shape[:-1])))
+    return Hidden(lo, y, x.kept, x.dtype)
+
+
+def logsumexp(lo: Lowering, x: Hidden, dims: Sequence[int], keepdim: bool) -> Any:
+    """The logarithm of the sum of the exponentials of what is kept.
+
+    Example: of scores [0, 5, 0] that keep the first two entries it is log(1 + e^5).
+    """
+    _, _, total = _exponentials(lo, x, dims)
+    most = lo.emit("amax", lo.real(x.scores), dim=tuple(dims), keepdim=True)
+    result = lo.add(lo.unary("log", total), most)
+    return lo.reshape(result, reduced(x.shape, dims, keepdim))
+
+
+def _exponentials(lo: Lowering, x: Hidden, dims: Sequence[int]) -> tuple[Real, Real, Real]:
+    """Scores less their maximum, the exponentials of what is kept, and their sum."""
+    scores = lo.real(x.scores)
+    most = lo.emit("amax", scores, dim=tuple(dims), keepdim=True)
+    lo.shifts.add(most.number)
+    shifted = lo.real(lo.sub(scores, most))
+    e = lo.real(lo.mul(lo.unary("exp", shifted), x.kept))
+    return shifted, e, lo.real(lo.sum(e, dims, True))

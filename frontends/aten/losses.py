@@ -22,6 +22,7 @@ from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real, S
 from shardproof.frontends.aten.masks import numbers
 from shardproof.frontends.aten.positions import Positions, added_at, rows_at, whole
 from shardproof.frontends.aten.rules import lowers
+from shardproof.frontends.aten.scores import Hidden
 from shardproof.frontends.aten.shifted import parted, shifted
 from shardproof.frontends.builder import piecewise
 
@@ -207,13 +208,18 @@ def _nll_loss(
     ignored: int,
 ) -> Any:
     _two_dimensions(logs)
+    logs, kept = (logs.scores, logs.kept) if isinstance(logs, Hidden) else (logs, None)
     labels = parted(lo, target, ignored)
     if isinstance(target, Joined) and labels is None:
         _unweighted(weight)
+        if kept is not None:
+            raise Unsupported("masked scores, with labels of which some are constants")
         return _joined_loss(lo, logs, target, reduction, ignored)
     ids, valid = _labels(lo, labels.ids if labels else target, ignored, logs.shape[-1])
+    shown = None if kept is None else _shown(lo, lo.real(kept), ids, valid)
     valid = _weighted(lo, valid, weight, ids, logs.shape)
     each = _each(lo, lo.real(logs), _known(lo, logs), ids, valid)
+    each = each if shown is None else lo.sub(each, shown)
     count = lo.sum(valid, (0,))
     if labels is not None:
         each = lo.mul(each, labels.live)
@@ -241,6 +247,16 @@ def _each(lo: Lowering, logs: Real, known: Exponentials | None, ids: Real, valid
         shifted, _, total = known
         each = lo.sub(lo.unary("log", total), lo.emit("pick", shifted, ids))
     return lo.mul(each, valid)
+
+
+def _shown(lo: Lowering, kept: Real, ids: Real, valid: Lowered) -> Any:
+    """The logarithm of what is kept at every label: 0, or minus infinity where a mask hides the
+    class; 0 for labels that are ignored."""
+    at_label: Lowered = lo.emit("pick", kept, ids)
+    if not isinstance(valid, Const):
+        rest = lo.shift(lo.scale(valid, Fraction(-1)), Fraction(1))
+        at_label = lo.add(lo.mul(at_label, valid), rest)
+    return lo.unary("log", at_label)
 
 
 def _parts(target: Joined, ignored: int) -> list[int]:

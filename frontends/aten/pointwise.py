@@ -13,7 +13,7 @@ from shardproof.frontends.aten import ids, lookups
 from shardproof.frontends.aten.attention import added as added_mask
 from shardproof.frontends.aten.bits import Additive
 from shardproof.frontends.aten.filled import Filled, cast
-from shardproof.frontends.aten.hidden import operand
+from shardproof.frontends.aten.hidden import masked, operand
 from shardproof.frontends.aten.joined import joined, mixed
 from shardproof.frontends.aten.lowering import (
     Const,
@@ -229,6 +229,8 @@ def _sub(lo: Lowering, x: Lowered, y: Operand, alpha: float = 1) -> Any:
     _wide(lo)
     factor = -fraction(alpha)
     symbolic = _whole(lo, x, y, factor)
+    if masked(lo, x) is not None and masked(lo, y) is None:
+        symbolic = added_mask(lo, x, lo.scale(lo.operands(y, 0)[0], factor))
     return symbolic or lo.add(operand(lo, x), operand(lo, y), factor)
 
 
@@ -299,10 +301,18 @@ def _function(name: str) -> None:
 
 
 for _name in (
-    *("exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh", "silu", "sin", "cos"),
+    *("log", "sqrt", "rsqrt", "sigmoid", "tanh", "silu", "sin", "cos"),
     *("floor", "ceil", "trunc", "round", "atan"),
 ):
     _function(_name)
+
+
+@lowers("aten.exp.default", "aten.exp.out")
+def _exp(lo: Lowering, x: Lowered, *_: Any) -> Any:
+    """Of minus infinity it is 0."""
+    if (scores := masked(lo, x)) is not None:
+        return lo.mul(lo.unary("exp", scores.scores), scores.kept)
+    return lo.unary("exp", x)
 
 
 @lowers("aten.silu_backward.default")

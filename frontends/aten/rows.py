@@ -8,11 +8,12 @@ from math import prod
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
-from shardproof.frontends.aten.hidden import masked, softmax
+from shardproof.frontends.aten.hidden import log_softmax, masked, softmax
 from shardproof.frontends.aten.losses import Unmoved
 from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, dimensions, fraction
 from shardproof.frontends.aten.masks import flags
 from shardproof.frontends.aten.rules import lowers
+from shardproof.frontends.aten.scores import Hidden
 from shardproof.frontends.aten.statistics import normalised_gradients
 
 ONE = Fraction(1)
@@ -47,6 +48,8 @@ def _softmax_backward(
 @lowers("aten._log_softmax.default")
 def _log_softmax(lo: Lowering, x: Lowered, dim: int, half: bool = False) -> Any:
     at = dimensions(x.shape, dim)
+    if (scores := masked(lo, x)) is not None:
+        return log_softmax(lo, scores, at[0])
     real = lo.real(x)
     most = lo.emit("amax", real, dim=at, keepdim=True)
     lo.shifts.add(most.number)
@@ -64,9 +67,11 @@ def _log_softmax_backward(
     lo: Lowering, gradient: Lowered, y: Lowered, dim: int, dtype: str = ""
 ) -> Any:
     at = dimensions(y.shape, dim)
+    y, kept = (y.scores, y.kept) if isinstance(y, Hidden) else (y, 1)
     if isinstance(gradient, Unmoved):
         return gradient.through_log_softmax(lo, y)
-    return lo.sub(gradient, lo.mul(lo.unary("exp", y), lo.sum(gradient, at, True)))
+    softmax_of = lo.mul(lo.unary("exp", y), kept)
+    return lo.sub(gradient, lo.mul(softmax_of, lo.sum(gradient, at, True)))
 
 
 def _last(x: Lowered, shape: Sequence[int]) -> tuple[int, ...]:

@@ -66,9 +66,7 @@ def shifted(lo: Lowering, target: Joined, ignored: int) -> Labels | None:
     ]
     if len(own) != 1:
         return None
-    part, covered = target.parts[own[0]], None
-    if isinstance(part, Filled) and part.number == ignored:
-        part, covered = part.kept, part.live
+    part, covered = _uncovered(target.parts[own[0]], ignored)
     before = sum(sizes[: own[0]])
     moved = part.moved_input(lo) if isinstance(part, Ids) else part
     box = boxed(lo, moved) if isinstance(moved, Real) else None
@@ -85,6 +83,13 @@ def shifted(lo: Lowering, target: Joined, ignored: int) -> Labels | None:
     own_ids = replace(part, origin=row, moves=(), shape=flat) if isinstance(part, Ids) else row
     count = prod(part.shape) if covered is None else None
     return Labels(own_ids, lo.reshape(live, flat), count, real)
+
+
+def _uncovered(part: Lowered, ignored: int) -> tuple[Lowered, Lowered | None]:
+    """Labels, and where a mask does not replace them by the ignored class (None: nowhere)."""
+    if isinstance(part, Filled) and part.number == ignored:
+        return part.kept, part.live
+    return part, None
 
 
 def _live(lo: Lowering, target: Joined, own: int) -> Lowered:

@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
+from shardproof.frontends.aten.hidden import logsumexp, masked
 from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, dimensions, fraction
 from shardproof.frontends.aten.rules import lowers
 
@@ -18,6 +19,8 @@ ONE = Fraction(1)
 def _logsumexp(lo: Lowering, x: Lowered, dim: Sequence[int], keepdim: bool = False) -> Any:
     """log(sum(exp(x - most))) + most."""
     dims = dimensions(x.shape, dim)
+    if (scores := masked(lo, x)) is not None:
+        return logsumexp(lo, scores, dims, keepdim)
     real = lo.real(x)
     most = lo.emit("amax", real, dim=dims, keepdim=True)
     lo.shifts.add(most.number)

@@ -28,11 +28,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.system import portable
 from shardproof.frontends.torch import standins, trace
+from shardproof.frontends.torch.futures import Awaited
 from shardproof.frontends.torch.job import Job
 from shardproof.frontends.torch.record import (
     Recorder,
     _machinery,
 )
+from shardproof.frontends.torch.shadows import flat
 from shardproof.frontends.torch.stated import TensorSpec
 from shardproof.frontends.torch.watched import Watched
 
@@ -211,12 +213,14 @@ def watch_handles(recorder: Recorder) -> None:
     Example: ``work = dist.all_reduce(x, async_op=True); work.wait()`` is recorded as
     ``c10d.allreduce_.default`` and ``job.wait``.
     """
+    written: dict[int, list[torch.Tensor]] = {}
 
     def issuing(method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             result = method(*args, **kwargs)
             if isinstance(result, Work):
                 recorder.handle(result)
+                written[id(result)] = [x for x in flat(args[1]) if isinstance(x, torch.Tensor)]
             return result
 
         return call
@@ -233,6 +237,12 @@ def watch_handles(recorder: Recorder) -> None:
                 return _wait(work, *args, **kwargs)
 
             owner.wait = wait  # type: ignore[method-assign,assignment]
+
+    def get_future(work: Any) -> Awaited:
+        return Awaited(lambda: recorder.waited(work), written.get(id(work), []))
+
+    for owner in (Work, FakeWork):
+        owner.get_future = get_future  # type: ignore[method-assign,assignment]
 
 
 def watch_functions(recorder: Recorder) -> None:

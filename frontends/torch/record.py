@@ -39,6 +39,7 @@ from shardproof.frontends.torch.trace import (
     DRAW,
     MOST_ELEMENTS,
     START,
+    SUMMED,
     WAIT,
     Arg,
     Box,
@@ -407,9 +408,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return func(*real(args), **{k: real(v) for k, v in kwargs.items()})
         except KeyError:
             where, _ = place(sys._getframe(1))
-            raise InvalidInput(
-                f"the shape of a tensor depends on the inputs of the step ({func} at {where})"
-            ) from None
+            text = f"the shape of a tensor depends on the inputs of the step ({func} at {where})"
+            raise InvalidInput(text) from None
 
     def _scalar(self, x: torch.Tensor) -> Any:
         """``.item()``: what is known without any input; refused otherwise, by the user's line."""
@@ -417,11 +417,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with _disable_current_modes():
                 return self._shadows.real(x).item()
         except KeyError:
+            if read := self._shadows.sum_read(x):
+                self.notes.setdefault(f"{SUMMED}{read[1]}")
+                return read[0]
             where, _ = place(sys._getframe(1))
-            raise InvalidInput(
-                "Python reads the value of a tensor that depends on the inputs of the step "
-                f"(.item(), bool() or tolist() at {where})"
-            ) from None
+            text = "Python reads the value of a tensor that depends on the inputs of the step"
+            raise InvalidInput(f"{text} (.item(), bool() or tolist() at {where})") from None
 
     # -- waits ------------------------------------------------------------------------------
 

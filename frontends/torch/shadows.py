@@ -10,7 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._C._distributed_c10d import ProcessGroup
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed.distributed_c10d import ReduceOp
 from torch.utils._python_dispatch import _disable_current_modes
 
 #: Tensors of more elements have no shadow, and are no constants.
@@ -58,6 +60,8 @@ class Shadows:
 
     def __init__(self) -> None:
         self.storages: dict[int, Any] = {}
+        #: Of whole numbers that ranks add up: the sums, if all ranks have the same.
+        self.sums: dict[int, Any] = {}
 
     def known(self, x: torch.Tensor) -> bool:
         """Whether the memory of a tensor has real numbers beside its fake ones."""
@@ -114,9 +118,41 @@ class Shadows:
             self.storages.setdefault(storage._cdata, fresh.untyped_storage())
 
     def forget(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
-        """What an operator without shadows writes has none any more."""
+        """What an operator without shadows writes has none any more; a sum over ranks of whole
+        numbers that have, and a copy of it, are kept as `sums`."""
         gone = list(written_by(func, args, kwargs))
+        sums = {}
         if func.namespace == "c10d":
             gone = [x for x in flat((args, tuple(kwargs.values()))) if isinstance(x, torch.Tensor)]
+            if str(func) == "c10d.allreduce_.default":
+                sums = self._summed(gone, args)
+        elif str(func) == "aten.copy_.default":
+            (written, source), key = args[:2], args[0].untyped_storage()._cdata
+            if written.shape == source.shape:
+                sums = {key: self.sums.get(source.untyped_storage()._cdata)}
         for x in gone:
-            self.storages.pop(x.untyped_storage()._cdata, None)
+            key = x.untyped_storage()._cdata
+            self.storages.pop(key, None)
+            self.sums.pop(key, None)
+        self.sums |= {key: total for key, total in sums.items() if total is not None}
+
+    def _summed(self, tensors: Sequence[torch.Tensor], args: Any) -> dict[int, Any]:
+        ranks = ProcessGroup.unbox(args[1]).size()
+        if args[2].op() != ReduceOp.SUM:
+            return {}
+        whole = [x for x in tensors if self.known(x) and not x.is_floating_point()]
+        with _disable_current_modes(), torch.no_grad():
+            return {x.untyped_storage()._cdata: self.real(x) * ranks for x in whole}
+
+    def sum_read(self, x: torch.Tensor) -> tuple[Any, list[Any]] | None:
+        """An entry of a sum over ranks, and all of them, if every rank has the same numbers; None:
+        it is no such entry.
+
+        Example: of the map [1, 0] of used parameters on two ranks, entry 1 is 0 of [2, 0].
+        """
+        total = self.sums.get(x.untyped_storage()._cdata)
+        if total is None or x.numel() != 1:
+            return None
+        with _disable_current_modes():
+            entries = total.flatten().tolist()
+        return entries[x.storage_offset()], entries

@@ -7,6 +7,7 @@ named here is an error that names it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel import distributed as ddp
 
 from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.torch.futures import Awaited
 
 
 def install(note: Callable[[str], None], known: Callable[[torch.Tensor], bool]) -> None:
@@ -104,6 +106,10 @@ def _nothing(*_: Any, **__: Any) -> None:
     """Compares or copies values between ranks before the step: parameters are inputs."""
 
 
+def _first(future: torch.futures.Future[Any]) -> Any:
+    return future.value()[0]
+
+
 def _data_parallel(note: Callable[[str], None]) -> None:
     """DDP's reduction in C++ reads memory that fake tensors do not have.  What it does by default
     is done by a hook in Python instead; a hook of the user's is left alone."""
@@ -111,9 +117,16 @@ def _data_parallel(note: Callable[[str], None]) -> None:
     register = DistributedDataParallel.register_comm_hook
     before = DistributedDataParallel._pre_forward
 
-    def register_comm_hook(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
+    def register_comm_hook(self: DistributedDataParallel, state: object, hook: Any) -> None:
         own.add(id(self))
-        register(self, *args, **kwargs)
+
+        @wraps(hook)
+        def awaited(state: Any, bucket: Any) -> Any:
+            """DDP waits for what a hook gives, and takes the first of several tensors."""
+            result = hook(state, bucket)
+            return result.then(_first) if isinstance(result, Awaited) else result
+
+        register(self, state, awaited)
 
     def _pre_forward(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> Any:
         if id(self) not in own:

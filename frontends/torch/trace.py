@@ -160,6 +160,10 @@ class Trace(msgspec.Struct, frozen=True):
     functions: tuple[str, ...] = ()
 
 
+#: A note of what Python reads of a sum over ranks: it is made of one rank's own numbers.
+SUMMED = "whole numbers that ranks add up before Python reads them are the same on all ranks: "
+
+
 def tensors_of(*args: Arg) -> Iterator[int]:
     """The numbers of all tensors in arguments, in order.
 

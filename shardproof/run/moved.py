@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -16,12 +16,17 @@ from shardproof.engine.plan.ir import Plan
 from shardproof.engine.reference_runtime.compare import fits
 from shardproof.frontends.aten.lowering import Derived
 from shardproof.frontends.graphs.replayed import drawn
-from shardproof.run.tables import SCALES, agree_on
+from shardproof.run.tables import agree_on
+
+#: How often inputs are drawn, and how often both sides have to differ: once may be rounding at a
+#: kink, and ranks of random labels may count as many by chance.
+SEEDS: Final = 4
+ENOUGH: Final = 2
 
 
 def unexcused(plan: Plan, moved: Mapping[str, Derived], tables: Mapping[str, Any]) -> Plan:
     """The plan without stand-ins for inputs that are ``moved``, where both sides are seen to differ
-    with the numbers that these are, each time that they are drawn; ``tables``: of constants.
+    with the numbers that these are, more than once; ``tables``: of constants.
 
     Example: tokens that are their own labels, shifted, and a loss that is divided by twice the
     number of them: no choice of the labels is needed to see that.
@@ -29,7 +34,8 @@ def unexcused(plan: Plan, moved: Mapping[str, Derived], tables: Mapping[str, Any
     excuses = [a for a in plan.assumed if a.kind == "stand-in" and a.about in moved]
     if not excuses or not fits(plan):
         return plan
-    if any(_agree(plan, moved, tables, seed) is not False for seed in range(len(SCALES))):
+    seen = [_agree(plan, moved, tables, seed) for seed in range(SEEDS)]
+    if seen.count(False) < ENOUGH:
         return plan
     return replace(plan, assumed=tuple(a for a in plan.assumed if a not in excuses))
 

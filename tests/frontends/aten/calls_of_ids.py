@@ -376,3 +376,27 @@ def _(d: Draw) -> Call:
 def _(d: Draw) -> Call:
     x, weight, labels = _projected(d)
     return (x, weight, labels, None, None, -100, 2, "compact", torch.float64), {}
+
+
+@call("aten.masked_fill.Scalar")
+def _(d: Draw) -> Call:
+    """A number over ids, by a mask that is none of them."""
+    shape = d.any_shape(1)
+    mask = torch.tensor(d.rng.integers(0, 2, size=shape).astype(bool))
+    return (d.ids(6, *shape), mask, d.below(6)), {}
+
+
+@call("aten.where.self")
+def _(d: Draw) -> Call:
+    """Ids where others are 0, a number elsewhere."""
+    shape = d.any_shape(1)
+    mask = torch.tensor(d.rng.integers(0, 2, size=shape).astype(bool))
+    number = Both(Const(Fraction(3), (), "int64"), torch.tensor(3))
+    return (mask, d.ids(6, *shape), number), {}
+
+
+@call("aten.fill.Tensor")
+def _(d: Draw) -> Call:
+    number = Fraction(d.below(5))
+    tensor = torch.tensor(float(number), dtype=torch.float64)
+    return (d.real(*d.any_shape()), Both(Const(number, (), "float64"), tensor)), {}
