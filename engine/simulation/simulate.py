@@ -407,7 +407,8 @@ def compare(
 
     Example: of expected [1, 2] and actual [1, 2.5] at the scale 2 the error is 0.25, worst at (1,).
     """
-    off = np.abs(actual - expected)
+    with np.errstate(invalid="ignore"):
+        off = np.abs(actual - expected)
     off = np.where((actual == expected) | (np.isnan(actual) & np.isnan(expected)), 0.0, off)
     off = np.where(np.isnan(off), np.inf, off)
     if not off.size:

@@ -6,7 +6,10 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
+
 from shardproof.engine.errors import Unsupported
+from shardproof.frontends.aten.bits import Bits
 from shardproof.frontends.aten.filled import apart
 from shardproof.frontends.aten.hidden import as_numbers
 from shardproof.frontends.aten.ids import Ids, compared, ids, integral, made, number_of
@@ -16,7 +19,7 @@ from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Operand
 from shardproof.frontends.aten.masks import compared as compared_numbers
 from shardproof.frontends.aten.masks import flags
 from shardproof.frontends.aten.masks import inverse as inverse_of
-from shardproof.frontends.aten.positions import Positions
+from shardproof.frontends.aten.positions import Array, Positions, plus, whole
 from shardproof.frontends.aten.rules import lowers
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.builder.piecewise import Function
@@ -62,6 +65,25 @@ def at_positions(lo: Lowering, x: Operand, y: Operand) -> Real | None:
     return flags(lo.derivative("pick", [zero, real], ones, 0, start=y.const))
 
 
+def _mask(entries: Array) -> Bits | Const:
+    """Known entries: a constant where all are alike."""
+    first = bool(entries.flat[0]) if entries.size else False
+    alike = bool((entries == first).all())
+    return Const(Fraction(first), entries.shape, "bool") if alike else Bits(entries)
+
+
+def _of_positions(x: Operand, y: Operand) -> Array | None:
+    """Where positions are equal, of which nothing depends on an input; None: they are none.
+
+    Example: ``torch.arange(4) == 2`` is [False, False, True, False].
+    """
+    a, b = whole(x), whole(y)
+    if a is None or b is None or not (isinstance(x, Positions) or isinstance(y, Positions)):
+        return None
+    gap = plus(a, b, -1)
+    return np.broadcast_to(gap.moving() == 0, gap.shape)
+
+
 def _told_apart(lo: Lowering, x: Operand, y: Operand) -> Real | None:
     number = number_of(y)
     return told_apart(lo, x, number) if isinstance(x, Joined) and number is not None else None
@@ -79,6 +101,9 @@ def _equality(name: str) -> None:
         equal = at_positions(lo, x, y) or at_positions(lo, y, x)
         if equal is not None:
             return equal if name == "eq" else flags(lo.real(inverse_of(lo, equal)))
+        known = _of_positions(x, y)
+        if known is not None:
+            return _mask(known if name == "eq" else ~known)
         first, second = ids(x), ids(y)
         if first is not None and second is not None and first.at() != second.at():
             # Of tokens with each other: as the numbers that they are.
