@@ -19,8 +19,9 @@ from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Operand
 from shardproof.frontends.aten.masks import compared as compared_numbers
 from shardproof.frontends.aten.masks import flags
 from shardproof.frontends.aten.masks import inverse as inverse_of
-from shardproof.frontends.aten.positions import Array, Positions, plus, whole
+from shardproof.frontends.aten.positions import Positions, plus, whole
 from shardproof.frontends.aten.rules import lowers
+from shardproof.frontends.aten.tables import Array
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.builder.piecewise import Function
 
