@@ -119,6 +119,37 @@ def each(
     return Lineage((*xs[0].shape[:outer], *behind), tuple(joined(back)))
 
 
+def _together(addends: Sequence[Addend], shape: Shape) -> dict[Region, list[Addend]]:
+    """Addends by the box in which they are not zero."""
+    result: dict[Region, list[Addend]] = {}
+    for addend in addends:
+        box = [(0, n) for n in shape]
+        for place in addend.places:
+            if place.extent != shape[place.dim]:
+                raise Misaligned
+            start, stop = box[place.dim]
+            box[place.dim] = max(start, place.start), min(stop, place.start + place.size)
+        result.setdefault(tuple(box), []).append(addend)
+    return result
+
+
+def _meeting(
+    names: Sequence[str], boxes: Sequence[Region], sizes: Mapping[str, int]
+) -> dict[str, tuple[int, int]] | None:
+    """Where boxes of several tensors are along every label; None: they do not meet."""
+    at = {a: (0, n) for a, n in sizes.items()}
+    for own, box in zip(names, boxes, strict=True):
+        for a, (start, stop) in zip(own, box, strict=True):
+            at[a] = max(at[a][0], start), min(at[a][1], stop)
+    return at if all(start < stop for start, stop in at.values()) else None
+
+
+def _inside(addends: Sequence[Addend], box: Region, shape: Shape) -> Lineage:
+    """A tensor in a box."""
+    kept = tuple(c for t in addends for c in _clip(t, box, shape))
+    return Lineage(tuple(stop - start for start, stop in box), kept)
+
+
 def multiplied(
     names: Sequence[str],
     output: str,
@@ -126,9 +157,9 @@ def multiplied(
     sizes: Mapping[str, int],
     make: Callable[[str, Sequence[Lineage], Mapping[str, int]], Lineage],
 ) -> Lineage:
-    """A sum of products (`engine.ops.primitives.Interpreter.einsum`), region by region of all its
-    labels; the addends of the result may overlap.  Raises `Misaligned` where there are no
-    regions.
+    """A sum of products (`engine.ops.primitives.Interpreter.einsum`): of every choice of one box of
+    each operand, where these meet; the addends of the result may overlap.  Raises `Misaligned`
+    where addends are in no boxes.
 
     Example: that tensor times a weight of 16 inputs is the product of ``n1`` with the first eight
     inputs plus that of ``n2`` with the others.
@@ -156,27 +187,19 @@ def multiplied(
         [_split(t, [parts[n] for n in own]) for t in x.addends]
         for own, x in zip(names, xs, strict=True)
     ]
-    bounds = {a: {0, n} for a, n in whole.items()}
-    for own, addends in zip(left, spread, strict=True):
-        for dim, a in enumerate(own):
-            bounds[a].update(cuts(addends, dim, whole[a]))
-    parts_of: list[Addend] = []
     shapes = [tuple(whole[a] for a in own) for own in left]
-    # Regions that differ along a label which an operand does not have are one for it.
-    known: dict[tuple[int, Region], Lineage] = {}
-
-    def inside(number: int, box: Region) -> Lineage:
-        """An operand in a box."""
-        operands = known.get((number, box))
-        if operands is None:
-            kept = tuple(c for t in spread[number] for c in _clip(t, box, shapes[number]))
-            operands = Lineage(tuple(stop - start for start, stop in box), kept)
-            known[number, box] = operands
-        return operands
-
-    for region in _regions([sorted(b) for b in bounds.values()]):
-        at = dict(zip(bounds, region, strict=True))
-        lineages = [inside(n, tuple(at[a] for a in own)) for n, own in enumerate(left)]
+    groups = [_together(own, shape) for own, shape in zip(spread, shapes, strict=True)]
+    if prod(len(own) for own in groups) > MOST_REGIONS:
+        raise Misaligned
+    parts_of: list[Addend] = []
+    for boxes in product(*groups):
+        at = _meeting(left, boxes, whole)
+        if at is None:
+            continue
+        lineages = [
+            _inside(groups[n][box], tuple(at[a] for a in own), shapes[n])
+            for n, (own, box) in enumerate(zip(left, boxes, strict=True))
+        ]
         if all(x.addends for x in lineages):
             each_size = {a: stop - start for a, (start, stop) in at.items()}
             made = make(",".join(left) + "->" + right, lineages, each_size)
