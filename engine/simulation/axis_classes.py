@@ -83,6 +83,8 @@ class Axes:
     """
 
     def __init__(self) -> None:
+        #: Whether every axis keeps its true extents: a number of positions is itself a number.
+        self.exact = False
         self._parent: list[int] = []
         self._classes: list[AxisClass] = []
 

@@ -186,9 +186,10 @@ class RecordingInterpreter:
         return Recorded((*ids.dims, dim))
 
     def _computed_onehot(self, ids: Recorded, classes: Factors) -> Recorded:
-        """The classes that a function of ids indexes: it has a meaning at true sizes only."""
+        """The classes that a function of ids indexes: it has a meaning at true sizes only; what is
+        no function of ids alone (how many there are), where all axes have theirs."""
         if not ids.computed:
-            raise Unsupported("index data that is neither of the batch nor chosen")
+            self.axes.exact = True
         self.axes.freeze(classes)
         for axis in ids.computed:
             self.axes[axis].frozen = self.axes[axis].positional = True

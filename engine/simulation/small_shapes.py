@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isqrt, prod
+from typing import Final
 
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.errors import Unsupported
@@ -63,7 +64,8 @@ class Sizes:
 
     def _choose(self, axis_class: AxisClass) -> int:
         if (
-            axis_class.frozen
+            self.recorder.axes.exact
+            or axis_class.frozen
             or axis_class.parts is not None
             or (self.whole and axis_class.positional)
         ):
@@ -210,6 +212,10 @@ def largest_divisor(axis_class: AxisClass, per_shard: int) -> int:
     return max(allowed) if axis_class.least // chosen > MOST_PER_SHARD else chosen
 
 
+#: Numbers of a plan that has a meaning at its true sizes only, above which it is not run.
+MOST_EXACT: Final = 1 << 22
+
+
 def small_shapes(
     plan: Plan,
     single: Unrolled,
@@ -238,4 +244,7 @@ def small_shapes(
     second = recorder.run(plan.programs, parallel)
     for demand in demands:
         recorder.expect(demand, first, second)
-    return Sizes(plan, recorder, first, second, expanded, per_shard, indexed, whole)
+    sizes = Sizes(plan, recorder, first, second, expanded, per_shard, indexed, whole)
+    if recorder.axes.exact and sizes.entries > MOST_EXACT:
+        raise Unsupported("index data that is computed, in a plan too large for its true sizes")
+    return sizes

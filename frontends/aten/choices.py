@@ -382,6 +382,9 @@ def _cumsum(lo: Lowering, x: Lowered, dim: int, dtype: str = "") -> Any:
     lower = lo.reshape(lo.emit("tril", ones), (size, size))
     rows = lo.real(lo.reshape(turned, (prod(turned.shape[:-1]), size)))
     total = lo.emit("matmul", rows, lo.real(lo.transpose(lower, 0, 1)))
+    if (bounds := ids.bounds(x)) is not None:
+        low, high = min(bounds[0], bounds[0] * size), max(bounds[1] - 1, (bounds[1] - 1) * size)
+        total = lo.whole(total, (low, high + 1), lo.expected[0][1])
     return _turned(lo, lo.reshape(total, turned.shape), back)
 
 

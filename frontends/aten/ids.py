@@ -223,6 +223,19 @@ def ids(x: Operand) -> Ids | None:
     return None
 
 
+def bounds(x: Operand) -> tuple[int, int] | None:
+    """Between which whole numbers an operand is known to be: from the first to before the second;
+    None: it is no whole number, or nothing is known of it.
+
+    Example: ids with the domain (0, 64) plus 1 are in (1, 65); an int64 input without a domain is
+    None.
+    """
+    known = ids(x)
+    if known is None or (isinstance(x, Real) and x.domain is None) or known.dtype == "bool":
+        return None
+    return known.span()
+
+
 def number_of(x: Operand) -> int | None:
     """The whole number that an operand is everywhere; None: it is none, or not everywhere the
     same.
@@ -275,6 +288,9 @@ def computed(lo: Lowering, name: str, x: Operand, y: Operand, factor: Fraction) 
     """
     if factor.denominator != 1 or not (_whole(x) or _whole(y)):
         return None
+    a, b = ids(x), ids(y)
+    if a is not None and b is not None and a.at() != b.at():
+        return _of_both(lo, name, a, b, int(factor))
     operands = pair(x, y)
     if operands is None:
         return None
@@ -282,6 +298,22 @@ def computed(lo: Lowering, name: str, x: Operand, y: Operand, factor: Fraction) 
     if factor != 1:
         g = piecewise.combine("multiply", g, piecewise.constant(g, int(factor)))
     return made(lo, like, piecewise.combine(name, f, g))
+
+
+def _of_both(lo: Lowering, name: str, x: Ids, y: Ids, factor: int) -> Real:
+    """``x + factor y`` or ``x y`` of ids of different places, as whole numbers of a value.
+
+    Example: rows in [0, 4) times 8 plus columns in [0, 8) are whole numbers in [0, 32).
+    """
+    a, b = (replace(lo.real(i), dtype="float32", domain=None) for i in (x, y))
+    combined = {
+        "add": (lambda m, n: m + factor * n, lambda: lo.add(a, b, Fraction(factor))),
+        "multiply": (lambda m, n: m * n, lambda: lo.mul(a, b)),
+    }
+    of, emitted = combined[name]
+    spans = [(low, high - 1) for low, high in (x.span(), y.span())]
+    ends = [of(m, n) for m in spans[0] for n in spans[1]]
+    return lo.whole(lo.real(emitted()), (min(ends), max(ends) + 1), lo.expected[0][1])
 
 
 def _whole(x: Operand) -> bool:

@@ -382,10 +382,16 @@ def _lerp(lo: Lowering, x: Lowered, y: Lowered, weight: float) -> Any:
 def _sum(
     lo: Lowering, x: Lowered, dim: object = None, keepdim: bool = False, dtype: str = ""
 ) -> Any:
+    dims = dimensions(x.shape, dim)
     counted = x.dtype == "bool" and not isinstance(x, Const)
     summand = numbers(lo, lo.real(x), "float32") if counted else operand(lo, x)
-    total = lo.sum(summand, dimensions(x.shape, dim), keepdim)
-    return lo.whole(total, (0, prod(x.shape) + 1), lo.expected[0][1]) if counted else total
+    total = lo.sum(summand, dims, keepdim)
+    count = prod(x.shape[d] for d in dims)
+    if counted:
+        return lo.whole(total, (0, count + 1), lo.expected[0][1])
+    if isinstance(total, Real) and (bounds := ids.bounds(x)) is not None:
+        return replace(total, domain=(bounds[0] * count, (bounds[1] - 1) * count + 1))
+    return total
 
 
 @lowers("aten.mean.default", "aten.mean.dim")

@@ -234,11 +234,49 @@ def _index(lo: Lowering, x: Lowered, indices: Sequence[Lowered | None]) -> Any:
     if chosen is None and along is not None:
         return rule_of("aten.index_select.default")(lo, x, along, indices[along])  # type: ignore[misc]
     if chosen is None:
-        raise Unsupported("an index by other than ids of rows")
+        return _across(lo, x, indices)
     column = _column(x, chosen)
     if column is not None:
         return lo.reshape(lo.slice(x, 1, column, 1), x.shape[:1])
     return lookups.entries_of(lo, x, chosen)
+
+
+def _across(lo: Lowering, x: Lowered, indices: Sequence[Lowered | None]) -> Any:
+    """``x[arange(n), ids]`` of x [n, s, ...]: a position of each row, [n, ...]."""
+    turned, _, at = _last_of_rows(lo, x, indices)
+    picked = rule_of("aten.gather.default")(lo, turned, len(x.shape) - 1, at)  # type: ignore[misc]
+    return lo.reshape(picked, (x.shape[0], *x.shape[2:]))
+
+
+def _added_across(
+    lo: Lowering, x: Lowered, indices: Sequence[Lowered | None], values: Lowered, name: str
+) -> Any:
+    """x [n, s, ...] with values [n, ...] added to (or written at) a position of each row."""
+    turned, back, at = _last_of_rows(lo, x, indices)
+    source = lo.expand(values, (x.shape[0], *x.shape[2:]))
+    written = rule_of(name)(lo, turned, len(x.shape) - 1, at, lo.reshape(source, at.shape))  # type: ignore[misc]
+    return lo.permute(written, back)
+
+
+def _last_of_rows(
+    lo: Lowering, x: Lowered, indices: Sequence[Lowered | None]
+) -> tuple[Any, tuple[int, ...], Any]:
+    """x with its second dimension last, the order back, and ids [n] of ``x[arange(n), ids]`` as
+    those of each entry of the others; raises `Unsupported` for other indices."""
+    if len(indices) != 2 or len(x.shape) < 3 or indices[1] is None:
+        raise Unsupported("an index by other than ids of rows")
+    every, chosen = indices
+    rows = (0, (1,), x.shape[:1])
+    own = isinstance(every, Positions) and (every.const, every.steps, every.shape) == rows
+    if not own or chosen is None or chosen.shape != x.shape[:1]:
+        raise Unsupported("an index by other than ids of rows")
+    others = tuple(range(2, len(x.shape)))
+    rest = tuple(x.shape[d] for d in others)
+    index = ids.ids(chosen) or ids.ids(lo.real(chosen))
+    place = chosen if index is None else lookups.wrapped(index, x.shape[1])
+    at = lo.expand(lo.reshape(place, (x.shape[0], *(1 for _ in rest), 1)), (x.shape[0], *rest, 1))
+    last = len(x.shape) - 1
+    return lo.permute(x, (0, *others, 1)), (0, last, *(d - 1 for d in others)), at
 
 
 def _from_the_front(x: Lowered, indices: Sequence[Lowered | None]) -> list[Lowered | None]:
@@ -347,6 +385,9 @@ def _index_put(
             source = lo.reshape(values, (x.shape[0], 1))
             return rule_of("aten.scatter_add.default")(lo, x, 1, at, source)  # type: ignore[misc]
     indices = _from_the_front(x, indices)
+    if len(indices) == 2 and len(x.shape) > 2 and indices[0] is not None:
+        name = "aten.scatter_add.default" if accumulate else "aten.scatter.src"
+        return _added_across(lo, x, indices, values, name)
     along = _dimension(indices) if accumulate else None
     if along is not None:
         return rule_of("aten.index_add.default")(lo, x, along, indices[along], values)  # type: ignore[misc]

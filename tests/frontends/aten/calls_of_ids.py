@@ -400,3 +400,37 @@ def _(d: Draw) -> Call:
     number = Fraction(d.below(5))
     tensor = torch.tensor(float(number), dtype=torch.float64)
     return (d.real(*d.any_shape()), Both(Const(number, (), "float64"), tensor)), {}
+
+
+def _a_place_of_each_row(d: Draw) -> tuple[torch.Tensor, list[Any]]:
+    """x [n, s, w], and ``[arange(n), ids]``."""
+    rows, places, width = d.sizes(3)
+    every = Both(Positions(0, (1,), (rows,), "int64"), torch.arange(rows))
+    return d.real(rows, places, width), [every, d.ids(places, rows)]
+
+
+@call("aten.index.Tensor")
+def _(d: Draw) -> Call:
+    """A position of each row, of three dimensions."""
+    return _a_place_of_each_row(d), {}
+
+
+@call("aten.index_put.default")
+def _(d: Draw) -> Call:
+    """Values added to a position of each row, and written there."""
+    x, indices = _a_place_of_each_row(d)
+    return (x, indices, d.real(x.shape[0], x.shape[2]), bool(d.below(2))), {}
+
+
+@call("aten.add.Tensor", "aten.mul.Tensor", "aten.sub.Tensor")
+def _(d: Draw) -> Call:
+    """Of ids of different tensors."""
+    shape = d.any_shape(1)
+    return (d.ids(6, *shape), d.ids(5, *shape)), {}
+
+
+@call("aten.sum.dim_IntList", "aten.cumsum.default")
+def _(d: Draw) -> Call:
+    """Of ids."""
+    shape = d.sizes(2)
+    return (d.ids(6, *shape), 1), {}
