@@ -306,14 +306,18 @@ def _of_both(lo: Lowering, name: str, x: Ids, y: Ids, factor: int) -> Real:
     Example: rows in [0, 4) times 8 plus columns in [0, 8) are whole numbers in [0, 32).
     """
     a, b = (replace(lo.real(i), dtype="float32", domain=None) for i in (x, y))
-    combined = {
-        "add": (lambda m, n: m + factor * n, lambda: lo.add(a, b, Fraction(factor))),
-        "multiply": (lambda m, n: m * n, lambda: lo.mul(a, b)),
-    }
-    of, emitted = combined[name]
-    spans = [(low, high - 1) for low, high in (x.span(), y.span())]
-    ends = [of(m, n) for m in spans[0] for n in spans[1]]
-    return lo.whole(lo.real(emitted()), (min(ends), max(ends) + 1), lo.expected[0][1])
+    ends = [(m, n) for m in _ends(x) for n in _ends(y)]
+    if name == "add":
+        extremes, combined = [m + factor * n for m, n in ends], lo.add(a, b, Fraction(factor))
+    else:
+        extremes, combined = [m * n for m, n in ends], lo.mul(a, b)
+    span = min(extremes), max(extremes) + 1
+    return lo.whole(lo.real(combined), span, lo.expected[0][1])
+
+
+def _ends(x: Ids) -> tuple[int, int]:
+    low, high = x.span()
+    return low, high - 1
 
 
 def _whole(x: Operand) -> bool:
