@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from math import inf, isfinite, prod, sqrt
 from typing import Any
@@ -127,7 +128,12 @@ def _without(lo: Lowering, x: Operand, hidden: Lowered) -> Any:
             return hide(lo, lo.real(lo.expand(x, shape)), hidden)
         except Unsupported:  # Other than an interval of a row is shown.
             pass
-    return keep(lo, x, inverse(lo, as_numbers(lo, hidden)))
+    scores = keep(lo, x, inverse(lo, as_numbers(lo, hidden)))
+    if isinstance(hidden, Bits) and not isinstance(x, Hidden):
+        seen = ~hidden.expand(scores.shape).array
+        lines = {d for d in range(seen.ndim) if seen.any(axis=d).all()}
+        scores = replace(scores, shown=frozenset(lines))
+    return scores
 
 
 @lowers("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf")

@@ -25,6 +25,7 @@ from shardproof.frontends.aten.lowering import (
 from shardproof.frontends.aten.masks import flags, inverse
 from shardproof.frontends.aten.positions import Positions, consecutive
 from shardproof.frontends.aten.rules import lowers
+from shardproof.frontends.aten.scores import Hidden
 
 ONE = Fraction(1)
 
@@ -203,6 +204,14 @@ def _index_add(
 # -- the largest ---------------------------------------------------------------------------------
 
 
+def _ranked(lo: Lowering, x: Lowered, least: bool = False) -> Real:
+    """Numbers that are in the order of ``x``, equal where it is: of masked scores, what is kept of
+    their exponentials, which is 0 where a score is minus infinity and positive elsewhere."""
+    if isinstance(x, Hidden) and not least:
+        return lo.real(lo.mul(lo.unary("exp", lo.real(x.scores)), x.kept))
+    return lo.real(x)
+
+
 def largest(lo: Lowering, x: Lowered, count: int, dim: int, least: bool = False) -> Any:
     """The ``count`` largest entries along a dimension, in falling order, and where they are.
 
@@ -213,11 +222,22 @@ def largest(lo: Lowering, x: Lowered, count: int, dim: int, least: bool = False)
         raise Unsupported("the largest of a number")
     (at,) = dimensions(x.shape, dim)
     attrs = {"topk": count, "dim": at, "largest": not least}
-    values, index = lo.emits("topk", [lo.real(x)], attrs)
+    values, index = lo.emits("topk", [_ranked(lo, x, least)], attrs)
     place = lo.whole(index, (0, x.shape[at]), "int64")
     if at == len(x.shape) - 1:
         lo.distinct.add(place.number)
-    return values, place
+    return _at_places(lo, x, at, place) if isinstance(x, Hidden) else values, place
+
+
+def _at_places(lo: Lowering, x: Hidden, dim: int, place: Real) -> Hidden:
+    """The masked scores at places along a dimension."""
+    order, back = _last(x, dim)
+    turned = lo.real(_turned(lo, place, order))
+    scores, kept = (
+        _turned(lo, _picked(lo, lo.real(_turned(lo, part, order)), turned), back)
+        for part in (x.scores, x.kept)
+    )
+    return Hidden(lo, scores, kept, x.dtype)
 
 
 @lowers("aten.topk.default")
@@ -285,7 +305,7 @@ def _placed(name: str, least: bool) -> None:
             x, dim = lo.reshape(x, (prod(x.shape),)), 0
         (at,) = dimensions(x.shape, dim)
         shape, _ = lo.expected[0]
-        return Place(lo.real(x), at, least, shape)
+        return Place(_ranked(lo, x, least), at, least, shape)
 
 
 _placed("argmax", False)
@@ -298,7 +318,12 @@ def _extreme(lo: Lowering, x: Lowered, dim: int, keepdim: bool, least: bool) -> 
     if x.shape[at] == 1:
         shape = reduced(x.shape, (at,), keepdim)
         return lo.reshape(x, shape), Const(Fraction(0), shape, "int64")
-    real = lo.real(x)
+    real = _ranked(lo, x, least)
+    if isinstance(x, Hidden):
+        _, place = largest(lo, real, 1, at)
+        found = _at_places(lo, x, at, place).reshape(reduced(x.shape, (at,), keepdim))
+        known = at in x.shown  # Something of every line is kept, and so is the largest.
+        return found.scores if known else found, Place(real, at, least, found.shape)
     ranked = lo.real(lo.scale(real, -ONE)) if least else real
     value: Any = lo.emit("amax", ranked, dim=(at,), keepdim=keepdim)
     return lo.scale(value, -ONE) if least else value, Place(real, at, least, value.shape)

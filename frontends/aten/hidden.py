@@ -58,6 +58,8 @@ def position_flags(lo: Lowering, mask: Mask) -> Real:
                 alike = runs(entries(flat))
             except Unsupported:
                 continue
+            if any(run.last is not None and run.last == run.least for run in alike):
+                break  # A diagonal: of triangles, its first row would be another one than the rest.
             holds = lo.concat([_hidden(lo, run, flat.shape[1]) for run in alike], 0)
             holds = inverse(lo, holds) if inverted else holds
             return flags(lo.real(lo.expand(holds, mask.shape)))

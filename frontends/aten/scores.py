@@ -13,7 +13,8 @@ from shardproof.frontends.aten.lowering import Const, Lowering, Real, Shape
 
 @dataclass(frozen=True, slots=True)
 class Hidden:
-    """Scores where ``kept`` is 1, minus infinity where it is 0; both of one shape.
+    """Scores where ``kept`` is 1, minus infinity where it is 0; both of one shape.  ``shown``:
+    dimensions along which every line is known to keep something.
 
     Example: scores [2, 4, 4] under ``masked_fill(ids[:, None] == 0, -inf)`` keep the columns of ids
     that are not 0; ``torch.tensor(-inf)`` is 0 of which nothing is kept.
@@ -23,6 +24,7 @@ class Hidden:
     scores: Any
     kept: Any
     dtype: str
+    shown: frozenset[int] = frozenset()
 
     @property
     def shape(self) -> Shape:

@@ -7,18 +7,15 @@ operators like others here (``comm.*``); what they write in place is written bac
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch import draws, fsdp, trace
 from shardproof.frontends.torch.buffers import strung
 from shardproof.frontends.torch.collectives import HANDLERS, unknown
+from shardproof.frontends.torch.computed import Computed, computed, part_of, rewritten
 from shardproof.frontends.torch.memory import (
-    CAST,
-    CONCAT,
     CONSTANT,
     INPUT,
-    SLICE,
     Compared,
     Functional,
     Input,
@@ -247,6 +244,8 @@ class Replay(State):
         if before is not None and before.pieces:
             pieces = computed(self.out, self.memory.read(tensor))
             if pieces:
+                if any(c.cut is not None and c.cut.box is not None for c in pieces):
+                    rewritten(self.memory, tensor, pieces)
                 self.made(name, box, pieces)
                 return
         value = self.input("parameter", name, tensor)
@@ -281,8 +280,9 @@ class Replay(State):
             for at, cut in enumerate(cuts):
                 piece = f"{name}[{at}]"
                 part = -1 if value < 0 or cut is None else value
-                part = part if part < 0 or count or cut is None else self.memory.slice(value, *cut)
                 described = self.out.boxes[piece]
+                if part >= 0 and not count and cut is not None:
+                    part = part_of(self.memory, value, cut)
                 if count:
                     described = Box(described.name, (), (), (), described.said)
                 compared = Compared(kind, piece, part, described, self.memory.event, state)
@@ -294,97 +294,6 @@ class Replay(State):
                 box = own
         state = str(event.kwargs.get("state", ""))
         self.out.compared.append(Compared(kind, name, value, box, self.memory.event, state))
-
-
-class Computed(NamedTuple):
-    """A box of full parameter ``name``; ``cut``: where it lies in what was computed (dimension,
-    start, size; None: it is all of it).
-
-    Example: ``up.weight = job.full["up.weight"][8:16]`` of a tensor [16, 8]: the offset (8, 0) and
-    the shape (8, 8).
-    """
-
-    name: str
-    offset: tuple[int, ...]
-    shape: tuple[int, ...]
-    input: int
-    cut: tuple[int, int, int] | None = None
-
-
-#: Operators that put tensors one after the other.
-JOINS = (CONCAT, "aten.cat.default")
-
-
-def computed(out: Functional, value: int) -> list[Computed]:
-    """The boxes of full parameters that a value is made of, where the program cut it from them, one
-    after the other along a dimension; none if it depends on no full parameter.  Raises
-    `InvalidInput` if it is anything but boxes.
-
-    Example: of ``torch.cat([full["q"][:2], full["q"][2:4]])`` two boxes of ``q``, with the cuts (0,
-    0, 2) and (0, 2, 2); of ``full["q"] * 2`` it is refused.
-    """
-    made = {v: op for op in out.ops for v in op.outputs if v >= 0}
-    inner = value
-    while inner in made and made[inner].name == CAST:
-        inner = next(trace.tensors_of(*made[inner].args))
-    if inner not in made or made[inner].name not in JOINS:
-        box = _box(out, made, value)
-        return [] if box is None else [box]
-    args = made[inner].args
-    dim = number(args[1]) % len(out.values[inner].shape) if len(args) > 1 else 0
-    parts: list[Computed] = []
-    start = 0
-    for part in trace.tensors_of(args[0]):
-        box = _box(out, made, part)
-        if box is None:
-            if _depends(made, inner):
-                raise InvalidInput("a parameter is put together of full ones and of others")
-            return []
-        size = out.values[part].shape[dim]
-        parts.append(box._replace(cut=(dim, start, size)))
-        start += size
-    return parts
-
-
-def _box(out: Functional, made: dict[int, Op], value: int) -> Computed | None:
-    chain: list[Op] = []
-    while value in made and made[value].name in (SLICE, CAST):
-        chain.append(made[value])
-        value = next(trace.tensors_of(*made[value].args))
-    if value not in made:
-        return None
-    if made[value].name != INPUT or made[value].args[0] != "full":
-        if _depends(made, value):
-            raise InvalidInput(
-                "a parameter is computed from full ones, and is not a box of one "
-                f"(by {made[value].name})"
-            )
-        return None
-    shape = list(out.values[value].shape)
-    offset = [0] * len(shape)
-    for op in reversed(chain):
-        if op.name == SLICE:
-            _, dim, start, size = op.args
-            at = number(dim)
-            offset[at] += number(start)
-            shape[at] = number(size)
-    return Computed(str(made[value].args[1]), tuple(offset), tuple(shape), value)
-
-
-def _depends(made: dict[int, Op], value: int) -> bool:
-    """Whether a value is made of full parameters."""
-    seen: set[int] = set()
-    open_values = [value]
-    while open_values:
-        at = open_values.pop()
-        if at in seen or at not in made:
-            continue
-        seen.add(at)
-        op = made[at]
-        if op.name == INPUT and op.args[0] == "full":
-            return True
-        open_values += trace.tensors_of(*op.args, *op.kwargs.values())
-    return False
 
 
 def _flat(args: Sequence[Arg]) -> list[Arg]:

@@ -35,8 +35,17 @@ UNDEFINED, CONSTANT, INPUT = "move.undefined", "move.constant", "move.input"
 STILL = "move.still"
 
 
-#: A piece of a tensor: dimension, start, size.
-Cut = tuple[int, int, int]
+class Cut(NamedTuple):
+    """Where a piece lies in a tensor: ``size`` positions of dimension ``dim`` from ``start`` on; with
+    ``box``, entries in a row (``dim`` is 0), in that shape.
+
+    Example: ``Cut(0, 8, 4, (2, 2))`` is a matrix of the entries 8 to 11.
+    """
+
+    dim: int
+    start: int
+    size: int
+    box: tuple[int, ...] | None = None
 
 
 class Op(NamedTuple):
@@ -115,7 +124,7 @@ class Functional:
 
     ``messages``: how it was read; ``boxes``: of parameters, by their local names (one of several
     pieces: "name[0]", ...); ``made``: of parameters that the step makes itself, where their pieces
-    lie (dimension, start, size; None: there is one).
+    lie (None: there is one).
     """
 
     trace: Trace

@@ -266,8 +266,11 @@ class Rank:
             for cut in cuts or (None,):
                 if cut is None or value is None or not value.dim():  # a count has no pieces
                     self.results.append(value)
+                elif cut.box is not None:
+                    entries = value.reshape(-1).narrow(0, cut.start, cut.size)
+                    self.results.append(entries.view(cut.box))
                 else:
-                    self.results.append(value.narrow(*cut))
+                    self.results.append(value.narrow(cut.dim, cut.start, cut.size))
 
     # -- collectives ------------------------------------------------------------------------
 
