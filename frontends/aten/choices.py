@@ -85,9 +85,10 @@ def _picked(lo: Lowering, rows: Real, chosen: Real) -> Any:
     *lead, count = chosen.shape
     if count == 1:
         picked = lo.emit("pick", rows, lo.real(lo.reshape(chosen, tuple(lead))))
-        return lo.reshape(picked, (*lead, 1))
+        return lo.reshape(lookups.entries_like(lo, picked, rows), (*lead, 1))
     wide = lo.reshape(rows, (*lead, 1, rows.shape[-1]))
-    return lo.emit("pick", lo.real(lo.expand(wide, (*lead, count, rows.shape[-1]))), chosen)
+    wide = lo.real(lo.expand(wide, (*lead, count, rows.shape[-1])))
+    return lookups.entries_like(lo, lo.emit("pick", wide, chosen), rows)
 
 
 def _chosen(lo: Lowering, index: Real, size: int) -> Any:
@@ -181,7 +182,9 @@ def _index_select(lo: Lowering, x: Lowered, dim: int, index: Lowered) -> Any:
     rest = tuple(x.shape[d] for d in order[1:])
     table = lo.reshape(_turned(lo, x, order), (x.shape[at], prod(rest)))
     real = numbered(lo, index) if isinstance(index, Positions) else lo.real(index)
-    rows = lo.emits("embedding", [real, lo.real(table)], {}, table.dtype)[0]
+    entries = lo.real(table)
+    rows = lo.emits("embedding", [real, entries], {}, table.dtype)[0]
+    rows = lookups.entries_like(lo, rows, entries)
     return _turned(lo, lo.reshape(rows, (*index.shape, *rest)), back)
 
 
@@ -222,7 +225,9 @@ def largest(lo: Lowering, x: Lowered, count: int, dim: int, least: bool = False)
         raise Unsupported("the largest of a number")
     (at,) = dimensions(x.shape, dim)
     attrs = {"topk": count, "dim": at, "largest": not least}
-    values, index = lo.emits("topk", [_ranked(lo, x, least)], attrs)
+    ranked = _ranked(lo, x, least)
+    values, index = lo.emits("topk", [ranked], attrs)
+    values = lookups.entries_like(lo, values, ranked)
     place = lo.whole(index, (0, x.shape[at]), "int64")
     if at == len(x.shape) - 1:
         lo.distinct.add(place.number)

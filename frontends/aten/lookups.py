@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from math import prod
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
@@ -78,6 +79,9 @@ class Lookup:
 
     def real(self, lo: Lowering) -> Real:
         """What the ids choose as a value, with zeros where ids do not count."""
+        return entries_like(lo, self._chosen(lo), self.table)
+
+    def _chosen(self, lo: Lowering) -> Real:
         parts = piecewise.chosen_rows(self.ids.function, self.live, self.rows())
         if parts is None or self.astray():
             return self.repeated(lo)
@@ -99,7 +103,9 @@ class Lookup:
         real = self.ids.moved_input(lo)
         if self.picked:
             return lo.emits("pick", [table, real], {"start": part.id}, self.dtype)[0]
-        return lo.emits("embedding", [real, table], {"start": part.id}, self.dtype)[0]
+        flat = lo.real(lo.reshape(table, (part.size, prod(table.shape[1:]))))
+        rows = lo.emits("embedding", [real, flat], {"start": part.id}, self.dtype)[0]
+        return lo.real(lo.reshape(rows, self.shape))
 
     def repeated(self, lo: Lowering) -> Real:
         """As `real`, where many ids choose one row: that row, times whether the id is one of
@@ -255,8 +261,9 @@ class Kept(Unviewed):
         return self.rows.dtype
 
     def real(self, lo: Lowering) -> Real:
-        """Refused: such rows are only read by the gradient of an embedding (`added_rows`)."""
-        raise Unsupported("rows of the input that ids zero")
+        """The rows times 0 or 1."""
+        holds = numbers(lo, flags(self.ids.indicated(lo)), self.dtype)
+        return lo.real(lo.mul(self.rows, lo.reshape(holds, (*holds.shape, 1))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,6 +345,17 @@ def added_rows(lo: Lowering, gradient: Lowered, chosen: Lowered, rows: int) -> A
     return Scattered(index, live, rows, given.dtype).table(lo, given)
 
 
+def entries_like(lo: Lowering, chosen: Real, table: Real) -> Real:
+    """Entries of a table, or zeros: whole numbers that lie where the table's do.
+
+    Example: of the experts of tokens, in [0, 4), those in the order in which tokens are sorted.
+    """
+    if not integral(table.dtype) or table.domain is None:
+        return chosen
+    low, high = table.domain
+    return lo.whole(chosen, (min(low, 0), max(high, 1)), table.dtype)
+
+
 def rows_of(lo: Lowering, table: Lowered, chosen: Lowered) -> Any:
     """Rows of a table by ids: a lookup, which becomes a value as soon as something reads it.
 
@@ -396,6 +414,14 @@ def restricted(x: Lookup, mask: Ids, kept: bool) -> Lookup:
     return replace(x, live=piecewise.combine("and", x.live, count))
 
 
+def aligned(mask: Ids, shape: Shape) -> Ids:
+    """A mask with as many dimensions as what it is broadcast to: the new ones come first.
+
+    Example: a mask [8] of a value [8, 8] is one of its columns, [1, 8].
+    """
+    return mask.reshape((*(1 for _ in shape[len(mask.shape) :]), *mask.shape))
+
+
 def written(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any:
     """``x`` with ``value`` where the mask is true, if ids decide it; None: it is something else.
 
@@ -404,6 +430,7 @@ def written(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any:
     """
     if not isinstance(mask, Ids):
         return None
+    mask = aligned(mask, x.shape)
     number = number_of(value)
     if isinstance(x, Lookup):
         kept = restricted(x, mask, False)
@@ -414,7 +441,7 @@ def written(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any:
         return lo.add(lo.real(kept), holds)
     index = ids(x)
     rows = x.shape[:-1]
-    if index is None and isinstance(x, Real) and number == 0 and mask.shape in (rows, (*rows, 1)):
+    if index is None and isinstance(x, Real) and number == 0 and mask.shape == (*rows, 1):
         return Kept(x, inverse(mask.reshape(rows)))
     entries = index is None and isinstance(x, (Real, Const)) and floating(x.dtype)
     varies = mask.shape == x.shape and piecewise.value(mask.function) is None

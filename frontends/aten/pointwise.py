@@ -9,7 +9,7 @@ from math import inf, prod
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
-from shardproof.frontends.aten import ids, lookups
+from shardproof.frontends.aten import ids, indicators, lookups
 from shardproof.frontends.aten.attention import added as added_mask
 from shardproof.frontends.aten.bits import Additive
 from shardproof.frontends.aten.filled import Filled, cast
@@ -248,6 +248,8 @@ def _mul(lo: Lowering, x: Lowered, y: Operand) -> Any:
         return rule_of("aten.logical_and.default")(lo, x, y)  # type: ignore[misc]
     _wide(lo)
     product = ids.computed(lo, "multiply", x, y, Fraction(1))
+    if product is None:
+        product = indicators.times(lo, x, y)
     return product or lo.mul(operand(lo, x), operand(lo, y))
 
 

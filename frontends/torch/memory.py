@@ -36,8 +36,8 @@ STILL = "move.still"
 
 
 class Cut(NamedTuple):
-    """Where a piece lies in a tensor: ``size`` positions of dimension ``dim`` from ``start`` on; with
-    ``box``, entries in a row (``dim`` is 0), in that shape.
+    """Where a piece lies in a tensor: ``size`` positions of dimension ``dim`` from ``start`` on;
+    with ``box``, entries in a row (``dim`` is 0), in that shape.
 
     Example: ``Cut(0, 8, 4, (2, 2))`` is a matrix of the entries 8 to 11.
     """

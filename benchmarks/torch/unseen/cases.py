@@ -6,15 +6,20 @@ from benchmarks.torch.ordinary.parts import Case
 from benchmarks.torch.unseen import (
     attention,
     divided,
+    domains,
     heads,
     losses,
     maxima,
     mixtures,
     nets,
+    objectives,
     recurrent,
     rings,
+    routed,
+    staged,
     training,
     vision,
+    zero,
 )
 
 CASES: list[Case] = [
@@ -29,4 +34,9 @@ CASES: list[Case] = [
     *maxima.CASES,
     *losses.CASES,
     *rings.CASES,
+    *zero.CASES,
+    *routed.CASES,
+    *objectives.CASES,
+    *domains.CASES,
+    *staged.CASES,
 ]

@@ -1,4 +1,4 @@
-"""Losses over tokens and other fields: ignored labels, chunks, further tokens, margins, noise, translation."""
+"""Losses over tokens, and other fields: ignored labels, chunks, margins, noise, translation."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def averaged(model: nn.Module) -> None:
             dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
 
 
-# -- 1. The sum over labels that are not ignored, by the count of all ranks; a head in chunks. ------
+# -- 1. The sum over labels that are not ignored, by the count of all ranks; a head in chunks. -----
 
 
 class Chunked(Trunk):

@@ -1,4 +1,4 @@
-"""Steps by what they learn from: pairs, groups of answers, games, generators, recommenders, stages."""
+"""Steps by what they learn from: pairs, groups of answers, games, generators, tables, graphs."""
 
 from __future__ import annotations
 

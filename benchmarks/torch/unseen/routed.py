@@ -1,4 +1,4 @@
-"""Experts: GShard's two with places, DeepSeek's gate, sorted tokens, grouped products, uneven messages."""
+"""Experts: GShard's two with places, DeepSeek's gate, sorted tokens, balance by counts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def owned(job: sp.Job, prefix: str = "experts.") -> dict[str, Any]:
     return {n: sp.piece(n, dim=0, start=job.rank * own, size=own) for n in names}
 
 
-# -- 1. DeepSeek: sigmoid scores, a bias for the choice only, weights normalised, a shared expert. --
+# -- 1. DeepSeek: sigmoid scores, a bias for the choice only, weights normalised, a shared expert.
 
 
 class DeepSeek(nn.Module):
@@ -237,7 +237,7 @@ class GShard(nn.Module):
         self.experts = Experts(own)
 
     def routed(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """[tokens, experts, capacity]: with which weight tokens come from slots, and where they go."""
+        """[tokens, experts, capacity]: by which weight tokens come from slots; where they go."""
         p = self.gate(x).softmax(dim=-1)
         one = F.one_hot(p.argmax(dim=-1), EXPERTS)
         two = F.one_hot(p.masked_fill(one.bool(), float("-inf")).argmax(dim=-1), EXPERTS)

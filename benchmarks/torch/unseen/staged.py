@@ -1,4 +1,4 @@
-"""Pipelines: PyTorch's schedules with data parallelism, GPipe by hand, a tied embedding, tensor parallel stages."""
+"""Pipelines: PyTorch's schedules with data parallelism inside of stages, GPipe by hand."""
 
 from __future__ import annotations
 
@@ -76,8 +76,6 @@ def staged(job: sp.Job, kind: Any, per_rank: int, mistake: str = "", replicas: i
     if kind is ScheduleZBVZeroBubble:
         at = [r, total - 1 - r]
     modules: list[Any] = [Model(total, range(i, i + 1)) for i in at]
-    if mistake == "layers in another order" and r == 0:
-        modules[1].layers = nn.ModuleDict({str(at[1] + 1): modules[1].layers[str(at[1])]})
     tokens, labels = (
         job.batch[k].chunk(replicas)[mesh["dp"].get_local_rank()] for k in ("tokens", "labels")
     )
@@ -143,7 +141,7 @@ INTERLEAVED = schedule_case(
     "interleaved 1F1B of FSDP2 stages", ScheduleInterleaved1F1B, 2, 4, 2, "microbatches summed"
 )
 
-# -- GPipe by hand: send and recv, two replicas, gradients of replicas averaged in the end. ---------
+# -- GPipe by hand: send and recv, two replicas, gradients of replicas averaged in the end. --------
 
 
 def regression(job: sp.Job) -> None:

@@ -1,4 +1,4 @@
-"""Optimizers in shards: Lion, LAMB, ZeRO by hand and PyTorch's, scaled losses, compressed hooks, FSDP2."""
+"""Optimizers in shards: Lion, LAMB, ZeRO by hand and PyTorch's, scaled losses, hooks, FSDP2."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ LAMB = Case(
     VECTORS,
 )
 
-# -- 3. ZeRO-3 by hand: flat shards of a layer, padded, gathered in forward and again in backward. --
+# -- 3. ZeRO-3 by hand: flat shards of a layer, gathered in forward. --------------------
 
 
 class Gathered(torch.autograd.Function):
@@ -197,7 +197,7 @@ def zero3_parallel(mistake: str = "") -> Step:
         loss.backward()
         outputs = {}
         with torch.no_grad():
-            for layer, shard, (weight, bias) in zip(("up", "down"), shards, shapes, strict=True):
+            for layer, shard, (weight, _) in zip(("up", "down"), shards, shapes, strict=True):
                 new = shard - 0.1 * shard.grad
                 whole = new.new_empty(new.numel() * n)
                 dist.all_gather_into_tensor(whole, new)
@@ -271,7 +271,7 @@ REDUNDANCY = Case(
     VECTORS,
 )
 
-# -- 5. A loss that is scaled, gradients unscaled and clipped, momentum; compressed in DDP's hook. ---
+# -- 5. A loss that is scaled, gradients unscaled and clipped, momentum; compressed in DDP's hook. -
 
 
 def scaled(job: sp.Job) -> None:

@@ -16,8 +16,10 @@ from benchmarks.torch.unseen import (
     maxima,
     mixtures,
     nets,
+    objectives,
     training,
     vision,
+    zero,
 )
 
 #: Right ones, and the mistake that stands beside each.
@@ -44,6 +46,8 @@ PROVED = [
     (nets.BAGS, "the last id left out"),
     (nets.CODES, "steps of another size"),
     (maxima.BY_HAND, "sum detached"),  # a gradient through a maximum
+    (zero.ZERO3, "gradients summed"),  # flat shards of full parameters
+    (objectives.RECOMMENDED, "own weights"),  # rows times a mask of ids
 ]
 #: Those that CI runs.
 SAMPLE = {c.name for c in (attention.ALIBI, heads.TIED, training.COUNTED, nets.CODES)}

@@ -1,0 +1,33 @@
+"""Products with predicates of ids: 0 or 1 for each row, or each entry, of a value."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from shardproof.frontends.aten.ids import Ids, inverse
+from shardproof.frontends.aten.lookups import Lookup, restricted, written
+from shardproof.frontends.aten.lowering import Lowering, Operand, Real, floating
+
+
+def times(lo: Lowering, x: Operand, y: Operand) -> Any:
+    """A product with a predicate of ids, as what it leaves is zero elsewhere; None: it is none.
+
+    Example: ``rows * (ids < 16).unsqueeze(-1)`` is ``rows.masked_fill(ids >= 16, 0)``.
+    """
+    for value, mask in ((x, y), (y, x)):
+        if not isinstance(mask, Ids) or any(
+            p.slope or p.offset not in (0, 1) for p in mask.function
+        ):
+            continue
+        whole = replace(mask, dtype="bool")
+        if isinstance(value, Lookup):
+            own = whole.reshape(value.ids.shape) if mask.shape == (*value.ids.shape, 1) else whole
+            if own.at() == value.ids.at() and floating(value.dtype):
+                return restricted(value, own, True)
+            continue
+        if not isinstance(value, Real) or not floating(value.dtype):
+            continue
+        if mask.shape in (value.shape, (*value.shape[:-1], 1)):
+            return written(lo, value, inverse(whole), 0.0)
+    return None
