@@ -51,7 +51,10 @@ class Computed(NamedTuple):
 
 class Run(NamedTuple):
     """``size`` entries from ``start`` on, in their order, of a full parameter (by the number of its
-    value), or of a value that depends on none (None)."""
+    value), or of a value that depends on none (None).
+
+    Example: the last row of the parameter 7, of shape [2, 3], is ``Run(7, 3, 3)``.
+    """
 
     input: int | None
     start: int
@@ -80,7 +83,11 @@ def computed(out: Functional, value: int) -> list[Computed]:
 
 
 def rewritten(memory: Memory, tensor: StridedTensor, pieces: Sequence[Computed]) -> None:
-    """Write a flat shard again, box by box, as memory has what is stated box by box."""
+    """Write a flat shard again, box by box, as memory has what is stated box by box.
+
+    Example: a shard of the last row of ``w`` [2, 3] and all of ``b`` [2] is written at 0, in the
+    shape [1, 3], and at 3.
+    """
     if geometry.dense_order(tensor.shape, tensor.strides) != tuple(range(len(tensor.shape))):
         raise InvalidInput("a flat parameter that is computed from full ones is not contiguous")
     for piece in pieces:
@@ -94,7 +101,10 @@ def rewritten(memory: Memory, tensor: StridedTensor, pieces: Sequence[Computed])
 
 
 def part_of(memory: Memory, value: int, cut: Cut) -> int:
-    """What a gradient, or another tensor of a parameter's shape, has of one of its pieces."""
+    """What a gradient, or another tensor of a parameter's shape, has of one of its pieces.
+
+    Example: of a flat gradient [8], ``Cut(0, 3, 4, (2, 2))`` is the matrix of its entries 3 to 6.
+    """
     if cut.box is None:
         return memory.slice(value, cut.dim, cut.start, cut.size)
     entries = memory.reshape(value, (prod(memory.shape_of(value)),))
