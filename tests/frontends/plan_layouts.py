@@ -186,6 +186,20 @@ def crossing(
     return made.out, made.into
 
 
+def each_its_own(
+    senders: Team, receivers: Team, tensors: Sequence[Obj]
+) -> tuple[list[list[Obj]], list[list[Obj]]]:
+    """Each device of one team sends what it has to the one in its place in another."""
+    out: list[list[Obj]] = []
+    into: list[list[Obj]] = []
+    for source, target, x in zip(senders.devices, receivers.devices, tensors, strict=True):
+        kwargs = {"src": source, "dst": target, "shape": x.state["_shape"],
+                  "dtype": "torch.float32"}  # fmt: skip
+        out.append([senders.build.prim("MovePrim", [x], [], source, **kwargs)])
+        into.append([receivers.build.prim("MovePrim", [], [x], target, **kwargs)])
+    return out, into
+
+
 class _Crossing:
     """The ways from the devices ``a``, which all have a tensor, to the devices ``b``."""
 
