@@ -4,6 +4,11 @@ The generated code starts autograd at those tensors of the forward use whose gra
 use is given, and binds what has accumulated at those whose gradients it gives
 (``codegen/emit.py``, ``get_backward_callsite_io_tensors``; a name that is no tensor's is left out).
 A use that names another microbatch's gradient starts nowhere, even if the numbers are the same.
+
+A segment's inputs are detached (``runtime/executor.py``, ``fexecute``).  So where one returns its
+own input, the variable is a tensor of which nothing was made before, and what made it in an earlier
+segment of the device gets no gradient.  nnScaler's ``graph.staging`` writes an identity there, with
+a result of its own name.
 """
 
 from __future__ import annotations
@@ -28,7 +33,9 @@ class Uses:
     """
 
     def __init__(self) -> None:
-        self._forward: dict[int, _Gradients] = {}
+        self._forward: dict[int, tuple[list[int], _Gradients]] = {}
+        #: Variables that a use has returned as it was given them, by that use.
+        self._returned: dict[int, int] = {}
         self._bodies: dict[int, tuple[list[int], dict[int, int]]] = {}
         #: Gradients of the inputs of forward uses, and of those that several uses of one read.
         self._once: set[tuple[int, int]] = set()
@@ -47,14 +54,18 @@ class Uses:
         of = forwards.get(cell.mirror_id) if cell.mirror_id is not None else None
         count = len(tensors_of(cell.inputs))
         if of is None:
-            self._forward[use.id] = _gradients(tensors)
-            for gradient in self._forward[use.id][:count]:
+            self._forward[use.id] = slots, _gradients(tensors)
+            for gradient in self._forward[use.id][1][:count]:
                 key = cell.id, gradient
                 (self._again.add(gradient) if key in self._once else self._once.add(key))
+            for slot in slots[count:]:
+                self._returned.pop(slot, None)
+                if slot in slots[:count]:
+                    self._returned[slot] = use.id
             return slots
-        mirrored = self._forward.get(use.mirror_id) if use.mirror_id is not None else None
-        if mirrored is None:
+        if use.mirror_id not in self._forward:
             return slots
+        names, mirrored = self._forward[use.mirror_id]
         if id(cell) not in self._bodies:
             own = [x.id for x in (*tensors_of(cell.inputs), *tensors_of(cell.outputs))]
             both = (*tensors_of(of.segment.inputs), *tensors_of(of.segment.outputs))
@@ -63,9 +74,12 @@ class Uses:
         here = _places(mirrored)
         for number, (slot, recorded) in enumerate(zip(slots, own, strict=True)):
             place = there.get(recorded, -1)
-            if here.get(slot, -1) == place:
+            detached = number < count and place >= 0 and names[place] in self._returned
+            if detached and self._returned[names[place]] != use.mirror_id:
+                slots[number] = NOWHERE
+            elif here.get(slot, -1) == place:
                 continue
-            if number < count:
+            elif number < count:
                 slots[number] = NOWHERE
             elif place < 0 or mirrored[place] not in self._again:
                 # (A forward use that reads what another one has read is itself what is wrong.)

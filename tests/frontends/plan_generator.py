@@ -19,7 +19,7 @@ from tests.frontends.plan_layouts import REPLICATED
 from tests.frontends.plan_models import model
 from tests.frontends.plan_schedule import Schedule, reducers, returned, wire
 from tests.frontends.plan_stages import Stage, Writer
-from tests.frontends.plan_structure import copied, homes_of, tied
+from tests.frontends.plan_structure import copied, homes_of, staged, tied
 from tests.frontends.plan_values import Model, Value
 from tests.frontends.plan_wider import Wider
 
@@ -122,8 +122,10 @@ def pipelines(draw: random.Random, of: type[Families] | None) -> Plans:
         tied(draw, made, homes)
     if draw.random() < 0.6:
         copied(draw, made)
+    if len(set(homes)) < stages or draw.random() < 0.7:
+        staged(made)
     microbatches, replicas = draw.choice((1, 2, 2, 4)), draw.choice((1, 1, 2))
-    return _placed(draw, made, homes, devices, microbatches, replicas, in_pieces=True)
+    return laid_out(draw, made, homes, devices, microbatches, replicas, in_pieces=True)
 
 
 def placed(
@@ -132,10 +134,10 @@ def placed(
     """A model with each stage on as many devices as ``sizes`` says, and on one device."""
     ends = list(accumulate(sizes, initial=0))
     homes = [tuple(range(low, high)) for low, high in pairwise(ends)]
-    return _placed(draw, made, homes, ends[-1], microbatches, replicas)
+    return laid_out(draw, made, homes, ends[-1], microbatches, replicas)
 
 
-def _placed(
+def laid_out(
     draw: random.Random, made: Model, homes: list[tuple[int, ...]], devices: int,
     microbatches: int, replicas: int, *, in_pieces: bool = False,
 ) -> Plans:  # fmt: skip

@@ -39,6 +39,27 @@ def copied(draw: random.Random, made: Model) -> None:
             made.operations.insert(made.operations.index(op) + 1, node)
 
 
+def staged(made: Model) -> None:
+    """Each stage reads what another one made through an identity of its own, as ``graph.staging``
+    has it."""
+    for op in list(made.operations):
+        for value in op.outputs:
+            current = value
+            last = max((x.output.stage for x in made.operations if value in x.inputs), default=0)
+            for stage in range(value.stage + 1, last + 1):
+                own = Value(f"{value.name}_at{stage}", value.shape, value.graded, stage=stage,
+                            kind=value.kind, batched=value.batched, along=value.along)  # fmt: skip
+                letters = " ".join(_LETTERS[: len(value.shape)])
+                anno = f"{letters} -> {letters}"
+                node = Operation("nnscaler.runtime.function.identity", [current], own, anno=anno)
+                for other in made.operations:
+                    if other.output.stage == stage:
+                        other.inputs = [own if x is value else x for x in other.inputs]
+                at = next(i for i, x in enumerate(made.operations) if x.output.stage == stage)
+                made.operations.insert(at, node)
+                current = own
+
+
 def tied(draw: random.Random, made: Model, homes: Sequence[tuple[int, ...]]) -> None:
     """Two operators read one parameter, if they are on the same devices or on one each."""
     readers = [
