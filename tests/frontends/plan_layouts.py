@@ -318,6 +318,9 @@ def local(op: Operation, inputs: list[Any], outputs: list[Obj]) -> dict[str, Any
     if op.local in ("size", "shape"):
         rows = zip(op.kwargs[op.local], outputs[0].state["_shape"], strict=True)
         return {**op.kwargs, op.local: tuple(a if isinstance(a, Thing) else b for a, b in rows)}
+    if op.local == "groups":
+        whole = inputs[1].state["_full_tensor"].state["_shape"][0]
+        return {**op.kwargs, "groups": op.kwargs["groups"] * inputs[1].state["_shape"][0] // whole}
     if op.local == "h":
         rows = inputs[1].state
         share = rows["_full_tensor"].state["_shape"][0] // rows["_shape"][0]

@@ -138,7 +138,9 @@ CALLS: Calls = {
     f"{F}.scaled_dot_product_attention": ATTENTION,
     f"{N}.scaled_dot_product_attention": ATTENTION,
     f"{R}.embedding": [at(lambda: ids(6, 2, 3), some(6, 4), padding_idx=None, start=0, stop=6),
-                       at(lambda: ids(9, 5), some(3, 4), padding_idx=None, start=2, stop=5)],
+                       at(lambda: ids(9, 5), some(3, 4), padding_idx=None, start=2, stop=5),
+                       at(lambda: ids(6, 9), some(6, 4), padding_idx=2, start=0, stop=6),
+                       at(lambda: ids(9, 9), some(3, 4), padding_idx=0, start=2, stop=5)],
     "torch.Tensor.view": [at(X, 2, 6), at(X, (4, -1)), at(X, size=(12,))],
     "torch.Tensor.reshape": [at(X, 2, 6), at(X, (4, -1))],
     "torch.reshape": [at(X, (2, 6)), at(X, shape=(4, -1))],
@@ -270,7 +272,8 @@ CALLS: Calls = {
         at(lambda: mask(3, 4), -1.5, X),
     ],
     f"{R}.index_select": [at(some(5, 3), lambda: ids(5, 7), dim=0)],
-    f"{F}.embedding": [at(lambda: ids(6, 2, 3), some(6, 4)), at(lambda: ids(6, 4), some(6, 2), None)],
+    f"{F}.embedding": [at(lambda: ids(6, 2, 3), some(6, 4)), at(lambda: ids(6, 4), some(6, 2), None),
+                      at(lambda: ids(6, 9), some(6, 2), -1)],
     # No functions of the table: they have a pattern.
     "einops.rearrange": [
         at(some(2, 6, 3), "b (h d) s -> h s (d b)", h=2), at(X, "... c -> c ..."),
