@@ -16,7 +16,7 @@ from shardproof.frontends.nnscaler.records import Tensor
 
 #: Operators, as they are declared, that do to pairs what they do to complex numbers.
 ALIKE: Final = frozenset(
-    {"identity", "contiguous", "multiref", "detach", "neg", "apply_rotary_emb", "add_n"}
+    {"identity", "contiguous", "multiref", "detach", "apply_rotary_emb", "add_n"}
 )
 
 
@@ -25,23 +25,20 @@ def is_complex(x: object) -> bool:
     return isinstance(x, Tensor) and x.dtype.startswith("complex")
 
 
-def read_alike(
-    name: str, attrs: Mapping[str, Attr], tensors: Sequence[object], results: Sequence[object]
-) -> dict[str, Attr]:
+def read_alike(name: str, attrs: Mapping[str, Attr], tensors: Sequence[Tensor]) -> dict[str, Attr]:
     """The attributes of a declared operator of complex tensors, where it does to pairs what it does
     to numbers; raises `Refused` where it does not.
 
     Example: ``view`` to the size (1, 4, 3) is one to (1, 4, 3, 2); ``pow`` is refused.
     """
-    every = [x for x in (*tensors, *results) if isinstance(x, Tensor)]
     if name in ALIKE:
         return dict(attrs)
-    if all(map(is_complex, every)):
+    if tensors and all(map(is_complex, tensors)):
         size = attrs.get("size")
         if name == "view" and isinstance(size, tuple):
             return {**attrs, "size": (*size, 2)}
         if name == "transpose":
-            rank = len(every[0].shape)
+            rank = len(tensors[0].shape)
             dims = {k: v for k, v in attrs.items() if isinstance(v, int)}
             return {k: v % rank for k, v in dims.items()}
     raise Refused("complex operands")

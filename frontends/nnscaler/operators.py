@@ -84,8 +84,7 @@ def declared(op: ForwardOp) -> Declared:
     if function is None and last in BY_NAME and not _is_library(signature):
         function, word = BY_NAME[last], signature
     tensors = [x for x in (*op.inputs, *op.kwargs.values()) if isinstance(x, Tensor)]
-    tensors_made = [x for x in op.outputs if isinstance(x, Tensor)]
-    numbers = any(map(complexes.is_complex, (*tensors, *tensors_made)))
+    numbers = any(map(complexes.is_complex, (*tensors, *op.outputs)))
     views = last in ("view_as_complex", "view_as_real")
     if numbers and function is not None and not word:
         function = OF_COMPLEX.get(last, function)
@@ -104,7 +103,7 @@ def declared(op: ForwardOp) -> Declared:
         if numbers and not views and last not in OF_COMPLEX:
             if made.steps:
                 raise Refused("complex operands")
-            attrs = complexes.read_alike(made.name, made.attrs, tensors, tensors_made)
+            attrs = complexes.read_alike(made.name, made.attrs, tensors)
             made = made._replace(attrs=attrs)
     except Refused as refused:
         return Declared(f"{last} with {refused}", tensors, {})

@@ -33,7 +33,7 @@ def _rows(arguments: Arguments) -> Composed | Lowered:
         return "embedding", {"input": ids, "weight": table, **places}
     rows, padding = table.shape[0], whole(arguments, "padding_idx")
     padding = padding + rows if padding < 0 else padding
-    if not 0 <= padding < rows:
+    if rows < 2 or not 0 <= padding < rows:
         raise Refused(f"padding_idx {padding} of {rows} rows")
     chain = Chain(ids, table)
     parts = [

@@ -7,6 +7,7 @@ from typing import Any
 from tests.frontends.pickles import FLOAT32
 from tests.frontends.plan_blocks import Blocks
 from tests.frontends.plan_families import F, R, T
+from tests.frontends.plan_records import INT64
 from tests.frontends.plan_values import Value
 
 
@@ -138,7 +139,7 @@ class Wider(Blocks):
     def chosen(self, x: Value) -> Any:
         """Columns by known places."""
         h = self.h
-        places = self.numbers("arange", h, "int64", start=h - 1, end=-1, step=-1, dtype=None,
+        places = self.numbers("arange", h, "int64", start=h - 1, end=-1, step=-1, dtype=INT64,
                               requires_grad=False)  # fmt: skip
         return self.op(f"{R}.index_select", "a b c^, d -> a b d", x, places, shapes=x.shape, dim=2)
 
