@@ -21,7 +21,7 @@ ALIKE: Final = frozenset(
 
 
 def is_complex(x: object) -> bool:
-    """Whether a tensor is complex: complex64 is, float32 is not."""
+    """Whether a tensor is complex: for example one of complex64, not one of float32."""
     return isinstance(x, Tensor) and x.dtype.startswith("complex")
 
 
@@ -45,7 +45,7 @@ def read_alike(name: str, attrs: Mapping[str, Attr], tensors: Sequence[Tensor]) 
 
 
 def view_as_complex(arguments: Arguments) -> Composed:
-    """Pairs in the last dimension as numbers: [2, 3, 2] as [2, 3]."""
+    """Pairs in the last dimension as numbers, for example [2, 3, 2] as [2, 3]."""
     x = operand(arguments, "input")
     if x.shape[-1:] != (2,) or is_complex(x):
         raise Refused(f"input {x.dtype} {list(x.shape)}")
@@ -55,7 +55,7 @@ def view_as_complex(arguments: Arguments) -> Composed:
 
 
 def view_as_real(arguments: Arguments) -> Composed:
-    """Numbers as pairs in a new last dimension: [2, 3] as [2, 3, 2]."""
+    """Numbers as pairs in a new last dimension, for example [2, 3] as [2, 3, 2]."""
     x = operand(arguments, "input")
     if not is_complex(x):
         raise Refused(f"input {x.dtype}")
@@ -98,7 +98,7 @@ def _halves(chain: Chain, number: int, x: Tensor) -> Sequence[int]:
 
 
 def total(arguments: Arguments) -> Composed:
-    """The sum of two complex tensors of one shape; other operands are refused."""
+    """The sum of two complex tensors of one shape; a real operand, for example, is refused."""
     unless(arguments, "out", None)
     unless(arguments, "alpha", 1)
     x, y = operand(arguments, "input"), operand(arguments, "other")

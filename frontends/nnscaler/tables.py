@@ -19,10 +19,10 @@ def embedding(arguments: Arguments) -> Composed | Lowered:
 
 
 def part(arguments: Arguments) -> Composed | Lowered:
-    """nnScaler's ``embedding``, of a table whose row 0 is id ``start``: ids from there to ``stop``,
-    zeros for others.  Its ``padding_idx`` is a row of *this* part of the table, since that is what
-    it hands to PyTorch (``runtime/function/function.py``): with the padding row 0, each part of a
-    table has a row that is not trained."""
+    """nnScaler's ``embedding``, of a table whose row 0 is id ``start``: ids from there to ``stop``
+    (4 to 8, for example), zeros for others.  Its ``padding_idx`` is a row of *this* part of the
+    table, since that is what it hands to PyTorch (``runtime/function/function.py``): with the
+    padding row 0, each part of a table has a row that is not trained."""
     return _rows(arguments)
 
 
