@@ -63,7 +63,7 @@ class Generators:
 #: Generators that Python code draws from by itself: where, what seeds one, and its state as text.
 _OF_PYTHON: tuple[tuple[str, Any, Callable[[], str]], ...] = (
     ("Python's", random, lambda: repr(random.getstate())),
-    ("NumPy's", np.random, lambda: repr(np.random.get_state()[1:3])),
+    ("NumPy's", np.random, lambda: repr(np.random.get_state())),
 )
 
 
