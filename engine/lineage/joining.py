@@ -66,7 +66,7 @@ def _loosened(addend: Addend, dim: int, others: Sequence[Addend]) -> Addend:
         interval[:3]
         for other in others
         if other.node == addend.node and _next_to(addend, other, dim)
-        for interval in _told(single, mine, _single(other, dim), _varying(other, dim))
+        for interval in _continued(single, mine, _single(other, dim), _varying(other, dim))
     }
     own = [interval for interval in single if interval[:3] in beside]
     if len(own) != 1:
@@ -86,7 +86,7 @@ def _next_to(one: Addend, other: Addend, dim: int) -> bool:
     return a.start + a.size == b.start or b.start + b.size == a.start
 
 
-def _told(
+def _continued(
     single: Set[StridedInterval], mine: Dim, others: Set[StridedInterval], theirs: Dim
 ) -> Iterable[StridedInterval]:
     """The axis along which a neighbour goes on: its dimension's, or where alone it differs."""

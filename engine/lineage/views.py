@@ -176,11 +176,11 @@ def _split_blocks(
 ) -> None:
     """Where one view says which block it is (an interval of size 1 outside), make the others say
     so, of as many blocks; another position outside (a step in time) tells nothing of a block."""
-    said = [s[-1] for s in stacks if s and s[-1].size == 1 and not s[-1].full]
+    single = [s[-1] for s in stacks if s and s[-1].size == 1 and not s[-1].full]
     for k, (stack, interval) in enumerate(zip(stacks, position, strict=True)):
-        if said and not stack and interval is not None and is_block(interval):
+        if single and not stack and interval is not None and is_block(interval):
             outer, inner = split(interval, interval.size)
-            if any(_may_be_block(outer, a) for a in said if a.axis != BROADCAST):
+            if any(_may_be_block(outer, a) for a in single if a.axis != BROADCAST):
                 stack.append(outer)
                 position[k] = inner
 

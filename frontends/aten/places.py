@@ -18,7 +18,10 @@ Move = tuple[str, tuple[int, ...]]
 
 class Places(NamedTuple):
     """Entry (i, j, ...) is what is at ``offset + i * strides[0] + j * strides[1] + ...`` of a
-    contiguous tensor; a dimension of one position has the stride 0."""
+    contiguous tensor; a dimension of one position has the stride 0.
+
+    Example: all of [2, 3], turned and unsqueezed, is ``Places(0, (1, 3, 0), (3, 2, 1))``.
+    """
 
     offset: int
     strides: Shape
@@ -53,10 +56,10 @@ def places(shape: Shape, moves: Sequence[Move]) -> Places | None:
             )
             strides, shape = (*(0,) * lead, *kept), given
         else:
-            found = reshaped(shape, strides, given)
-            if found is None:
+            regrouped = reshaped(shape, strides, given)
+            if regrouped is None:
                 return None
-            shape, strides = given, found
+            shape, strides = given, regrouped
     once = tuple(0 if n == 1 else s for n, s in zip(shape, strides, strict=True))
     return Places(offset, once, shape)
 
@@ -69,11 +72,11 @@ def reshaped(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
     runs = _runs(shape, strides)
     if math.prod(new) == 0:
         return (0,) * len(new)
-    found: list[int] = []
+    result: list[int] = []
     size = stride = 1
     for n in reversed(new):
         if n == 1:
-            found.append(0)
+            result.append(0)
             continue
         if size == 1:
             if not runs:
@@ -81,9 +84,9 @@ def reshaped(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
             size, stride = runs.pop()
         if size % n:
             return None
-        found.append(stride)
+        result.append(stride)
         size, stride = size // n, stride * n
-    return tuple(reversed(found))
+    return tuple(reversed(result))
 
 
 def _runs(shape: Shape, strides: Shape) -> list[tuple[int, int]]:

@@ -10,7 +10,7 @@ import torch
 from shardproof.frontends.aten.places import Move, Places, places
 
 
-def moved(x: torch.Tensor, rng: random.Random) -> tuple[torch.Tensor, Move]:
+def random_move(x: torch.Tensor, rng: random.Random) -> tuple[torch.Tensor, Move]:
     """A tensor after one movement, and the movement."""
     name = rng.choice(["permute", "slice", "expand", "reshape"])
     if name == "permute":
@@ -41,12 +41,12 @@ def test_they_are_those_of_strides() -> None:
         whole = torch.arange(math.prod(shape)).reshape(shape)
         x, moves = whole, []
         for _ in range(rng.randint(0, 5)):
-            x, move = moved(x, rng)
+            x, move = random_move(x, rng)
             moves.append(move)
-        found = places(shape, moves)
-        if found is not None:
+        result = places(shape, moves)
+        if result is not None:
             decided += 1
-            same = torch.as_strided(whole, found.shape, found.strides, found.offset)
+            same = torch.as_strided(whole, result.shape, result.strides, result.offset)
             assert torch.equal(same, x), (shape, moves)
     assert decided > 400
 

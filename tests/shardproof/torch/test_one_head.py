@@ -115,10 +115,10 @@ def test_rows_by_ids_that_are_turned(mistake: bool, expected: str, tmp_path: Pat
 
 
 def fused(job: sp.Job) -> None:
-    x = nn.Linear(WIDTH, WIDTH)
-    job.start(x)
-    h = x(job.batch["x"])
-    loss = F.scaled_dot_product_attention(h, h, h).pow(2).mean()
+    queries = nn.Linear(WIDTH, WIDTH)
+    job.start(queries)
+    x = job.batch["x"][:, None]
+    loss = F.scaled_dot_product_attention(queries(x), x, x).pow(2).mean()
     loss.backward()
     job.end(loss=loss)
 
@@ -127,12 +127,13 @@ def by_hand(divisor: float) -> Step:
     """Rows over ranks; the root of 8 in another way than the fused operator has it."""
 
     def step(job: sp.Job) -> None:
-        x = nn.Linear(WIDTH, WIDTH)
-        job.start(x)
-        h = x(job.batch["x"].chunk(job.world_size)[job.rank])
-        loss = ((h @ h.transpose(-1, -2) / divisor).softmax(-1) @ h).pow(2).mean()
+        queries = nn.Linear(WIDTH, WIDTH)
+        job.start(queries)
+        x = job.batch["x"].chunk(job.world_size)[job.rank]
+        scores = queries(x) @ x.transpose(-1, -2) / divisor
+        loss = (scores.softmax(-1) @ x).pow(2).mean()
         loss.backward()
-        for parameter in x.parameters():
+        for parameter in queries.parameters():
             dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
         job.end(loss=loss)
 
@@ -143,5 +144,5 @@ def by_hand(divisor: float) -> Step:
     ("divisor", "expected"), [(math.sqrt(WIDTH), "proved"), (math.sqrt(WIDTH + 1), "refuted")]
 )
 def test_a_root_is_one_number(divisor: float, expected: str, tmp_path: Path) -> None:
-    batch = {"x": sp.tensor((2, LENGTH, WIDTH))}
+    batch = {"x": sp.tensor((4, LENGTH, WIDTH))}
     assert verdict(fused, by_hand(divisor), batch, tmp_path) == expected
