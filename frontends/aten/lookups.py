@@ -261,9 +261,9 @@ class Kept(Unviewed):
         return self.rows.dtype
 
     def real(self, lo: Lowering) -> Real:
-        """The rows times 0 or 1."""
-        holds = numbers(lo, flags(self.ids.indicated(lo)), self.dtype)
-        return lo.real(lo.mul(self.rows, lo.reshape(holds, (*holds.shape, 1))))
+        """The rows times 0 or 1; the gradient of an embedding takes them apart (`added_rows`)."""
+        counts = numbers(lo, flags(self.ids.indicated(lo)), self.dtype)
+        return lo.real(lo.mul(self.rows, lo.reshape(counts, (*self.ids.shape, 1))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,20 +406,22 @@ def restricted(x: Lookup, mask: Ids, kept: bool) -> Lookup:
     Example: rows by ids in [0, 64), kept where ``ids < 16``: ``live`` is 1 on [0, 16) and 0 on [16,
     64).
     """
-    if mask.shape != x.ids.shape and mask.shape == (*x.ids.shape, 1):
-        mask = mask.reshape(x.ids.shape)
+    mask = mask.reshape(x.ids.shape)
     if mask.at() != x.ids.at():
         raise Unsupported("rows that are zeroed by ids of other positions")
     count = mask.function if kept else piecewise.negated(mask.function)
     return replace(x, live=piecewise.combine("and", x.live, count))
 
 
-def aligned(mask: Ids, shape: Shape) -> Ids:
-    """A mask with as many dimensions as what it is broadcast to: the new ones come first.
+def by_rows(x: Lookup, mask: Ids) -> bool:
+    """Whether a mask is broadcast along what the ids of a lookup choose, so that it says of each id
+    whether it counts.
 
-    Example: a mask [8] of a value [8, 8] is one of its columns, [1, 8].
+    Example: of rows [4, 8] by ids [4] a mask [4, 1] is; a mask [4] is broadcast along other
+    dimensions, and a mask [4] of four ids that choose entries is one of each.
     """
-    return mask.reshape((*(1 for _ in shape[len(mask.shape) :]), *mask.shape))
+    rest = len(x.shape) - len(x.ids.shape)
+    return mask.shape == (*x.ids.shape, *(1 for _ in range(rest)))
 
 
 def written(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any:
@@ -430,8 +432,9 @@ def written(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any:
     """
     if not isinstance(mask, Ids):
         return None
-    mask = aligned(mask, x.shape)
     number = number_of(value)
+    if isinstance(x, Lookup) and not by_rows(x, mask):
+        x = lo.real(x)
     if isinstance(x, Lookup):
         kept = restricted(x, mask, False)
         fill = value.value if isinstance(value, Const) else value

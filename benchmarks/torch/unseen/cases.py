@@ -5,9 +5,12 @@ from __future__ import annotations
 from benchmarks.torch.ordinary.parts import Case
 from benchmarks.torch.unseen import (
     attention,
+    contexts,
+    decoders,
     divided,
     domains,
     heads,
+    layouts,
     losses,
     maxima,
     mixtures,
@@ -39,4 +42,7 @@ CASES: list[Case] = [
     *objectives.CASES,
     *domains.CASES,
     *staged.CASES,
+    *decoders.CASES,
+    *layouts.CASES,
+    *contexts.CASES,
 ]
