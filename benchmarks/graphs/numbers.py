@@ -2,11 +2,11 @@
 
     .venv/bin/python -m benchmarks.graphs.numbers [--only "wrong qwen2"] [--all]
 
-Both graphs are run on the same inputs, from the changed operators on, as far as values differ.  What
-they read besides is computed, if it is whole numbers, and otherwise any numbers: a change that is
-harmless for these is so for the graph's own.  An operator that PyTorch does not have is some function
-of its operands; memory that nobody wrote holds the same numbers on both sides.  ``--all`` runs the
-other mutants too, which is slow.
+Both graphs are run on the same inputs, from the changed operators on, as far as values differ.
+What they read besides is computed, if it is whole numbers, and otherwise any numbers: a change that
+is harmless for these is so for the graph's own.  An operator that PyTorch does not have is some
+function of its operands; memory that nobody wrote holds the same numbers on both sides.  ``--all``
+runs the other mutants too, which is slow.
 """
 
 from __future__ import annotations
@@ -38,8 +38,12 @@ def tensor(x: Any) -> bool:
 class World:
     """All ranks of a graph and of a changed one, on one draw of inputs."""
 
-    def __init__(self, before: Sequence[Graph], after: Sequence[Graph], seed: int, ids: int) -> None:
-        self.sides = [[{n["name"]: n for n in g["nodes"]} for g in side] for side in (before, after)]
+    def __init__(
+        self, before: Sequence[Graph], after: Sequence[Graph], seed: int, ids: int
+    ) -> None:
+        self.sides = [
+            [{n["name"]: n for n in graph["nodes"]} for graph in side] for side in (before, after)
+        ]
         self.order = [n["name"] for n in before[0]["nodes"]]
         self.seed, self.ids = seed, ids
         self.common: list[dict[str, Any]] = [{} for _ in before]
@@ -76,8 +80,9 @@ class World:
     def drawn(self, rank: int, side: int, node: Graph) -> Any:
         """A value that both sides have."""
         kind = str(node["dtype"])
-        computed = node["op"] == "call_function" and not any(c in node["target"] for c in COLLECTIVES)
-        if computed and (node["shape"] is None or "int" in kind or kind == "bool"):
+        joining = any(c in node["target"] for c in COLLECTIVES)
+        called = node["op"] == "call_function" and not joining
+        if called and (node["shape"] is None or "int" in kind or kind == "bool"):
             return self.call(node, rank, side)
         ranks = "" if node["op"] == "placeholder" and "int" in kind else rank
         generator = torch.Generator().manual_seed(
@@ -114,8 +119,8 @@ class World:
         overload: Any = torch.ops
         for part in target.split("."):
             overload = getattr(overload, part)
-        kwargs.pop("pin_memory", None), kwargs.pop("device", None)
-        return overload(*args, **kwargs)
+        given = {k: v for k, v in kwargs.items() if k not in ("pin_memory", "device")}
+        return overload(*args, **given)
 
     def argument(self, x: Any, rank: int, side: int) -> Any:
         if isinstance(x, dict) and set(x) == {"n"}:
@@ -185,7 +190,7 @@ def largest(case: Case) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="wrong")
-    parser.add_argument("--all", action="store_true", help="mutants that are not said to be harmless")
+    parser.add_argument("--all", action="store_true", help="mutants that are not harmless too")
     given = parser.parse_args()
     torch.set_default_dtype(torch.float64)
     bad = 0

@@ -52,7 +52,7 @@ def _extents(dims: tuple[Dim, ...]) -> tuple[Extent, ...]:
     return tuple(Extent(dim) for dim in dims)
 
 
-def held(shape: Sequence[int]) -> None:
+def require_held(shape: Sequence[int]) -> None:
     """Raise `Unsupported` for an array that is too large to be held.
 
     Example: the one-hot of 32 sequences of 1,024 ids of a vocabulary of 98,304, which has 24 GiB.
@@ -247,7 +247,7 @@ class LotInterpreter:
         if not is_exact(dim):
             raise Unsupported("classes that stand for several")
         places = self.places(start)
-        held([max(len(places), len(ids.data)), *ids.data.shape[1:], int(size)])
+        require_held([max(len(places), len(ids.data)), *ids.data.shape[1:], int(size)])
         first = np.array(places).reshape([-1, *(1 for _ in ids.dims), 1])
         matches = ids.data[..., None] == first + np.arange(int(size))
         return Lot(matches.astype(float), (*ids.dims, dim))
