@@ -29,6 +29,7 @@ from shardproof.engine.errors import InvalidInput
 from shardproof.engine.system import portable
 from shardproof.frontends.torch import standins, trace
 from shardproof.frontends.torch.futures import Awaited
+from shardproof.frontends.torch.generators import PythonDraws
 from shardproof.frontends.torch.job import Job
 from shardproof.frontends.torch.record import (
     Recorder,
@@ -199,9 +200,12 @@ def record(
     standins.install(lambda text: recorder.notes.setdefault(text), recorder.is_known)
     torch.nn.modules.module.register_module_forward_pre_hook(recorder.entered)
     torch.nn.modules.module.register_module_forward_hook(recorder.left, always_call=True)
+    python = PythonDraws()
     with fake, recorder:
         job = Job(recorder, batch, full)
         step(job)
+    for note in python.notes():
+        recorder.notes.setdefault(note)
     if not job.ended:
         raise InvalidInput("the step returns without job.end")
     return recorder.finish()
