@@ -27,7 +27,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.system import portable
-from shardproof.frontends.torch import standins, trace
+from shardproof.frontends.torch import devices, standins, trace, unread
 from shardproof.frontends.torch.futures import Awaited
 from shardproof.frontends.torch.job import Job
 from shardproof.frontends.torch.record import (
@@ -201,6 +201,8 @@ def record(
     torch.nn.modules.module.register_module_forward_hook(recorder.left, always_call=True)
     with fake, recorder:
         job = Job(recorder, batch, full)
+        devices.install(job.note, world_size, job.batch.holds)
+        unread.install(job.note)
         step(job)
     if not job.ended:
         raise InvalidInput("the step returns without job.end")
@@ -220,7 +222,7 @@ def watch_handles(recorder: Recorder) -> None:
             result = method(*args, **kwargs)
             if isinstance(result, Work):
                 recorder.handle(result)
-                written[id(result)] = [x for x in flat(args[1]) if isinstance(x, torch.Tensor)]
+                written[id(result)] = [x for x in flat(args[1:2]) if isinstance(x, torch.Tensor)]
             return result
 
         return call
