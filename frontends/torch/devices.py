@@ -64,7 +64,7 @@ def _moving(
     """``Tensor.to``, for which a GPU, by name or number, is the CPU."""
 
     @wraps(to)
-    def moved(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def on_cpu(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if args and (is_gpu(args[0]) or type(args[0]) is int):
             args = ("cpu", *args[1:])
         elif is_gpu(kwargs.get("device")) or type(kwargs.get("device")) is int:
@@ -74,14 +74,14 @@ def _moving(
         result = to(x, *args, **kwargs)
         return result.clone() if result is x and from_host(x) else result
 
-    return moved
+    return on_cpu
 
 
 def _module_moving(to: Callable[..., Any]) -> Callable[..., Any]:
     """``Module.to``, which leaves parameters alone where it names a device and nothing else."""
 
     @wraps(to)
-    def moved(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def on_cpu(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         left = [a for a in args if not _is_device(a)]
         others = {k: v for k, v in kwargs.items() if k != "device"}
         if any(isinstance(a, (torch.dtype, torch.Tensor)) for a in left) or (
@@ -90,7 +90,7 @@ def _module_moving(to: Callable[..., Any]) -> Callable[..., Any]:
             return to(module, *left, **others)
         return module
 
-    return moved
+    return on_cpu
 
 
 def _is_device(x: object) -> bool:

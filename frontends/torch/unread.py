@@ -53,8 +53,8 @@ class Unread:
     def refused(self, *_: object) -> NoReturn:
         """Raises `InvalidInput`: what follows would depend on the value."""
         raise InvalidInput(
-            "what Python does depends on the value of a tensor that depends on the inputs of the "
-            f"step (.item() at {self.where})"
+            "Python reads the value of a tensor that depends on the inputs of the step (.item() at "
+            f"{self.where}), and does what depends on it"
         )
 
     def computed(self, kind: str, *others: object) -> Any:
@@ -129,7 +129,7 @@ def install(note: Callable[[str], None]) -> None:
     for name, value in (("isnan", False), ("isinf", False), ("isfinite", True)):
         replace(math, name, _finite(getattr(math, name), value, note))
         for owner in (torch, torch.Tensor):
-            replace(owner, name, _all_finite(value, note))
+            replace(owner, name, _all_finite(getattr(owner, name), value, note))
 
 
 def _written(operator: Callable[..., Any]) -> Callable[..., Any]:
@@ -183,9 +183,14 @@ def _finite(
     return answer
 
 
-def _all_finite(value: bool, note: Callable[[str], None]) -> Callable[..., torch.Tensor]:
+def _all_finite(
+    function: Callable[..., torch.Tensor], value: bool, note: Callable[[str], None]
+) -> Callable[..., torch.Tensor]:
+    @wraps(function)
     def answer(x: torch.Tensor) -> torch.Tensor:
+        if x.is_meta:  # PyTorch asks for a shape
+            return function(x)
         note(FINITE)
-        return torch.full(x.shape, value, dtype=torch.bool)
+        return torch.full(x.shape, value, dtype=torch.bool, device=x.device)
 
     return answer

@@ -182,5 +182,5 @@ def test_what_depends_on_a_number_is_refused(tmp_path: Path, use: Callable[[Any]
     step = scaled(lambda _, norm: str(use(norm)))
     result = verify(tmp_path, step, step)
     assert result.verdict == "invalid input"
-    assert "depends on the inputs of the step" in result.reason
+    assert "that depends on the inputs of the step" in result.reason
     assert Path(__file__).name in result.reason
