@@ -3,6 +3,8 @@
     python -m benchmarks.nnscaler.generated 0 1000            # small operators at random
     python -m benchmarks.nnscaler.generated 0 1000 families   # models that people train
     python -m benchmarks.nnscaler.generated 0 1000 blocks     # convolutions, positions, sizes, ...
+    python -m benchmarks.nnscaler.generated 0 1000 pipelines  # stages that share devices, ...
+    python -m benchmarks.nnscaler.generated 0 1000 wider      # such, of the rest of the registry
 
 Every other plan is changed in one place.  Each is judged in a process of its own, which may use so
 many CPU seconds (the environment variable SECONDS, 60 by default).  Prints what disagrees and what

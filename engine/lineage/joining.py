@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Set
 from math import prod
 
-from shardproof.engine.lineage.lineage import BROADCAST, Addend, Dim, Lineage, View
+from shardproof.engine.lineage.lineage import (
+    BROADCAST,
+    Addend,
+    Dim,
+    Lineage,
+    StridedInterval,
+    View,
+)
 from shardproof.engine.lineage.places import normal, of_dim
-from shardproof.engine.lineage.views import Misaligned, adjoin, constant_interval
+from shardproof.engine.lineage.views import Misaligned, adjoin, constant_interval, merge
 
 
 def joined(addends: Sequence[Addend]) -> list[Addend]:
@@ -44,27 +51,61 @@ def _joined_along(addends: Sequence[Addend], dim: int) -> tuple[list[Addend], bo
 
 
 def _loosened(addend: Addend, dim: int, others: Sequence[Addend]) -> Addend:
-    """One position along a dimension as one of an axis that it has at no dimension, if others of
-    the same node lie at the next positions of that axis: then they may be one view together.
+    """One position along a dimension as one of an axis that it has at no dimension, or outside of
+    another one, if others of the same node lie at the next positions of that axis: then they may be
+    one view together.
 
     Example: ``n5[1, a1[8]] at a0[0 +1 of 4]`` in ``0[0 +1 of 4]`` is ``n5[a0[0 +1 of 4], a1[8]]``
-    there, beside ``n5[a0[1 +3 of 4], a1[8]]`` in ``0[1 +3 of 4]``.
+    there, beside ``n5[a0[1 +3 of 4], a1[8]]`` in ``0[1 +3 of 4]``; and so is
+    ``n5[1, a0[0 +1 of 4] x a1[8]]``.
     """
-    if addend.view.dims[dim] or not addend.view.fixed or not of_dim(addend, dim):
+    single, mine = _single(addend, dim), _varying(addend, dim)
+    if not single or not of_dim(addend, dim):
         return addend
     beside = {
         interval[:3]
         for other in others
-        if other is not addend and other.node == addend.node and of_dim(other, dim)
-        for interval in (other.view.dims[dim] or set(other.view.fixed) - set(addend.view.fixed))
+        if other.node == addend.node and _next_to(addend, other, dim)
+        for interval in _continued(single, mine, _single(other, dim), _varying(other, dim))
     }
-    own = [interval for interval in addend.view.fixed if interval[:3] in beside]
-    if len(own) != 1 or own[0].size != 1:
+    own = [interval for interval in single if interval[:3] in beside]
+    if len(own) != 1:
         return addend
-    dims = list(addend.view.dims)
-    dims[dim] = (own[0],)
+    dims = [merge(tuple(a for a in d if a != own[0])) for d in addend.view.dims]
+    dims[dim] = (own[0], *mine)
     fixed = tuple(interval for interval in addend.view.fixed if interval != own[0])
     return addend._replace(view=View(tuple(dims), fixed))
+
+
+def _next_to(one: Addend, other: Addend, dim: int) -> bool:
+    """Whether one lies right before or behind the other along a dimension."""
+    mine, theirs = of_dim(one, dim), of_dim(other, dim)
+    if not theirs or mine[:-1] != theirs[:-1]:
+        return False
+    a, b = mine[-1], theirs[-1]
+    return a.start + a.size == b.start or b.start + b.size == a.start
+
+
+def _continued(
+    single: Set[StridedInterval], mine: Dim, others: Set[StridedInterval], theirs: Dim
+) -> Iterable[StridedInterval]:
+    """The axis along which a neighbour goes on: its dimension's, or where alone it differs."""
+    if theirs and not mine:
+        return theirs
+    apart = others - single
+    return apart if theirs == mine and len(apart) == 1 else ()
+
+
+def _varying(addend: Addend, dim: int) -> Dim:
+    """A dimension without what is one position of nothing."""
+    return tuple(a for a in addend.view.dims[dim] if (a.axis, a.size) != (BROADCAST, 1))
+
+
+def _single(addend: Addend, dim: int) -> set[StridedInterval]:
+    """The one positions that a view reads of axes outside of a dimension, wherever it has them."""
+    others = (d for i, d in enumerate(addend.view.dims) if i != dim)
+    inside = (a for d in others for a in d if a.size == 1 and a.axis != BROADCAST)
+    return {*inside, *(a for a in addend.view.fixed if a.size == 1)}
 
 
 def _adjoined(addends: Sequence[Addend], dim: int) -> tuple[list[Addend], bool]:

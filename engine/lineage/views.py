@@ -175,12 +175,19 @@ def _split_blocks(
     stacks: Sequence[list[StridedInterval]], position: list[StridedInterval | None]
 ) -> None:
     """Where one view says which block it is (an interval of size 1 outside), make the others say
-    so."""
-    says = any(s and s[-1].size == 1 and s[-1].axis != BROADCAST and not s[-1].full for s in stacks)
+    so, of as many blocks; another position outside (a step in time) tells nothing of a block."""
+    single = [s[-1] for s in stacks if s and s[-1].size == 1 and not s[-1].full]
     for k, (stack, interval) in enumerate(zip(stacks, position, strict=True)):
-        if says and not stack and interval is not None and is_block(interval):
-            outer, position[k] = split(interval, interval.size)
-            stack.append(outer)
+        if single and not stack and interval is not None and is_block(interval):
+            outer, inner = split(interval, interval.size)
+            if any(_may_be_block(outer, a) for a in single if a.axis != BROADCAST):
+                stack.append(outer)
+                position[k] = inner
+
+
+def _may_be_block(block: StridedInterval, other: StridedInterval) -> bool:
+    """Whether a position may say which block one is: of as many, and moving as it does."""
+    return block.extent == other.extent and block.start.axes == other.start.axes
 
 
 def regroup(view: View, shape: tuple[int, ...]) -> View:

@@ -142,7 +142,9 @@ def _where(lo: Lowering, mask: Lowered, x: Operand, y: Operand) -> Any:
     if isinstance(mask, ids.Ids) and not floating(lo.expected[0][1]):
         return selected(lo, mask, x, y)
     if isinstance(mask, ids.Ids) and isinstance(x, lookups.Lookup) and _is_zero(y):
-        return lookups.restricted(x, mask, True)
+        if lookups.by_rows(x, mask):
+            return lookups.restricted(x, mask, True)
+        x = lo.real(x)
     if isinstance(mask, ids.Ids):
         return chosen(lo, lo.real(mask), x, y)
     if not isinstance(mask, (Compared, Bits)):

@@ -24,6 +24,7 @@ from shardproof.frontends.aten.lowering import (
 )
 from shardproof.frontends.aten.masks import flags, numbers
 from shardproof.frontends.aten.masks import inverse as inverse_of
+from shardproof.frontends.aten.places import Move, Places, places
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.builder.piecewise import Function
 
@@ -36,9 +37,6 @@ MOST_CLASSES = 1 << 20
 
 #: Pieces of a function of ids that becomes a number.
 MOST_CASES = 8
-
-#: How a tensor was moved: the name of a movement of `Lowering`, and what it was given.
-Move = tuple[str, tuple[int, ...]]
 
 
 class Narrow(Unsupported):
@@ -185,9 +183,10 @@ class Ids:
     def _negative(self, value: int) -> bool:
         return any(p.low < 0 for p in self.function if p.offset == value)
 
-    def at(self) -> tuple[int, tuple[Move, ...], Shape]:
+    def at(self) -> tuple[int, Places | tuple[Move, ...], Shape]:
         """Of which id every entry is."""
-        return self.origin.number, self.moves, self.shape
+        where = places(self.origin.shape, self.moves)
+        return self.origin.number, self.moves if where is None else where, self.shape
 
 
 def marked(x: Real, mark: int) -> Ids:

@@ -255,8 +255,9 @@ class Kept(Unviewed):
         return self.rows.dtype
 
     def real(self, lo: Lowering) -> Real:
-        """Refused: such rows are only read by the gradient of an embedding (`added_rows`)."""
-        raise Unsupported("rows of the input that ids zero")
+        """The rows times 0 or 1; the gradient of an embedding takes them apart (`added_rows`)."""
+        counts = numbers(lo, flags(self.ids.indicated(lo)), self.dtype)
+        return lo.real(lo.mul(self.rows, lo.reshape(counts, (*self.ids.shape, 1))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,12 +389,22 @@ def restricted(x: Lookup, mask: Ids, kept: bool) -> Lookup:
     Example: rows by ids in [0, 64), kept where ``ids < 16``: ``live`` is 1 on [0, 16) and 0 on [16,
     64).
     """
-    if mask.shape != x.ids.shape and mask.shape == (*x.ids.shape, 1):
-        mask = mask.reshape(x.ids.shape)
+    mask = mask.reshape(x.ids.shape)
     if mask.at() != x.ids.at():
         raise Unsupported("rows that are zeroed by ids of other positions")
     count = mask.function if kept else piecewise.negated(mask.function)
     return replace(x, live=piecewise.combine("and", x.live, count))
+
+
+def by_rows(x: Lookup, mask: Ids) -> bool:
+    """Whether a mask is broadcast along what the ids of a lookup choose, so that it says of each id
+    whether it counts.
+
+    Example: of rows [4, 8] by ids [4] a mask [4, 1] is; a mask [4] is broadcast along other
+    dimensions, and a mask [4] of four ids that choose entries is one of each.
+    """
+    rest = len(x.shape) - len(x.ids.shape)
+    return mask.shape == (*x.ids.shape, *(1 for _ in range(rest)))
 
 
 def written(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any:
@@ -405,6 +416,8 @@ def written(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any:
     if not isinstance(mask, Ids):
         return None
     number = number_of(value)
+    if isinstance(x, Lookup) and not by_rows(x, mask):
+        x = lo.real(x)
     if isinstance(x, Lookup):
         kept = restricted(x, mask, False)
         fill = value.value if isinstance(value, Const) else value
@@ -414,7 +427,7 @@ def written(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any:
         return lo.add(lo.real(kept), holds)
     index = ids(x)
     rows = x.shape[:-1]
-    if index is None and isinstance(x, Real) and number == 0 and mask.shape in (rows, (*rows, 1)):
+    if index is None and isinstance(x, Real) and number == 0 and mask.shape == (*rows, 1):
         return Kept(x, inverse(mask.reshape(rows)))
     entries = index is None and isinstance(x, (Real, Const)) and floating(x.dtype)
     varies = mask.shape == x.shape and piecewise.value(mask.function) is None

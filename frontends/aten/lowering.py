@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final, Protocol, TypeAlias, TypeGuard
 
 from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.plan.ir import Attr, Op, Shard, Source, Value
+from shardproof.frontends.aten.irrational import rooted
 from shardproof.frontends.aten.labels import Labels
 from shardproof.frontends.builder.shapes import Inference
 
@@ -402,9 +403,7 @@ class Lowering:
         """The tensor times an exact number."""
         if isinstance(x, Const):
             return Const(x.value * factor, x.shape, x.dtype)
-        if factor == 1:
-            return x
-        return self.emit("mul", self.real(x), other=factor)
+        return x if factor == 1 else self.emit("mul", self.real(x), other=rooted(factor))
 
     def shift(self, x: Lowered, by: Fraction) -> Any:
         """The tensor plus an exact number."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from math import prod
 from typing import Any
@@ -10,6 +11,8 @@ import numpy as np
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.choices import _index_add, _index_select
+from shardproof.frontends.aten.ids import ids
+from shardproof.frontends.aten.lookups import wrapped
 from shardproof.frontends.aten.lowering import (
     Const,
     Lowered,
@@ -25,6 +28,30 @@ from shardproof.frontends.aten.rules import lowers
 ZERO, ONE = Fraction(0), Fraction(1)
 
 
+def _from_the_front(index: Lowered, size: int) -> Any:
+    """Ids of ``size`` places, where negative ones count from the end, as these operators read them;
+    raises `Unsupported` where it is not known whether one is negative.
+
+    Example: of four rows, -1 is 3; of ids in [0, 4) every one is itself.
+    """
+    if isinstance(index, Positions):
+        moved = sum(s * (n - 1) for s, n in zip(index.steps, index.shape, strict=True) if s < 0)
+        highest = index.const + sum(
+            s * (n - 1) for s, n in zip(index.steps, index.shape, strict=True) if s > 0
+        )
+        if index.const + moved >= 0:
+            return index
+        if highest >= 0:
+            raise Unsupported("places of which some count from the end")
+        return replace(index, const=index.const + size)
+    if isinstance(index, Const):
+        return index if index.value >= 0 else replace(index, value=index.value + size)
+    known = ids(index)
+    if known is None or known.span()[0] >= 0:
+        return index
+    return wrapped(known, size)
+
+
 def _counts(lo: Lowering, x: Lowered, at: int, index: Lowered) -> Any:
     """How many of the ids choose each row of a dimension, with size 1 along the others."""
     rank = len(x.shape)
@@ -32,6 +59,7 @@ def _counts(lo: Lowering, x: Lowered, at: int, index: Lowered) -> Any:
         tuple(n if d == at else 1 for d in range(rank)) for n in (x.shape[at], prod(index.shape))
     )
     dtype = x.dtype
+    index = _from_the_front(index, x.shape[at])
     zeros, ones = Const(ZERO, wide, dtype), Const(ONE, own, dtype)
     return _index_add(lo, zeros, at, lo.reshape(index, (prod(index.shape),)), ones)
 
@@ -82,7 +110,7 @@ def _index_copy(lo: Lowering, x: Lowered, dim: int, index: Lowered, source: Lowe
 @lowers("aten.take.default")
 def _take(lo: Lowering, x: Lowered, index: Lowered) -> Any:
     flat = lo.reshape(x, (prod(x.shape),))
-    places = lo.reshape(index, (prod(index.shape),))
+    places = _from_the_front(lo.reshape(index, (prod(index.shape),)), prod(x.shape))
     return lo.reshape(_index_select(lo, flat, 0, places), index.shape)
 
 
@@ -92,5 +120,6 @@ def _put(
 ) -> Any:
     flat = lo.reshape(x, (prod(x.shape),))
     places, given = (lo.reshape(y, (prod(y.shape),)) for y in (index, source))
+    places = _from_the_front(places, prod(x.shape))
     write = _index_add if accumulate else _index_copy
     return lo.reshape(write(lo, flat, 0, places, given), x.shape)

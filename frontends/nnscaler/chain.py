@@ -43,6 +43,9 @@ class Chain:
 
 
 def _shape(x: Tensor | Drawn | SharedInput) -> tuple[int, ...]:
+    if isinstance(x, Tensor) and x.dtype.startswith("complex"):
+        # Pairs (real, imaginary).
+        return (*x.shape, 2)
     return x.shape if not isinstance(x, Drawn) else tuple(high - low for low, high in x.box)
 
 

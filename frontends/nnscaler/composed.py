@@ -447,17 +447,3 @@ def cumsum(arguments: Arguments) -> Composed:
     after = axes.replace(axes[dim], "y")
     chain("einsum", 0, ones, equation=f"{axes},y{axes[dim]}->{after}")
     return chain.done()
-
-
-def embedding(arguments: Arguments) -> Composed:
-    """Rows of a table by ids; options that change rows or gradients are refused.
-
-    Example: ids [2] in a table [8, 3] give [2, 3]; ``padding_idx=0`` is refused.
-    """
-    for name in ("padding_idx", "max_norm"):
-        unless(arguments, name, None)
-    unless(arguments, "norm_type", 2, 2.0)
-    unless(arguments, "scale_grad_by_freq", False)
-    chain = Chain(operand(arguments, "input"), operand(arguments, "weight"))
-    chain("embedding", 0, 1)
-    return chain.done()

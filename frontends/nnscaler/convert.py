@@ -32,6 +32,7 @@ from shardproof.frontends.nnscaler.forward import Forward, shape_of, tensors_of
 from shardproof.frontends.nnscaler.objects import Objects
 from shardproof.frontends.nnscaler.otherwise import AsRecorded, Otherwise, unclaimed
 from shardproof.frontends.nnscaler.records import Constant, Tensor
+from shardproof.frontends.nnscaler.uses import Uses
 
 #: What a reducer does is an option of the runtime, and in no plan.
 REDUCED = Assumption(
@@ -100,6 +101,7 @@ class _DeviceWriter:
         self.seeds: dict[int, int] = {}
         self.known: dict[int, int] = {}
         self.forwards: dict[int, Forward] = {}
+        self.uses = Uses()
         self.loads = 0
 
     def shard(self, tensor: Tensor) -> int:
@@ -163,10 +165,10 @@ class _DeviceWriter:
             number = self.write_body(cell)
             self.known[id(cell)] = number
         body = self.bodies[number]
-        given = len(body.inputs) - len(self.drawn.get(number, ()))
-        if len(ins) != given or len(outs) != len(body.outputs):
+        count = len(body.inputs) - len(self.drawn.get(number, ()))
+        if len(ins) != count or len(outs) != len(body.outputs):
             raise UnreadablePlan(
-                f"expected {given} inputs and {len(body.outputs)} outputs as in "
+                f"expected {count} inputs and {len(body.outputs)} outputs as in "
                 f"{body.name}, found {len(ins)} and {len(outs)}",
                 f"use {item.id}",
             )
@@ -174,13 +176,14 @@ class _DeviceWriter:
             gradient = tensor.grad() if tensor.full.is_loss and not tensor.is_grad else None
             if gradient is not None:
                 self.seeds[gradient.id] = tensor.id
-        microbatch = -1
-        if isinstance(cell, cells.DataOp):
-            microbatch = self.loads
-            self.loads += 1
-        self.calls.append(
-            Call(number, tuple(x.id for x in ins), tuple(x.id for x in outs), microbatch)
-        )
+        loads = isinstance(cell, cells.DataOp)
+        microbatch = self.loads if loads else -1
+        self.loads += loads
+        slots = [x.id for x in (*ins, *outs)]
+        if isinstance(item, cells.Use) and isinstance(cell, cells.Segment):
+            slots = self.uses.slots(item, cell, (*ins, *outs), self.forwards)
+        given, made = tuple(slots[: len(ins)]), tuple(slots[len(ins) :])
+        self.calls.append(Call(number, given, made, microbatch))
 
     def write_body(self, cell: cells.Segment | cells.Node) -> int:
         kind = type(cell).__name__.lower()

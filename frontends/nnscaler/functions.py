@@ -12,7 +12,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from shardproof.frontends.nnscaler import composed, draws, indexed, losses, ranges, windows
+from shardproof.frontends.nnscaler import (
+    complexes,
+    composed,
+    draws,
+    indexed,
+    losses,
+    ranges,
+    tables,
+    windows,
+)
 from shardproof.frontends.nnscaler import lowerings as low
 from shardproof.frontends.nnscaler.calls import Function, Rewrite, function, rewritten
 
@@ -132,7 +141,7 @@ _NAMED: Final[Mapping[str, Function]] = {
     f"{_RUNTIME}.index_select": rewritten(indexed.index_select, "input index dim"),
     f"{_FUNCTIONAL}.pad": rewritten(indexed.pad, "input pad mode value"),
     f"{_FUNCTIONAL}.embedding": rewritten(
-        composed.embedding,
+        tables.embedding,
         "input weight padding_idx max_norm norm_type scale_grad_by_freq sparse",
     ),
     # Convolutions.
@@ -179,7 +188,7 @@ _NAMED: Final[Mapping[str, Function]] = {
     "torch._C._nn.scaled_dot_product_attention": rewritten(
         composed.attention, "query key value attn_mask dropout_p is_causal scale enable_gqa"
     ),
-    f"{_RUNTIME}.embedding": function("embedding", "input: weight: padding_idx start stop"),
+    f"{_RUNTIME}.embedding": rewritten(tables.part, "input weight padding_idx start stop"),
     # Shapes.
     "torch.Tensor.view": function("view", "input: *size"),
     "torch.Tensor.reshape": function("view", "input: *shape:size"),
@@ -207,6 +216,8 @@ _NAMED: Final[Mapping[str, Function]] = {
     f"{_RUNTIME}.fullslice": rewritten(indexed.fullslice, "input *slicers"),
     f"{_RUNTIME}.identity": function("identity", "tensor:"),
     f"{_RUNTIME}.multiref": function("multiref", "tensor: times"),
+    "torch.view_as_complex": rewritten(complexes.view_as_complex, "input"),
+    "torch.view_as_real": rewritten(complexes.view_as_real, "input"),
     # Casts.
     "torch.Tensor.float": low.cast_to("float32"),
     "torch.Tensor.half": low.cast_to("float16"),
@@ -243,6 +254,13 @@ _OPERATORS: Final[Mapping[str, str]] = {
     "eq": "eq", "ne": "ne", "gt": "gt", "lt": "lt", "ge": "ge", "le": "le",
     "invert": "bitwise_not", "or_": "bitwise_or", "and_": "bitwise_and",
 }  # fmt: skip
+
+#: What those functions are that read complex numbers, by the last part of their signatures.
+OF_COMPLEX: Final[Mapping[str, Function]] = {
+    "mul": rewritten(complexes.product, "input other out"),
+    "multiply": rewritten(complexes.product, "input other out"),
+    "add": rewritten(complexes.total, "input other alpha out"),
+}
 
 FUNCTIONS: Final[Mapping[str, Function]] = {
     **_NAMED,

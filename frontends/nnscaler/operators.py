@@ -18,7 +18,7 @@ from typing import NamedTuple
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Attr
 from shardproof.frontends.errors import UnreadablePlan
-from shardproof.frontends.nnscaler import annotated, einops
+from shardproof.frontends.nnscaler import annotated, complexes, einops
 from shardproof.frontends.nnscaler.calls import (
     Composed,
     Drawn,
@@ -30,7 +30,7 @@ from shardproof.frontends.nnscaler.calls import (
     shown,
 )
 from shardproof.frontends.nnscaler.cells import LIBRARIES, ForwardOp
-from shardproof.frontends.nnscaler.functions import BY_NAME, FUNCTIONS
+from shardproof.frontends.nnscaler.functions import BY_NAME, FUNCTIONS, OF_COMPLEX
 from shardproof.frontends.nnscaler.records import Constant, Tensor
 from shardproof.frontends.untrusted.inert import DType
 
@@ -84,6 +84,10 @@ def declared(op: ForwardOp) -> Declared:
     if function is None and last in BY_NAME and not _is_library(signature):
         function, word = BY_NAME[last], signature
     tensors = [x for x in (*op.inputs, *op.kwargs.values()) if isinstance(x, Tensor)]
+    numbers = any(map(complexes.is_complex, (*tensors, *op.outputs)))
+    views = last in ("view_as_complex", "view_as_real")
+    if numbers and function is not None and not word:
+        function = OF_COMPLEX.get(last, function)
     patterned = signature.startswith("einops.") and last in einops.PATTERNED
     registered = bool(op.annotations)
     if function is None and not (patterned or registered):
@@ -96,6 +100,11 @@ def declared(op: ForwardOp) -> Declared:
         else:
             lowered, values = einops.lower(last, op.inputs, op.kwargs)
             made = _written(lowered, list(values.items()), [])
+        if numbers and not views and last not in OF_COMPLEX:
+            if made.steps:
+                raise Refused("complex operands")
+            attrs = complexes.read_alike(made.name, made.attrs, tensors)
+            made = made._replace(attrs=attrs)
     except Refused as refused:
         return Declared(f"{last} with {refused}", tensors, {})
     return made._replace(word=word)

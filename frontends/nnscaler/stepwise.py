@@ -128,7 +128,7 @@ def _depending(operator: Declared, count: int, graded: Sequence[int]) -> set[int
     """Of a function's operands and steps those through which gradients flow."""
     wanted = set(graded)
     for number, step in enumerate(operator.steps, count):
-        if wanted.intersection(step.operands):
+        if step.name != "detach" and wanted.intersection(step.operands):
             wanted.add(number)
     return wanted
 

@@ -27,8 +27,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.system import portable
-from shardproof.frontends.torch import standins, trace
+from shardproof.frontends.torch import devices, standins, trace, unread
 from shardproof.frontends.torch.futures import Awaited
+from shardproof.frontends.torch.generators import PythonDraws
 from shardproof.frontends.torch.job import Job
 from shardproof.frontends.torch.record import (
     Recorder,
@@ -199,9 +200,14 @@ def record(
     standins.install(lambda text: recorder.notes.setdefault(text), recorder.is_known)
     torch.nn.modules.module.register_module_forward_pre_hook(recorder.entered)
     torch.nn.modules.module.register_module_forward_hook(recorder.left, always_call=True)
+    python = PythonDraws()
     with fake, recorder:
         job = Job(recorder, batch, full)
+        devices.install(job.note, world_size, job.batch.holds)
+        unread.install(job.note)
         step(job)
+    for note in python.notes():
+        recorder.notes.setdefault(note)
     if not job.ended:
         raise InvalidInput("the step returns without job.end")
     return recorder.finish()
@@ -220,7 +226,7 @@ def watch_handles(recorder: Recorder) -> None:
             result = method(*args, **kwargs)
             if isinstance(result, Work):
                 recorder.handle(result)
-                written[id(result)] = [x for x in flat(args[1]) if isinstance(x, torch.Tensor)]
+                written[id(result)] = [x for x in flat(args[1:2]) if isinstance(x, torch.Tensor)]
             return result
 
         return call

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from shardproof.engine.errors import InvalidInput
-from shardproof.frontends.torch import draws, fsdp, trace
+from shardproof.frontends.torch import draws, fsdp, geometry, trace
 from shardproof.frontends.torch.buffers import strung
 from shardproof.frontends.torch.collectives import HANDLERS, unknown
 from shardproof.frontends.torch.memory import (
@@ -133,6 +133,7 @@ class Replay(State):
         new = [r for r in results if self.location(r).storage not in read]
         if not written and not new:
             return
+        self.apart(event)
         self.still = frozenset(event.still)
         args = tuple(self.values(a) for a in event.args)
         kwargs = {k: self.values(v) for k, v in event.kwargs.items() if k != "out"}
@@ -150,6 +151,23 @@ class Replay(State):
         self.out.ops.append(Op(event.name, args, kwargs, named, self.memory.event))
         for written_to, value in zip(targets, outputs, strict=True):
             self.write(written_to, value)
+
+    def apart(self, event: Event) -> None:
+        """Raises `InvalidInput` where one operator writes several tensors (lists of them) of which
+        one meets another, or what is read for another: which is written first, decides."""
+        if len(event.writes) < 2:
+            return
+        lying: dict[int, list[tuple[geometry.Place, int, bool]]] = {}
+        for argument in (*event.args, *event.kwargs.values()):
+            items = argument.items if isinstance(argument, Items) else (argument,)
+            for index, item in enumerate(items):
+                for tensor in trace.tensors_of(item):
+                    at = self.location(Tensor(tensor))
+                    place = at.offset, at.shape, at.strides
+                    here = place, index, tensor in event.writes
+                    lying.setdefault(at.storage, []).append(here)
+        if any(map(geometry.collide, lying.values())):
+            raise InvalidInput("tensors that lie in the same memory are written together")
 
     def drawn(self, event: Event) -> bool:
         """A random operator that is understood: nothing of what it writes is read."""

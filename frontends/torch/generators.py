@@ -1,10 +1,15 @@
-"""States of random number generators while a step is recorded, in which nothing is drawn."""
+"""States of random number generators while a step is recorded, in which nothing is drawn; and those
+of Python and NumPy, which a step may draw from by itself."""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
+from functools import wraps
 from hashlib import sha256
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -53,3 +58,52 @@ class Generators:
         """Whether the program seeded the default generator since it moved on last."""
         if self.default.initial_seed() != self.own:
             self.seed = self.default.initial_seed()
+
+
+#: Generators that Python code draws from by itself: where, what seeds one, and its state as text.
+_OF_PYTHON: tuple[tuple[str, Any, Callable[[], str]], ...] = (
+    ("Python's", random, lambda: repr(random.getstate())),
+    ("NumPy's", np.random, lambda: repr(np.random.get_state())),
+)
+
+
+class PythonDraws:
+    """Whether a step draws from generators of Python and NumPy, which it does not seed: each
+    process has its own, and ranks that are recorded in turn begin with the same.
+
+    Example: a step that leaves out a layer where ``random.random() < 0.1``.
+    """
+
+    def __init__(self) -> None:
+        self._before = [state() for _, _, state in _OF_PYTHON]
+        self._seeded: set[str] = set()
+        for owner, module, _ in _OF_PYTHON:
+            self._watch(owner, module)
+
+    def _watch(self, owner: str, module: Any) -> None:
+        seed = module.seed
+
+        @wraps(seed)
+        def seeding(*args: Any, **kwargs: Any) -> Any:
+            if args and args[0] is not None:
+                self._seeded.add(owner)
+            return seed(*args, **kwargs)
+
+        module.seed = seeding
+
+    def notes(self) -> list[str]:
+        """What is assumed of those that were drawn from.
+
+        Example: "the step draws Python's random numbers without a seed: they are taken to be the
+        same on every rank and on the single side".
+        """
+        drawn = [
+            owner
+            for (owner, _, state), before in zip(_OF_PYTHON, self._before, strict=True)
+            if owner not in self._seeded and state() != before
+        ]
+        return [
+            f"the step draws {owner} random numbers without a seed: they are taken to be the same "
+            "on every rank and on the single side"
+            for owner in drawn
+        ]

@@ -77,6 +77,50 @@ def extent(shape: Sequence[int], strides: Sequence[int]) -> int:
     return 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
 
 
+#: Where a tensor lies in its memory: offset, shape and strides.
+Place: TypeAlias = tuple[int, Sequence[int], Sequence[int]]
+
+
+def meet(x: Place, y: Place) -> bool:
+    """Whether two tensors of one memory have an element of it in common.
+
+    Example: columns 0 and 1 of a [4, 6] tensor, shape (4,) with strides (6,) at 0 and at 1, have
+    none; the first row and column 0 have one.
+    """
+    ends = [(offset, offset + extent(shape, strides)) for offset, shape, strides in (x, y)]
+    (first, last), (begin, end) = ends
+    if first >= end or begin >= last:
+        return False
+    return not _elements(x).isdisjoint(_elements(y))
+
+
+def collide(places: Sequence[tuple[Place, int, bool]]) -> bool:
+    """Whether one of several tensors of a memory is written (True) that meets another one, but for
+    itself as an operand of the same number.
+
+    Example: of ``torch._foreach_mul_([x, y], [x, z])`` none is, of ``torch._foreach_mul_([x, x],
+    2)`` the first.
+    """
+    ordered = sorted(places, key=lambda item: item[0][0])
+    for at, (place, number, written) in enumerate(ordered):
+        last = place[0] + extent(place[1], place[2])
+        for other, index, also in ordered[at + 1 :]:
+            if other[0] >= last:
+                break
+            itself = number == index and place == other
+            if (written or also) and not itself and meet(place, other):
+                return True
+    return False
+
+
+def _elements(place: Place) -> set[int]:
+    offset, shape, strides = place
+    elements = {offset} if 0 not in shape else set()
+    for size, stride in zip(shape, strides, strict=True):
+        elements = {e + stride * i for e in elements for i in range(size)}
+    return elements
+
+
 def recipe(
     base: Sequence[int], offset: int, shape: Sequence[int], strides: Sequence[int]
 ) -> Recipe | None:

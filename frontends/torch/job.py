@@ -36,6 +36,11 @@ COUNTED = (
     "counts of optimizers, such as AdamW's step, are those of the recorded step: an update that "
     "depends on one is compared for this count"
 )
+#: What is printed of states that were not there before.
+FRESH = (
+    "states that optimizers make in the recorded step, such as SGD's momentum_buffer, are not "
+    "there before it: what an update makes of those of earlier steps is not compared"
+)
 
 #: What wrappers put before a parameter's name.
 _WRAPPERS = ("module.", "_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
@@ -79,6 +84,11 @@ class Inputs(Mapping[str, torch.Tensor]):
                 kwargs={"name": name, "low": spec.low, "high": spec.high},
             )
         return self._made[name]
+
+    def holds(self, x: torch.Tensor) -> bool:
+        """Whether a tensor lies in the memory of one that was asked for, as its rows do."""
+        own = (made.untyped_storage()._cdata for made in self._made.values())
+        return x.untyped_storage()._cdata in own
 
     def __contains__(self, name: object) -> bool:
         return name in self._specs
@@ -131,6 +141,7 @@ class Job:
         self.full = Inputs(recorder, FULL, full)
         self._recorder = recorder
         self._known = full
+        self._kept: set[tuple[int, str]] = set()
         self._parameters: list[Part] = []
         self._started = self._ended = False
         self._optimizer: Any = None
@@ -186,6 +197,7 @@ class Job:
             own = part.box
             if not state.dim():
                 continue  # a count, such as ``step``, is what it is in the step
+            self._kept.add((id(part.parameter), key))
             if isinstance(state, DTensor):
                 own = described(own.name, state)
             elif state.shape != part.parameter.shape:
@@ -305,6 +317,8 @@ class Job:
         value = self._recorder.tensor(part.of(part.parameter))
         self._recorder.mark(UPDATED, (value,), boxes=(part.box,), kwargs={"name": part.name})
         for key, state in self._states(part.parameter):
+            if state.dim() and (id(part.parameter), key) not in self._kept:
+                self.note(FRESH)
             own = described(part.box.name, state) if isinstance(state, DTensor) else part.box
             if not state.dim():
                 self.note(COUNTED)

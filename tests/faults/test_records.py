@@ -194,7 +194,7 @@ LLAMA_FAULTS: dict[str, Expected] = {
     ),
     "a backward given the gradients of the microbatch before": (
         stale(0, FIRST_BACKWARD),
-        "mismatch",
+        "read before write",
         None,
         (0,),
     ),

@@ -186,6 +186,20 @@ def crossing(
     return made.out, made.into
 
 
+def each_its_own(
+    senders: Team, receivers: Team, tensors: Sequence[Obj]
+) -> tuple[list[list[Obj]], list[list[Obj]]]:
+    """Each device of one team sends what it has to the one in its place in another."""
+    out: list[list[Obj]] = []
+    into: list[list[Obj]] = []
+    for source, target, x in zip(senders.devices, receivers.devices, tensors, strict=True):
+        kwargs = {"src": source, "dst": target, "shape": x.state["_shape"],
+                  "dtype": "torch.float32"}  # fmt: skip
+        out.append([senders.build.prim("MovePrim", [x], [], source, **kwargs)])
+        into.append([receivers.build.prim("MovePrim", [], [x], target, **kwargs)])
+    return out, into
+
+
 class _Crossing:
     """The ways from the devices ``a``, which all have a tensor, to the devices ``b``."""
 
@@ -304,6 +318,9 @@ def local(op: Operation, inputs: list[Any], outputs: list[Obj]) -> dict[str, Any
     if op.local in ("size", "shape"):
         rows = zip(op.kwargs[op.local], outputs[0].state["_shape"], strict=True)
         return {**op.kwargs, op.local: tuple(a if isinstance(a, Thing) else b for a, b in rows)}
+    if op.local == "groups":
+        whole = inputs[1].state["_full_tensor"].state["_shape"][0]
+        return {**op.kwargs, "groups": op.kwargs["groups"] * inputs[1].state["_shape"][0] // whole}
     if op.local == "h":
         rows = inputs[1].state
         share = rows["_full_tensor"].state["_shape"][0] // rows["_shape"][0]

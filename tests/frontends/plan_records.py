@@ -14,7 +14,7 @@ from typing import Any
 
 from shardproof.frontends.nnscaler import cells
 from shardproof.frontends.nnscaler.read import read_records
-from tests.frontends.pickles import FLOAT32, TENSOR, Name, Obj, cell, full, pickled, sub
+from tests.frontends.pickles import TENSOR, Name, Obj, cell, full, pickled, sub
 
 Box = tuple[tuple[int, int], ...]
 INT64 = Name("torch", "int64")
@@ -38,16 +38,16 @@ class Builder:
         kind: str = "float32",
     ) -> Obj:
         """A full tensor with its gradient (none for ``ids`` and what is no float)."""
-        ids = ids or kind != "float32"
-        dtype = INT64 if kind == "float32" else Name("torch", kind)
+        ids = ids or kind not in ("float32", "complex64")
+        dtype = INT64 if ids and kind == "float32" else Name("torch", kind)
         made = full(
-            next(self.numbers), shape, name=name, _dtype=dtype if ids else FLOAT32, _is_attr=attr, _is_loss=loss,
+            next(self.numbers), shape, name=name, _dtype=dtype, _is_attr=attr, _is_loss=loss,
             _requires_grad=not ids,
         )  # fmt: skip
         if not ids:
             made.state["_grad"] = full(
                 next(self.numbers), shape, name=f"g{name}", _is_attr=attr, _is_grad=True,
-                _is_loss=loss,
+                _is_loss=loss, _dtype=dtype,
             )  # fmt: skip
         return made
 

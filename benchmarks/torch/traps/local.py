@@ -43,6 +43,25 @@ def halves(w: torch.Tensor, batch: Batch) -> torch.Tensor:
     return (w * (batch["ids"] / 2).long()).sum()
 
 
+def rows_of_some(along: str) -> Loss:
+    """Rows of a square table, zero where the id is 2 (or, "columns", zero in other places)."""
+
+    def loss(w: torch.Tensor, batch: Batch) -> torch.Tensor:
+        chosen = batch["chosen"]
+        rows = (batch["y"] * w)[chosen]
+        if along == "columns":
+            return rows.masked_fill(chosen == 2, 0.0).pow(2).sum()
+        if along == "kept columns":
+            return torch.where(chosen != 2, rows, 0.0).pow(2).sum()
+        if along == "rows, written":
+            rows = rows.clone()
+            rows[chosen == 2] = 0.0
+            return rows.pow(2).sum()
+        return rows.masked_fill((chosen == 2)[:, None], 0.0).pow(2).sum()
+
+    return loss
+
+
 #: The wrong ones are refuted.
 TRAPS = (
     Trap(
@@ -66,6 +85,18 @@ TRAPS = (
         lambda w, batch: (w * batch["x"].clone().pow_(2.0)).sum(),
         lambda w, batch: (w * torch._foreach_pow([batch["x"]], 2.0)[0]).sum(),  # type: ignore[operator]
         lambda w, batch: (w * 2.0 ** batch["x"]).sum(),
+    ),
+    Trap(
+        "a mask of ids along the columns of a square",
+        rows_of_some("rows"),
+        rows_of_some("rows, written"),
+        rows_of_some("columns"),
+    ),
+    Trap(
+        "a choice by ids along the columns of a square",
+        rows_of_some("rows"),
+        rows_of_some("rows"),
+        rows_of_some("kept columns"),
     ),
 )
 
@@ -109,8 +140,16 @@ def counted(by: float) -> Loss:
     return loss
 
 
+def listed_twice(w: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """One tensor, twice in a list of tensors that are multiplied: by four."""
+    x = batch["x"].clone()
+    torch._foreach_mul_([x, x], 2.0)  # type: ignore[operator]
+    return (w * x).sum()
+
+
 #: Pairs that differ and whose operators have no meaning here: they are not proved.
 UNCLEAR: dict[str, tuple[Loss, Loss]] = {
+    "a tensor that is listed twice": (listed_twice, lambda w, batch: (w * batch["x"] * 2).sum()),
     "memory of another type": (another_type(1.0), another_type(2.0)),
     "a value that Python reads": (read_in_python(1.0), read_in_python(2.0)),
     "a tensor that was there before": (

@@ -14,11 +14,12 @@ from benchmarks.torch.ordinary.parts import Case, Step
 #: The loss, of the weight [4] and the batch.
 Loss: TypeAlias = Callable[[torch.Tensor, Mapping[str, torch.Tensor]], torch.Tensor]
 
-#: ``x`` and ``y`` are anything, ``ids`` whole numbers of both signs.
+#: ``x`` and ``y`` are anything, ``ids`` whole numbers of both signs, ``chosen`` rows of ``y``.
 BATCH = {
     "x": sp.tensor((4,)),
     "y": sp.tensor((4, 4)),
     "ids": sp.tensor((4,), torch.int64, low=-50, high=50),
+    "chosen": sp.tensor((4,), torch.int64, low=0, high=4),
 }
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from benchmarks.torch.ordinary.parts import Case
 from benchmarks.torch.unseen import (
     attention,
+    contexts,
+    decoders,
     divided,
     heads,
+    layouts,
     losses,
     maxima,
     mixtures,
@@ -29,4 +32,7 @@ CASES: list[Case] = [
     *maxima.CASES,
     *losses.CASES,
     *rings.CASES,
+    *decoders.CASES,
+    *layouts.CASES,
+    *contexts.CASES,
 ]

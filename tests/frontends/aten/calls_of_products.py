@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tests.frontends.aten.calls import Call, Draw, call
+from tests.frontends.aten.calls import Both, Call, Draw, call
 from tests.frontends.aten.calls_of_norms import REFERENCES
 
 
@@ -323,16 +323,30 @@ def _rows(d: Draw) -> tuple[list[int], int, int]:
     return shape, dim, shape[dim]
 
 
+def _of_both_ends(d: Draw, size: int, *shape: int) -> torch.Tensor:
+    """Ids of ``size`` places, of which some count from the end."""
+    return d.ids(2 * size, *shape) - size
+
+
 @call("aten.index_fill.int_Scalar")
 def _(d: Draw) -> Call:
     shape, dim, size = _rows(d)
-    return (d.real(*shape), dim, d.ids(size, *d.sizes(1)), d.number()), {}
+    return (d.real(*shape), dim, _of_both_ends(d, size, *d.sizes(1)), d.number()), {}
+
+
+@call("aten.index_fill.int_Scalar")
+def _(d: Draw) -> Call:
+    from shardproof.frontends.aten.positions import Positions
+
+    shape, dim, size = _rows(d)
+    last = Both(Positions(-1, (0,), (1,), "int64"), torch.tensor([-1]))
+    return (d.real(*shape), dim, last if d.below(2) else d.ids(size, 1), d.number()), {}
 
 
 @call("aten.index_fill.int_Tensor")
 def _(d: Draw) -> Call:
     shape, dim, size = _rows(d)
-    return (d.real(*shape), dim, d.ids(size, *d.sizes(1)), d.real()), {}
+    return (d.real(*shape), dim, _of_both_ends(d, size, *d.sizes(1)), d.real()), {}
 
 
 @call("aten.index_copy.default")
@@ -350,13 +364,13 @@ def _(d: Draw) -> Call:
 @call("aten.take.default")
 def _(d: Draw) -> Call:
     x = d.real(*d.any_shape())
-    return (x, d.ids(x.numel(), *d.sizes(2))), {}
+    return (x, _of_both_ends(d, x.numel(), *d.sizes(2))), {}
 
 
 @call("aten.put.default")
 def _(d: Draw) -> Call:
     x, shape = d.real(*d.any_shape()), d.sizes(2)
-    return (x, d.ids(x.numel(), *shape), d.real(*shape), True), {}
+    return (x, _of_both_ends(d, x.numel(), *shape), d.real(*shape), True), {}
 
 
 @call("aten.ne.Scalar", "aten.eq.Scalar", "aten.lt.Scalar", "aten.ge.Scalar")

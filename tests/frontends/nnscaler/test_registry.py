@@ -35,6 +35,10 @@ def ids(stop: int, *shape: int) -> torch.Tensor:
     return torch.randint(0, stop, shape)
 
 
+def turns(*shape: int) -> Callable[[], torch.Tensor]:
+    return lambda: torch.view_as_complex(rand(*shape, 2))
+
+
 #: Operands by position (tensors among them) and keyword arguments, by signature.
 Calls = dict[str, list[Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]]]
 
@@ -138,7 +142,9 @@ CALLS: Calls = {
     f"{F}.scaled_dot_product_attention": ATTENTION,
     f"{N}.scaled_dot_product_attention": ATTENTION,
     f"{R}.embedding": [at(lambda: ids(6, 2, 3), some(6, 4), padding_idx=None, start=0, stop=6),
-                       at(lambda: ids(9, 5), some(3, 4), padding_idx=None, start=2, stop=5)],
+                       at(lambda: ids(9, 5), some(3, 4), padding_idx=None, start=2, stop=5),
+                       at(lambda: ids(6, 9), some(6, 4), padding_idx=2, start=0, stop=6),
+                       at(lambda: ids(9, 9), some(3, 4), padding_idx=0, start=2, stop=5)],
     "torch.Tensor.view": [at(X, 2, 6), at(X, (4, -1)), at(X, size=(12,))],
     "torch.Tensor.reshape": [at(X, 2, 6), at(X, (4, -1))],
     "torch.reshape": [at(X, (2, 6)), at(X, shape=(4, -1))],
@@ -270,7 +276,10 @@ CALLS: Calls = {
         at(lambda: mask(3, 4), -1.5, X),
     ],
     f"{R}.index_select": [at(some(5, 3), lambda: ids(5, 7), dim=0)],
-    f"{F}.embedding": [at(lambda: ids(6, 2, 3), some(6, 4)), at(lambda: ids(6, 4), some(6, 2), None)],
+    "torch.view_as_complex": [at(some(3, 4, 2)), at(some(2))],
+    "torch.view_as_real": [at(turns(3, 4)), at(turns(2, 1))],
+    f"{F}.embedding": [at(lambda: ids(6, 2, 3), some(6, 4)), at(lambda: ids(6, 4), some(6, 2), None),
+                      at(lambda: ids(6, 9), some(6, 2), -1)],
     # No functions of the table: they have a pattern.
     "einops.rearrange": [
         at(some(2, 6, 3), "b (h d) s -> h s (d b)", h=2), at(X, "... c -> c ..."),
@@ -297,6 +306,18 @@ def record(x: torch.Tensor, ident: int) -> Tensor:
     return Tensor(ident, Part("x", shape, kind, False, False, box, (0, 1), full), None)
 
 
+#: Of complex numbers, with operands of fewer sizes, or real ones.
+CALLS["torch.mul"] = [
+    *CALLS["torch.mul"], at(turns(2, 3, 4), turns(1, 3, 1)), at(turns(2, 3), some(3)),
+    at(some(2, 3), turns(2, 3)),
+]  # fmt: skip
+CALLS["torch.add"] = [*CALLS["torch.add"], at(turns(2, 3), turns(2, 3), alpha=1)]
+for _name in ("torch.Tensor.contiguous", "torch.clone"):
+    CALLS[_name] = [*CALLS[_name], at(turns(2, 3))]
+CALLS["torch.transpose"] = [*CALLS["torch.transpose"], at(turns(2, 3, 4), 0, -1)]
+CALLS["torch.Tensor.view"] = [*CALLS["torch.Tensor.view"], at(turns(2, 3), (1, 2, 1, 3))]
+
+
 #: Python's operators are called as the functions that they are.
 CALLS |= {
     "_operator." + name: CALLS[f"torch.{other}"][:2] for name, other in {
@@ -319,7 +340,13 @@ def test_every_function_of_the_table_is_called() -> None:
     assert FUNCTIONS.keys() - CALLS.keys() == set()
 
 
+def _is_real(x: torch.Tensor) -> bool:
+    """Whether it has a gradient: complex ones have too."""
+    return x.is_floating_point() or x.is_complex()
+
+
 def numbers(x: torch.Tensor) -> np.ndarray[Any, Any]:
+    x = torch.view_as_real(x) if x.is_complex() else x
     return x.detach().numpy().astype(float) if x.is_floating_point() else x.numpy().astype(np.int64)
 
 
@@ -332,7 +359,7 @@ def test_a_function_is_pytorchs(signature: str) -> None:
 
         def part(value: Any, held: dict[int, torch.Tensor] = held) -> Any:
             if isinstance(value, torch.Tensor):
-                held[len(held) + 1] = value.requires_grad_(value.is_floating_point())
+                held[len(held) + 1] = value.requires_grad_(_is_real(value))
                 return record(value, len(held))
             if isinstance(value, (list, tuple)):
                 return tuple(part(x) for x in value)
@@ -349,7 +376,8 @@ def test_a_function_is_pytorchs(signature: str) -> None:
         results = ran(found, tensors)[-1]
         assert len(results) == len(expected), signature
         for mine, theirs in zip(results, expected, strict=True):
-            assert mine.data.shape == (tuple(theirs.shape) or mine.data.shape), signature
+            shape = numbers(theirs).shape
+            assert mine.data.shape == (shape or mine.data.shape), signature
             wanted = numbers(theirs).reshape(mine.data.shape)
             np.testing.assert_allclose(mine.data, wanted, rtol=1e-9, atol=1e-12)
         backward(signature, found, held, results, expected)
@@ -373,7 +401,8 @@ def pulled(found: Any, tensors: list[Any], given: list[Any], wrt: list[int]) -> 
     parts: dict[int, list[Any]] = {len(numbered) - 1: given}
     wanted = set(wrt)
     for number, step in enumerate(found.steps, len(tensors)):
-        wanted |= {number} if wanted.intersection(step.operands) else set()
+        stops = step.name == "detach" or not wanted.intersection(step.operands)
+        wanted |= set() if stops else {number}
     for number, step in reversed(list(enumerate(found.steps, len(tensors)))):
         if number not in parts:
             continue
@@ -389,7 +418,7 @@ def pulled(found: Any, tensors: list[Any], given: list[Any], wrt: list[int]) -> 
 
 def backward(signature: str, found: Any, held: Any, results: Any, expected: Any) -> None:
     """The gradients of a random combination of the results."""
-    wrt = [i for i, x in enumerate(found.tensors) if held[x.id].is_floating_point()]
+    wrt = [i for i, x in enumerate(found.tensors) if _is_real(held[x.id])]
     graded = [y for y in expected if y.requires_grad]
     if not wrt or len(graded) < len(expected):
         return

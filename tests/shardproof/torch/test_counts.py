@@ -72,3 +72,33 @@ def test_fused_updates_count_too(tmp_path: Path) -> None:
     assert result.verdict in ("proved", "inconclusive"), result
     wrong = verdict(tmp_path / "b", step(False, make), step(True, make, more=1.0))
     assert wrong.verdict != "proved", wrong
+
+
+def test_momentum_of_a_first_step_is_said_not_to_be_compared(tmp_path: Path) -> None:
+    """The first step of SGD is the same for every momentum; a later one is not."""
+
+    def momentum(value: float, earlier: bool) -> Make:
+        def make(parameters: Any) -> torch.optim.Optimizer:
+            optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=value)
+            for group in optimizer.param_groups if earlier else ():
+                for parameter in group["params"]:
+                    kept = torch.zeros_like(parameter)
+                    optimizer.state[parameter]["momentum_buffer"] = kept
+            return optimizer
+
+        return make
+
+    first = verdict(
+        tmp_path / "a", step(False, momentum(0.9, False)), step(True, momentum(0.5, False))
+    )
+    assert first.verdict == "proved", first
+    assert any("there before it" in a for a in first.assumptions)
+    later = verdict(
+        tmp_path / "b", step(False, momentum(0.9, True)), step(True, momentum(0.5, True))
+    )
+    assert later.verdict == "refuted", later
+    right = verdict(
+        tmp_path / "c", step(False, momentum(0.9, True)), step(True, momentum(0.9, True))
+    )
+    assert right.verdict == "proved", right
+    assert not any("there before it" in a for a in right.assumptions)

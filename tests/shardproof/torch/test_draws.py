@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -346,3 +348,21 @@ def test_a_state_that_is_restored_draws_the_same_again() -> None:
     states = [e.kwargs[trace.DRAW] for e in recorded.events if e.name == "aten.bernoulli_.float"]
     assert len(states) == 3
     assert states[0] == states[2] != states[1]
+
+
+@pytest.mark.parametrize("seeded", [False, True])
+@pytest.mark.parametrize("owner", ["Python's", "NumPy's"])
+def test_numbers_that_python_draws_are_named(owner: str, seeded: bool) -> None:
+    def step(job: sp.Job) -> None:
+        model = nn.Linear(4, 4)
+        job.start(model)
+        source: Any = random if owner == "Python's" else np.random
+        if seeded:
+            source.seed(3)
+        loss = (model(job.batch["x"]) * float(source.random())).sum()
+        loss.backward()
+        job.end(loss=loss)
+
+    (recorded,) = capture(step, 1, [0], BATCH, {})
+    named = [note for note in recorded.notes if f"{owner} random numbers" in note]
+    assert bool(named) == (not seeded)

@@ -17,6 +17,7 @@ REASONS = (
     "Python reads the value",
     "is not lowered",
     "there before the step",
+    "written together",
 )
 
 

@@ -1,0 +1,94 @@
+"""Complex numbers and rows that are not trained, in plans beside the runtime; each with a twin that
+differs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardproof.frontends.nnscaler import cells
+from shardproof.frontends.nnscaler.operators import declared
+from tests.frontends.nnscaler.test_registry import record, turns
+from tests.frontends.plan_generator import Plans, placed
+from tests.frontends.plan_judge import judged
+from tests.frontends.plan_values import Model
+from tests.frontends.plan_wider import Wider
+
+
+def plan(block: str, seed: int) -> Plans:
+    """A block between two linear layers, and the sum of it all."""
+    made = Wider(random.Random(3), 2)
+    x = made.linear(made.batch("data", (made.b, made.s, made.h), "float32"), made.h)
+    grown = getattr(made, block)(x)
+    made.op("torch.sum", "a+ b+ c+ -> 1", made.linear(grown, made.h), shapes=(1,))
+    made.operations[-1].output.loss = True
+    of = Model(made.batches, made.operations, made.weights, 1)
+    return placed(random.Random(seed), of, [2], 1, 1)
+
+
+def squared(made: Plans) -> None:
+    """The pairs are multiplied by themselves instead of by their turns."""
+    for op in made.operators[[x[0].state["signature"] for x in made.operators].index("torch.mul")]:
+        op.state["_inputs"][1] = op.state["_inputs"][0]
+
+
+def another_row(made: Plans) -> None:
+    name = "nnscaler.runtime.function.embedding"
+    for op in made.operators[[x[0].state["signature"] for x in made.operators].index(name)]:
+        op.state["_kwargs"] = {**op.state["_kwargs"], "padding_idx": 0}
+
+
+@pytest.mark.parametrize(
+    ("block", "alter"), [("rotary", squared), ("padding_row", another_row)], ids=lambda x: str(x)
+)
+@pytest.mark.parametrize("right", [True, False])
+def test_a_block_beside_the_runtime(
+    block: str, alter: Callable[[Plans], None], right: bool, tmp_path: Path
+) -> None:
+    made = plan(block, 5)
+    if not right:
+        alter(made)
+    judgement = judged(made, 1, tmp_path)
+    assert bool(judgement.different) != right
+    assert judgement.verdict == ("proved" if right else "refuted"), judgement.reason
+
+
+@pytest.mark.parametrize(
+    ("signature", "operands", "kwargs"),
+    [
+        ("torch.pow", (2,), {}),
+        ("torch.sum", (), {"dim": (0,)}),
+        ("torch.mul", (2,), {}),
+        ("torch.abs", (), {}),
+        ("torch.Tensor.float", (), {}),
+    ],
+)
+def test_what_is_another_thing_for_pairs_is_refused(
+    signature: str, operands: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    x = record(turns(2, 3)(), 1)
+    op = cells.ForwardOp(1, "f", signature, (x, *operands), (), kwargs, (), "", None)
+    assert "with" in declared(op).name
+
+
+def test_a_table_in_parts_has_a_padding_row_in_each(tmp_path: Path) -> None:
+    """So has nnScaler's function: a rank does not train its own row of that number."""
+    made = Wider(random.Random(3), 2)
+    x = made.linear(made.batch("data", (made.b, made.s, made.h), "float32"), made.h)
+    made.op("torch.sum", "a+ b+ c+ -> 1", made.padding_row(x), shapes=(1,))
+    made.operations[-1].output.loss = True
+    table = next(x for x in made.operations if x.signature.endswith("embedding"))
+    table.anno, table.local = "a b, n+ e -> a b e", "rows"
+    of = Model(made.batches, made.operations, made.weights, 1)
+    for seed in range(20):
+        plans = placed(random.Random(seed), of, [2], 1, 1)
+        ops = next(x for x in plans.operators if x[0].state["signature"].endswith("embedding"))
+        if ops[1].state["_kwargs"]["start"]:
+            break
+    judgement = judged(plans, 1, tmp_path)
+    assert judgement.different
+    assert judgement.verdict == "refuted", judgement.reason
