@@ -56,6 +56,8 @@ def look(plan: Plan, problems: Problems) -> tuple[str, ...]:
         return ()
     except Unsupported as error:
         return (f"not run rank by rank: {error}",)
+    except MemoryError:
+        return ("not run rank by rank: its arrays do not fit into memory",)
     if not seen.error <= TOLERANCE:
         problems.add("runtime", f"run rank by rank: {seen.where} differs by {seen.error:.2g}")
     return seen.notes

@@ -25,7 +25,7 @@ from shardproof.engine.ops.declare import dimension
 from shardproof.engine.ops.primitives import Interpreter
 from shardproof.engine.plan.ir import MICROBATCH, Attr, Op, Plan, Shard
 from shardproof.engine.reference_runtime.exchange import Stuck
-from shardproof.engine.reference_runtime.lots import Lot, LotInterpreter, together
+from shardproof.engine.reference_runtime.lots import Lot, LotInterpreter, require_held, together
 from shardproof.engine.reference_runtime.runtime import (
     Where,
     applied,
@@ -289,6 +289,7 @@ class Sized(Values):
         if shard.name not in self.lots:
             dims = tuple(self.dim(dim) for dim in self.shapes.full(shard))
             shape = [count(dim) for dim in dims]
+            require_held(shape)
             drawn = self.random.standard_normal(shape)
             scale = 0.5 / np.sqrt(prod(shape[-1:]) * _weight(dims[-1]) ** 2) if dims else 1.0
             data = drawn * 0.2 + 1 if len(shape) < 2 else drawn * scale
@@ -340,7 +341,11 @@ class Sized(Values):
         self, where: Where, interpreter: Interpreter[Lot], op: Op, inputs: Sequence[Lot | None]
     ) -> list[Lot]:
         """An operator on numbers, its attributes at the small sizes."""
-        return applied(interpreter, op, self.attrs(op, self.shapes.seen[where]), inputs)
+        seen = self.shapes.seen[where]
+        ranks = max((len(x.data) for x in inputs if x is not None), default=1)
+        for output in seen.outputs:
+            require_held([ranks, *(count(self.dim(dim)) for dim in output.dims)])
+        return applied(interpreter, op, self.attrs(op, seen), inputs)
 
     def attrs(self, op: Op, seen: _Evaluated) -> Mapping[str, Attr]:
         """The attributes of an operator at these sizes; constants stay as they are."""

@@ -34,6 +34,8 @@ from shardproof.engine.ops.primitives import CONSTANTS, Selection, known_functio
 Array = NDArray[Any]
 #: Terms of a sum of products from which on the order of factors matters.
 LARGE: Final = 1 << 16
+#: Numbers that one array may hold (512 MiB).
+MOST_HELD: Final = 1 << 26
 
 _narrow: Final = lru_cache(maxsize=1 << 14)(narrow)
 _unit: Final = lru_cache(maxsize=1 << 12)(unit)
@@ -48,6 +50,15 @@ def _regrouped(dims: tuple[Dim, ...], sizes: tuple[int, ...]) -> tuple[Dim, ...]
 @lru_cache(maxsize=1 << 14)
 def _extents(dims: tuple[Dim, ...]) -> tuple[Extent, ...]:
     return tuple(Extent(dim) for dim in dims)
+
+
+def require_held(shape: Sequence[int]) -> None:
+    """Raise `Unsupported` for an array that is too large to be held.
+
+    Example: the one-hot of 32 sequences of 1,024 ids of a vocabulary of 98,304, which has 24 GiB.
+    """
+    if prod(shape) > MOST_HELD:
+        raise Unsupported(f"an array of {' x '.join(map(str, shape))} is too large to be run")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -235,7 +246,9 @@ class LotInterpreter:
         dim = self.dim(size)
         if not is_exact(dim):
             raise Unsupported("classes that stand for several")
-        first = np.array(self.places(start)).reshape([-1, *(1 for _ in ids.dims), 1])
+        places = self.places(start)
+        require_held([max(len(places), len(ids.data)), *ids.data.shape[1:], int(size)])
+        first = np.array(places).reshape([-1, *(1 for _ in ids.dims), 1])
         matches = ids.data[..., None] == first + np.arange(int(size))
         return Lot(matches.astype(float), (*ids.dims, dim))
 

@@ -46,9 +46,9 @@ def lowered(step: Step) -> Mapping[str, Any]:
     device after the partitioner, and for ``p['a']`` the shape [8, 16] with eight starts.
     """
     args = [jax.tree.map(_abstract, arg) for arg in step.args]
-    alone = jax.jit(step.step, keep_unused=True).lower(*args)
     parallel = step.parallel or step.step
     axes = dict(step.axes)
+    alone = _alone(step.step, args, tuple(axes))
     mesh = step.mesh if isinstance(step.mesh, Mesh) else None
     if mesh is None:
         mesh = jax.make_mesh(
@@ -85,6 +85,21 @@ def lowered(step: Step) -> Mapping[str, Any]:
             _starts(s, leaf.shape) for s, (_, leaf) in zip(outs, results, strict=True)
         ],
     }
+
+
+def _alone(step: Callable[..., Any], args: list[Any], axes: tuple[str, ...]) -> Any:
+    """The step lowered for one device: without a mesh, or where a constraint names axes of one
+    (``with_sharding_constraint(x, P("dp"))``), on a mesh of one device along each of them."""
+    jitted = jax.jit(step, keep_unused=True)
+    try:
+        return jitted.lower(*args)
+    except RuntimeError as error:
+        if "mesh" not in str(error):
+            raise
+    kinds = (jax.sharding.AxisType.Auto,) * len(axes)
+    mesh = jax.make_mesh((1,) * len(axes), axes, axis_types=kinds, devices=jax.devices()[:1])
+    with jax.set_mesh(mesh):
+        return jitted.lower(*args)
 
 
 def _abstract(x: Any) -> Any:

@@ -27,7 +27,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.system import portable
-from shardproof.frontends.torch import standins, trace
+from shardproof.frontends.torch import devices, standins, trace, unread
 from shardproof.frontends.torch.futures import Awaited
 from shardproof.frontends.torch.generators import PythonDraws
 from shardproof.frontends.torch.job import Job
@@ -203,6 +203,8 @@ def record(
     python = PythonDraws()
     with fake, recorder:
         job = Job(recorder, batch, full)
+        devices.install(job.note, world_size, job.batch.holds)
+        unread.install(job.note)
         step(job)
     for note in python.notes():
         recorder.notes.setdefault(note)
@@ -224,7 +226,7 @@ def watch_handles(recorder: Recorder) -> None:
             result = method(*args, **kwargs)
             if isinstance(result, Work):
                 recorder.handle(result)
-                written[id(result)] = [x for x in flat(args[1]) if isinstance(x, torch.Tensor)]
+                written[id(result)] = [x for x in flat(args[1:2]) if isinstance(x, torch.Tensor)]
             return result
 
         return call

@@ -85,6 +85,11 @@ class Inputs(Mapping[str, torch.Tensor]):
             )
         return self._made[name]
 
+    def holds(self, x: torch.Tensor) -> bool:
+        """Whether a tensor lies in the memory of one that was asked for, as its rows do."""
+        own = (made.untyped_storage()._cdata for made in self._made.values())
+        return x.untyped_storage()._cdata in own
+
     def __contains__(self, name: object) -> bool:
         return name in self._specs
 

@@ -28,8 +28,8 @@ def install(note: Callable[[str], None], known: Callable[[torch.Tensor], bool]) 
     Example: ``note`` gets "stand-in: DistributedDataParallel's reduction is a division by the
     number of ranks and an all-reduce of every bucket".
     """
-    _replace(ddp, "_verify_param_shape_across_processes", _nothing)
-    _replace(ddp, "_sync_module_states", _nothing)
+    replace(ddp, "_verify_param_shape_across_processes", _nothing)
+    replace(ddp, "_sync_module_states", _nothing)
     _data_parallel(note)
     _buffers(note, known)
     _pipelining(note)
@@ -72,7 +72,7 @@ def _buffers(note: Callable[[str], None], known: Callable[[torch.Tensor], bool])
             return
         broadcast(self)  # type: ignore[no-untyped-call]
 
-    _replace(DistributedDataParallel, "_sync_buffers", _sync_buffers)
+    replace(DistributedDataParallel, "_sync_buffers", _sync_buffers)
 
 
 def _pipelining(note: Callable[[str], None]) -> None:
@@ -91,10 +91,15 @@ def _pipelining(note: Callable[[str], None]) -> None:
             stage._inference_mode = InferenceMode.STATIC
         note("stand-in: stages of the pipeline agree that shapes are given when they are made")
 
-    _replace(schedules._PipelineSchedule, "_warmup_p2p", agreed)
+    replace(schedules._PipelineSchedule, "_warmup_p2p", agreed)
 
 
-def _replace(owner: Any, name: str, by: Callable[..., Any]) -> None:
+def replace(owner: Any, name: str, by: Callable[..., Any]) -> None:
+    """Put a function in the place of another one, in this process, for good; raises `InvalidInput`
+    where there is none of this name.
+
+    Example: ``replace(torch.cuda, "set_device", lambda *_: None)``.
+    """
     if not hasattr(owner, name):
         raise InvalidInput(
             f"torch {torch.__version__} has no {owner.__name__}.{name}, which capture replaces"
@@ -155,6 +160,6 @@ def _data_parallel(note: Callable[[str], None]) -> None:
         future.set_result(buffer)
         return future
 
-    _replace(dist, "Reducer", _FixedBuckets)
+    replace(dist, "Reducer", _FixedBuckets)
     DistributedDataParallel.register_comm_hook = register_comm_hook  # type: ignore[method-assign]
     DistributedDataParallel._pre_forward = _pre_forward  # type: ignore[method-assign]

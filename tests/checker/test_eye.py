@@ -11,6 +11,7 @@ from shardproof.checker.result import Problems
 from shardproof.checker.runtime import rank_by_rank
 from shardproof.checker.values.sides import Side, check_members
 from shardproof.engine.plan.ir import MICROBATCH, Call, Group, Plan
+from shardproof.engine.reference_runtime import lots
 from shardproof.engine.reference_runtime.reduced import reduced
 from shardproof.engine.schedule.unroll import unroll
 from shardproof.frontends.zoo import build
@@ -124,6 +125,25 @@ def test_a_plan_that_is_too_large_is_not_covered(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(rank_by_rank, "fits", lambda plan: False)
     monkeypatch.setattr(rank_by_rank, "MOST", 10)
     assert seen(plan()) == ([], ("not run rank by rank: 16 of 16 ranks have too much to do",))
+
+
+def test_arrays_that_cannot_be_held_are_not_covered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limit on arrays, and what the machine itself refuses, end the look and not the check."""
+    monkeypatch.setattr(rank_by_rank, "fits", lambda plan: False)
+    monkeypatch.setattr(lots, "MOST_HELD", 15)
+    problems, (note,) = seen(plan())
+    assert problems == []
+    assert note.endswith("is too large to be run")
+    wrong = edit_op(plan(), "all_reduce", attrs(op="max"))
+    assert seen(wrong) == ([], (note,))
+    monkeypatch.setattr(lots, "MOST_HELD", 1 << 26)
+    assert len(seen(wrong)[0]) == 1
+
+    def none_left(*plans: Plan) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(rank_by_rank, "shapes_of", none_left)
+    assert seen(plan()) == ([], ("not run rank by rank: its arrays do not fit into memory",))
 
 
 def test_members_are_those_of_the_group() -> None:

@@ -78,6 +78,24 @@ TWINS = {
 }
 
 
+def constrained(factor: float) -> Any:
+    """Constraints name axes, and leave the mesh to whoever calls the step."""
+
+    def step(x: Any, a: Any, b: Any) -> Any:
+        h = lax.with_sharding_constraint(jnp.tanh(x @ a), P("dp", "tp"))
+        return lax.with_sharding_constraint(factor * (h @ b), P("dp", None))
+
+    return step
+
+
+def test_constraints_need_no_mesh_around_the_single_step(tmp_path: Path) -> None:
+    stated: dict[str, Any] = {"args": (X, A, B), "mesh": MESH, "in_shardings": (P("dp"), P(), P())}
+    right = verdict(tmp_path / "right", constrained(1.0), **stated)
+    assert right.verdict == "proved", right.reason
+    wrong = verdict(tmp_path / "wrong", constrained(1.0), parallel=constrained(2.0), **stated)
+    assert wrong.verdict == "refuted", wrong.reason
+
+
 @pytest.mark.parametrize("name", TWINS)
 def test_shard_map_twins(name: str, tmp_path: Path) -> None:
     parallel, expected = TWINS[name]

@@ -1,0 +1,155 @@
+"""GPUs in a step that is recorded on a CPU: where a tensor lies changes none of its values.
+
+Each name is replaced in the recording process, for good.  Tensors that a step makes on a GPU are
+made on the CPU by the recorder (`shardproof.frontends.torch.record`).  Made for torch 2.13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import wraps
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from shardproof.frontends.torch.standins import replace
+
+#: What is printed where a step has streams of its own.
+STREAMS = (
+    "stand-in: streams of GPUs: what they run is run in the program's order, and whether one waits "
+    "for another is not checked"
+)
+
+
+def install(
+    note: Callable[[str], None], world_size: int, from_host: Callable[[torch.Tensor], bool]
+) -> None:
+    """Let a step choose, ask for and wait for GPUs; ``note`` is told of streams, ``from_host`` says
+    whether a tensor lies in memory that a GPU gets a copy of.
+
+    Example: ``torch.cuda.set_device(rank)``, ``model.to(f"cuda:{rank}")`` and
+    ``DistributedDataParallel(model, device_ids=[rank])`` do nothing about devices.
+    """
+    # A GPU is chosen by its number; there is one for each rank.
+    replace(torch.cuda, "set_device", _nothing)
+    replace(torch.cuda, "current_device", lambda: 0)
+    replace(torch.cuda, "device_count", lambda: world_size)
+    # Nothing runs beside Python.
+    replace(torch.cuda, "synchronize", _nothing)
+    # The batch is copied to a GPU; what a step makes is there already, and stays where it is.
+    replace(torch.Tensor, "cuda", lambda x, *_, **__: x.clone() if from_host(x) else x)
+    replace(torch.Tensor, "pin_memory", _same)
+    replace(torch.Tensor, "to", _moving(torch.Tensor.to, from_host))
+    replace(torch.nn.Module, "cuda", _same)
+    replace(torch.nn.Module, "to", _module_moving(torch.nn.Module.to))
+    _streams(note)
+    _data_parallel()
+
+
+def is_gpu(x: object) -> bool:
+    """Whether an argument names a GPU.
+
+    Example: "cuda:1" and ``torch.device("cuda")`` do, "cpu" and ``torch.float32`` do not.
+    """
+    if isinstance(x, torch.device):
+        return x.type == "cuda"
+    return isinstance(x, str) and x.split(":")[0] == "cuda"
+
+
+def _moving(
+    to: Callable[..., Any], from_host: Callable[[torch.Tensor], bool]
+) -> Callable[..., Any]:
+    """``Tensor.to``, for which a GPU, by name or number, is the CPU."""
+
+    @wraps(to)
+    def on_cpu(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if args and (is_gpu(args[0]) or type(args[0]) is int):
+            args = ("cpu", *args[1:])
+        elif is_gpu(kwargs.get("device")) or type(kwargs.get("device")) is int:
+            kwargs = {**kwargs, "device": "cpu"}
+        else:
+            return to(x, *args, **kwargs)
+        result = to(x, *args, **kwargs)
+        return result.clone() if result is x and from_host(x) else result
+
+    return on_cpu
+
+
+def _module_moving(to: Callable[..., Any]) -> Callable[..., Any]:
+    """``Module.to``, which leaves parameters alone where it names a device and nothing else."""
+
+    @wraps(to)
+    def on_cpu(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        left = [a for a in args if not _is_device(a)]
+        others = {k: v for k, v in kwargs.items() if k != "device"}
+        if any(isinstance(a, (torch.dtype, torch.Tensor)) for a in left) or (
+            {"dtype", "tensor", "memory_format"} & others.keys()
+        ):
+            return to(module, *left, **others)
+        return module
+
+    return on_cpu
+
+
+def _is_device(x: object) -> bool:
+    return isinstance(x, torch.device) or type(x) is int or isinstance(x, str)
+
+
+class Stream:
+    """A stream or an event of a GPU: all of its methods do nothing.
+
+    Example: ``torch.cuda.Stream().wait_stream(other)``.
+    """
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return _nothing
+
+
+def _streams(note: Callable[[str], None]) -> None:
+    """Streams and events are handles; a block on a stream is a block."""
+
+    def noted(make: Callable[..., Any]) -> Callable[..., Any]:
+        def made(*_: Any, **__: Any) -> Any:
+            note(STREAMS)
+            return make()
+
+        return made
+
+    for name in ("Stream", "Event", "current_stream", "default_stream"):
+        replace(torch.cuda, name, noted(Stream))
+    replace(torch.cuda, "stream", noted(nullcontext))
+    # Memory is kept as long as another stream reads it: it is kept in any case.
+    replace(torch.Tensor, "record_stream", _nothing)
+
+
+def _data_parallel() -> None:
+    """DDP takes numbers of GPUs for modules on GPUs alone."""
+    made = DistributedDataParallel.__init__
+
+    @wraps(made)
+    def on_no_device(
+        self: DistributedDataParallel,
+        module: torch.nn.Module,
+        device_ids: object = None,
+        output_device: object = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        made(self, module, None, None, *args, **kwargs)
+
+    replace(DistributedDataParallel, "__init__", on_no_device)
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """There is no device."""
+
+
+def _same(x: Any, *_: Any, **__: Any) -> Any:
+    return x
