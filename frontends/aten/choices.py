@@ -57,6 +57,9 @@ def _gather(lo: Lowering, x: Lowered, dim: int, index: Lowered, sparse_grad: boo
         raise Unsupported("gather of a number")
     (at,) = dimensions(x.shape, dim)
     rows_of = _ends(lo, x, at, index.shape)
+    along = _consecutive(index, at)
+    if along is not None:
+        return _index_select(lo, rows_of, at, along)
     order, back = _last(rows_of, at)
     rows, chosen = _turned(lo, rows_of, order), _turned(lo, index, order)
     *lead, count = chosen.shape
@@ -64,6 +67,16 @@ def _gather(lo: Lowering, x: Lowered, dim: int, index: Lowered, sparse_grad: boo
         return _looked_up(lo, rows, chosen, tuple(lead), back)
     gathered = _picked(lo, lo.real(rows), lo.real(chosen))
     return _turned(lo, gathered, back)
+
+
+def _consecutive(index: Lowered, dim: int) -> Positions | None:
+    """Known ids of which each is the one before and 1, along ``dim``, alike elsewhere; None: they
+    are not known to be."""
+    if not isinstance(index, Positions) or index.steps[dim] != 1:
+        return None
+    if any(step for d, step in enumerate(index.steps) if d != dim and index.shape[d] != 1):
+        return None
+    return Positions(index.const, (1,), (index.shape[dim],), index.dtype)
 
 
 def _looked_up(

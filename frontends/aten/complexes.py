@@ -13,7 +13,7 @@ from typing import Any
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Operand, dimensions
-from shardproof.frontends.aten.rules import lowers
+from shardproof.frontends.aten.rules import lowers, rule_of
 
 ZERO = Fraction(0)
 
@@ -116,6 +116,24 @@ def _cat(lo: Lowering, xs: Sequence[Lowered], dim: int = 0, *, pairs: Sequence[b
     if any(len(x.shape) != len(lo.expected[0][0]) for x in xs):
         raise Unsupported("complex tensors beside real ones")
     return lo.concat(xs, dimensions(xs[0].shape[:-1], dim)[0])
+
+
+@lowers("complex.gather.default")
+def _gather(
+    lo: Lowering,
+    x: Lowered,
+    dim: int,
+    index: Lowered,
+    sparse_grad: bool = False,
+    *,
+    pairs: Sequence[bool],
+) -> Any:
+    """Both halves by the same ids."""
+    rule = rule_of("aten.gather.default")
+    assert rule is not None
+    (at,) = dimensions(x.shape[:-1], dim)
+    a, b = _halves(lo, x, True)
+    return _pair(lo, rule(lo, a, at, index), rule(lo, b, at, index))
 
 
 @lowers("complex.zeros_like.default", "complex.zeros.default", "complex.new_zeros.default")

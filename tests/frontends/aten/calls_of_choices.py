@@ -25,8 +25,16 @@ def _(d: Draw) -> Call:
     shape = list(d.sizes(1 + d.below(3)))
     dim = d.below(len(shape))
     index = [1 + d.below(n) for n in shape]
-    index[dim] = 1 + d.below(3)
     x = d.real(*shape)
+    if d.below(2):  # positions that follow each other
+        start = d.below(shape[dim])
+        index[dim] = 1 + d.below(shape[dim] - start)
+        rises = [int(i == dim and n > 1) for i, n in enumerate(index)]
+        known = torch.arange(start, start + index[dim])
+        wide = [n if i == dim else 1 for i, n in enumerate(index)]
+        positions = Positions(start, tuple(rises), tuple(index), "int64")
+        return (x, dim, Both(positions, known.view(wide).expand(index))), {}
+    index[dim] = 1 + d.below(3)
     return (x, dim - len(shape) * d.below(2), d.ids(shape[dim], *index)), {}
 
 

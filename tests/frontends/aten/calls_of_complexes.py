@@ -88,6 +88,16 @@ def _(d: Draw) -> Call:
     return ([d.real(*shape, 2), d.real(*shape, 2)], dim), {"pairs": [False, False, True]}
 
 
+@_complex("complex.gather.default")
+def _(d: Draw) -> Call:
+    shape = list(d.sizes(1 + d.below(3)))
+    dim = d.below(len(shape))
+    index = [1 + d.below(n) for n in shape]
+    at = dim - len(shape) * d.below(2)
+    given = (d.real(*shape, 2), at, d.ids(shape[dim], *index))
+    return given, {"pairs": [True, False, False, True]}
+
+
 def _joined(xs: list[torch.Tensor], dim: int, pairs: list[bool]) -> torch.Tensor:
     return torch.view_as_real(torch.cat([torch.view_as_complex(x) for x in xs], dim))
 
