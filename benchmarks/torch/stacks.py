@@ -90,7 +90,6 @@ AGAIN = {
     "recompute_method": "uniform",
     "recompute_num_layers": 1,
 }
-SHARDED = {"use_distributed_optimizer": True, "clip_grad": 0.0}
 
 #: By package: what makes both sides, and the options of each program.
 STACKS: dict[str, tuple[Callable[..., Both], dict[str, dict[str, Any]]]] = {
@@ -141,7 +140,6 @@ STACKS: dict[str, tuple[Callable[..., Both], dict[str, dict[str, Any]]]] = {
             "GPT full recompute": {"fields": AGAIN, "tp": 2, "sequence_parallel": True},
             "GPT overlapped reduction": {"dp": 2, "ddp": {"overlap_grad_reduce": True}},
             "GPT Megatron's Adam": {"tp": 2, "optimizer": {"clip_grad": 0.0}},
-            "GPT distributed optimizer": {"dp": 2, "optimizer": SHARDED},
         },
     ),
 }

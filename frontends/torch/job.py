@@ -15,7 +15,6 @@ from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch.boxes import described, local, whole
 from shardproof.frontends.torch.flat import Flat, flat_parts
 from shardproof.frontends.torch.record import Recorder
-from shardproof.frontends.torch.sharded import Cell, Sharded, cells
 from shardproof.frontends.torch.stated import Piece, Same, Statement, TensorSpec
 from shardproof.frontends.torch.trace import (
     BATCH,
@@ -201,7 +200,7 @@ class Job:
                 kwargs={"name": f"{part.name}: {key}", "trainable": False},
             )
 
-    def _states(self, parameter: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+    def _states(self, parameter: torch.nn.Parameter) -> list[tuple[str, torch.Tensor]]:
         """Tensors that the optimizer keeps of a parameter; ZeroRedundancyOptimizer keeps those of
         its own in another one."""
         optimizer = getattr(self._optimizer, "optim", self._optimizer)
@@ -294,11 +293,6 @@ class Job:
     def _gradient(self, part: Part) -> None:
         gradient = part.parameter.grad
         kwargs: dict[str, Arg] = {"name": part.name}
-        if gradient is not None and isinstance(self._optimizer, Sharded):
-            for cell in self._cells(part):
-                value = self._recorder.tensor(cell.of(part.of(gradient)))
-                self._recorder.mark(GRADIENT, (value,), boxes=(cell.box,), kwargs=kwargs)
-            return
         if gradient is None:
             self._recorder.mark(GRADIENT, boxes=(part.box,), kwargs=kwargs)
             return
@@ -310,9 +304,6 @@ class Job:
         """The new value of a parameter, and the states that the optimizer keeps of it."""
         value = self._recorder.tensor(part.of(part.parameter))
         self._recorder.mark(UPDATED, (value,), boxes=(part.box,), kwargs={"name": part.name})
-        if isinstance(self._optimizer, Sharded):
-            self._sharded_states(part)
-            return
         for key, state in self._states(part.parameter):
             own = described(part.box.name, state) if isinstance(state, DTensor) else part.box
             if not state.dim():
@@ -321,27 +312,6 @@ class Job:
             tensor = self._recorder.tensor(part.of(state) if state.dim() else local(state.detach()))
             full: dict[str, Arg] = {"name": part.name, "state": key}
             self._recorder.mark(STATE, (tensor,), boxes=(own,), kwargs=full)
-
-    def _cells(self, part: Part) -> Sequence[Cell]:
-        """What this rank updates of a parameter whose entries ranks have divided."""
-        own = self._optimizer.interval(part.parameter)
-        shape = tuple(part.parameter.shape)
-        return () if own is None else tuple(cells(part.box, part.cut, shape, own))
-
-    def _sharded_states(self, part: Part) -> None:
-        """States of the entries that this rank updates."""
-        own = self._optimizer.interval(part.parameter)
-        for key, state in () if own is None else self._states(own.shard):
-            kwargs: dict[str, Arg] = {"name": part.name, "state": key}
-            if not state.dim():
-                self.note(COUNTED)
-                count = Box(part.box.name, (), (), (), part.box.said)
-                value = self._recorder.tensor(state.detach())
-                self._recorder.mark(STATE, (value,), boxes=(count,), kwargs=kwargs)
-                continue
-            for cell in self._cells(part):
-                value = self._recorder.tensor(cell.state(state))
-                self._recorder.mark(STATE, (value,), boxes=(cell.box,), kwargs=kwargs)
 
     def _compared(self, kind: str, name: str, value: torch.Tensor) -> None:
         if not isinstance(value, torch.Tensor):

@@ -29,8 +29,7 @@ from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch.job import Job, named
 from shardproof.frontends.torch.stated import Piece, Same, Statement
 from shardproof.run.result import Result
-from shardproof.torch.megatron_optimizers import DISTRIBUTED
-from shardproof.torch.megatron_optimizers import made as own_optimizer
+from shardproof.torch.megatron_optimizers import Own, understood
 from shardproof.torch.stacks import Both, MakeOptimizer, needed, positive, rows, tokens
 from shardproof.torch.standins_megatron import MADE_FOR, install, optimizers
 
@@ -83,7 +82,7 @@ def steps(
     ``length`` tokens are divided over ``dp`` replicas and ``microbatches``.  ``tied``: embeddings
     and output share weights.  ``positions``: GPTModel's position_embedding_type.  ``ddp``: fields
     of Megatron's DistributedDataParallelConfig.  ``optimizer``: parameters to an optimizer, or
-    fields of Megatron's OptimizerConfig (``{"use_distributed_optimizer": True}``) for its own; its
+    fields of Megatron's OptimizerConfig (``{"lr": 0.01, "clip_grad": 0.0}``) for its own Adam; its
     step is taken too.
     """
     positive(tp=tp, pp=pp, dp=dp, virtual=virtual, microbatches=microbatches)
@@ -97,15 +96,15 @@ def steps(
         "position_embedding_type": positions,
     }
 
-    distributed = isinstance(optimizer, Mapping) and bool(optimizer.get(DISTRIBUTED))
-    own_ddp = {**(ddp or {}), **({DISTRIBUTED: True} if distributed else {})}
+    if isinstance(optimizer, Mapping):
+        understood(optimizer)
 
     def single(job: Job) -> None:
         install(job.note)
         (model,) = made(config, Layout(), shape)
         if isinstance(optimizer, Mapping):  # It asks for the model as training has it.
             (model,) = wrapped([model], {})
-        stepping = _stepping(optimizer, [model], job, {DISTRIBUTED: False})
+        stepping = _stepping(optimizer, [model], job)
         job.start(model, stepping)
         loss = model(*_inputs(job, 0, batch), labels=job.batch["labels"]).float().mean()
         loss.backward()
@@ -118,8 +117,8 @@ def steps(
 
     def parallel(job: Job) -> None:
         install(job.note)
-        models = wrapped(made(config, layout, shape), own_ddp)
-        stepping = _stepping(optimizer, models, job, {})
+        models = wrapped(made(config, layout, shape), ddp or {})
+        stepping = _stepping(optimizer, models, job)
         job.start(models, stepping, parameters=sharded_statements(models, job.full))
         first = _state("get_data_parallel_rank")() * own * microbatches
         slices = [(first + n * own, own) for n in range(microbatches)]
@@ -135,12 +134,11 @@ def _stepping(
     optimizer: MakeOptimizer | Mapping[str, Any] | None,
     models: list[Any],
     job: Job,
-    changed: Mapping[str, Any],
 ) -> Any:
     """The optimizer of a side, made as the user says."""
     if isinstance(optimizer, Mapping):
         optimizers(job.note)
-        return own_optimizer(models, {**optimizer, **changed})
+        return Own(models, optimizer)
     parameters = [p for model in models for p in model.parameters()]
     return None if optimizer is None else optimizer(parameters)
 

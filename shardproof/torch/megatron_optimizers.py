@@ -1,28 +1,28 @@
-"""Megatron's own optimizers (``get_megatron_optimizer``): Adam with parameters in float32, and the
-distributed optimizer, of which every data-parallel rank updates an interval of one buffer.
+"""Megatron's own optimizers (``get_megatron_optimizer``), with parameters in float32.
 
-`standins_megatron.optimizers` replaces what reads values of tensors.
+`standins_megatron.optimizers` replaces what reads values of tensors.  The distributed optimizer,
+whose ranks have intervals of one buffer, is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from shardproof.frontends.torch.sharded import Interval
+from shardproof.engine.errors import InvalidInput
 from shardproof.torch.stacks import needed
 from shardproof.torch.standins_megatron import MADE_FOR
 
 HOME = "megatron.core.optimizer"
-DISTRIBUTED = "use_distributed_optimizer"
+REFUSED = ("use_distributed_optimizer", "fp16", "bf16", "optimizer_cpu_offload")
 
 
 class Own:
     """An optimizer of Megatron's, with its states by parameter.
 
-    Example: ``Own(models, {"lr": 0.01, "clip_grad": 1.0}).step()``.
+    Example: ``Own(models, {"lr": 0.01, "clip_grad": 0.0}).step()``.
     """
 
     def __init__(self, models: list[Any], fields: Mapping[str, Any]) -> None:
@@ -31,10 +31,11 @@ class Own:
 
     @property
     def state(self) -> Mapping[torch.Tensor, Mapping[str, Any]]:
-        """States by parameter, or by the interval of one."""
+        """States by parameter."""
         return {
             parameter: state
-            for each in self._each()
+            for each in self._own.chained_optimizers
+            if not each.is_stub_optimizer
             for parameter, state in each.optimizer.state.items()
         }
 
@@ -42,34 +43,15 @@ class Own:
         """One step, with the norm of all gradients, and clipping if it is asked for."""
         self._own.step()
 
-    def _each(self) -> Iterator[Any]:
-        return (o for o in self._own.chained_optimizers if not o.is_stub_optimizer)
 
+def understood(fields: Mapping[str, Any]) -> None:
+    """Refuse optimizers that keep other parameters than the model's.
 
-class Distributed(Own):
-    """Megatron's distributed optimizer.
-
-    Example: ``Distributed(models, {"use_distributed_optimizer": True})``.
+    Example: ``{"use_distributed_optimizer": True}`` is refused.
     """
-
-    def interval(self, parameter: torch.Tensor) -> Interval | None:
-        """The entries of a parameter that this rank updates, as the optimizer's ranges say."""
-        for each in self._each():
-            if parameter not in each.model_param_gbuf_map:
-                continue
-            group, order = each.model_param_group_index_map[parameter]
-            own = each._get_model_param_range_map(parameter)["param"]
-            shard = each.optimizer.param_groups[group]["params"][order]
-            return Interval(own.start, own.end, shard)
-        return None
-
-
-def made(models: list[Any], fields: Mapping[str, Any]) -> Own:
-    """The optimizer of an OptimizerConfig's fields.
-
-    Example: `Distributed` for ``{"use_distributed_optimizer": True}``.
-    """
-    return (Distributed if fields.get(DISTRIBUTED) else Own)(models, fields)
+    for name in REFUSED:
+        if fields.get(name):
+            raise InvalidInput(f"Megatron's optimizer with {name} is not understood")
 
 
 def _of(name: str) -> Any:
