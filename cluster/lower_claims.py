@@ -8,7 +8,7 @@ number, and so the run, is the same wherever it was done.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from shardproof.cluster.settings import Settings
 from shardproof.engine.lineage.nodes import NodeTable
@@ -46,6 +46,7 @@ def texts(
     settings: Settings,
     tell: Callable[[int, int], None] = lambda done, total: None,
     give: Callable[[Texts], None] = lambda texts: None,
+    meanwhile: Callable[[], Iterable[tuple[int, Statement]]] = tuple,
 ) -> list[Texts]:
     """The texts of all templates, in their order; templates that cannot be stated are dropped from
     the partition.
@@ -54,7 +55,8 @@ def texts(
     values has a nonlinear text too.
 
     ``tell`` is told how many of how many slices are done, where there are any; ``give`` is given
-    texts as they are made here. Raises `cluster.on_ray.pool.ClusterError`.
+    texts as they are made here. ``meanwhile``: what somebody else has stated of the same claims
+    since it was asked last, as `from_the_end` gives it. Raises `cluster.on_ray.pool.ClusterError`.
     """
     listed: list[Statement] = []
     written: dict[bytes, Texts] = {}
@@ -62,23 +64,46 @@ def texts(
     templates = result.templates
     # Where values were guessed, all templates have their obligations already.
     goes_out = settings.own_cluster and not result.guessed
+    others: dict[int, Statement] = {}
     with swept(SWEPT, SWEPT_BYTES) as sweep:
         for template in templates:
+            for number, text in meanwhile():
+                others[number] = text
+                if not isinstance(text, str):
+                    give(text)
+            if len(listed) in others:
+                listed += [others[n] for n in range(len(listed), len(templates))]
+                break
             left = len(templates) - len(listed)
             if goes_out and _is_worth(time.perf_counter() - start, len(listed), left):
                 listed += _spread(result, templates[len(listed) :], settings, tell)
                 break
-            text = _lowered(
-                template.obligation
-                or lowered(result.nodes, template.claim, result.more, result.memo),
-                written,
-            )
+            text = _statement(result, template, written)
             listed.append(text)
             if not isinstance(text, str):
                 give(text)
             sweep()
     settle(result, {n: why for n, why in enumerate(listed) if isinstance(why, str)})
     return [one for one in listed if not isinstance(one, str)]
+
+
+def from_the_end(result: Partition) -> Iterator[tuple[int, Statement]]:
+    """The claims of a partition stated one by one, the last one first, each with its number: for a
+    process that states claims while `texts` does, until they meet.
+
+    Example: of 208 claims the first one that is given is number 207.
+    """
+    written: dict[bytes, Texts] = {}
+    with swept(SWEPT, SWEPT_BYTES) as sweep:
+        for number in reversed(range(len(result.templates))):
+            yield number, _statement(result, result.templates[number], written)
+            sweep()
+
+
+def _statement(result: Partition, template: Template, written: dict[bytes, Texts]) -> Statement:
+    """One claim; ``written``: see `_lowered`."""
+    one = template.obligation or lowered(result.nodes, template.claim, result.more, result.memo)
+    return _lowered(one, written)
 
 
 def _lowered(one: Obligation | str, written: dict[bytes, Texts]) -> Statement:

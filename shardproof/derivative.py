@@ -22,7 +22,12 @@ from shardproof.engine.plan.ir import Plan
 from shardproof.engine.plan_files import store
 from shardproof.engine.plan_files.wellformed import check
 from shardproof.engine.records.run import PLAN
-from shardproof.frontends.torch.derivative import own_places, question
+from shardproof.frontends.torch.derivative import (
+    before_changes,
+    lowered_again,
+    own_places,
+    question,
+)
 from shardproof.frontends.torch.plan import Sides, derived_stand_ins
 from shardproof.inputs import rundir
 from shardproof.inputs.assume import Assumptions
@@ -71,7 +76,8 @@ def answered(made: Plan, sides: Sides, out: Path, options: Options) -> Answer:
     losses = next((row.single for row in made.expectations if row.kind == LOSS), ())
     if not gradients or not losses:
         return Answer(made)
-    places = own_places(sides.single_step)
+    step = before_changes(sides.single_step)
+    places = own_places(step)
     if not places and not options.strict:
         return Answer(replace(made, notes=(*made.notes, OWN)))
     (body,) = sides.single.program.bodies
@@ -79,10 +85,13 @@ def answered(made: Plan, sides: Sides, out: Path, options: Options) -> Answer:
         size = f"{len(body.ops)} operators: --strict asks"
         return _believed(made, f"is not asked to be the derivative of its forward ({size})")
     try:
-        plan = question(sides.single, sides.single_step, losses, gradients)
+        side = sides.single
+        if step.compared != sides.single_step.compared:
+            side, losses, gradients = lowered_again(side, step, losses, gradients)
+        plan = question(side, step, losses, gradients)
         check(plan)
         plan = replace(plan, assumed=derived_stand_ins(sides))
-        plan = guarded(plan, sides.single.contents)
+        plan = guarded(plan, side.contents)
         result = _run(plan, out / FOLDER, options)
     except (Unsupported, InvalidInput) as error:
         return _believed(made, f"is not decided to be the derivative of its forward ({error})")
@@ -100,8 +109,7 @@ def _differs(made: Plan, result: Result, places: Sequence[str]) -> Answer:
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     message = (
         f"is not the derivative of its forward: the gradient of {names[0]}{more} differs, as where "
-        "a custom function's backward is wrong, or on purpose (straight-through estimators, hooks, "
-        "clipping)"
+        "a custom function's backward is wrong, or on purpose (straight-through estimators, hooks)"
     )
     own = [f.source for f in result.findings if f.source in places]
     any_of = [f.source for f in result.findings if f.source]

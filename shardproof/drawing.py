@@ -18,7 +18,7 @@ from shardproof.engine.lineage.lineage import Lineage
 from shardproof.engine.lineage.members import concrete
 from shardproof.engine.lineage.views import Misaligned
 from shardproof.engine.plan.ir import Program
-from shardproof.engine.specification.conclusions import box_of
+from shardproof.engine.specification.box import box_of
 from shardproof.frontends.torch.draws import ALONE_DRAWN, Drawn, Part
 from shardproof.frontends.torch.plan import ALONE, Sides
 from shardproof.frontends.torch.plan import plan as make_plan

@@ -73,8 +73,13 @@ def cone(
     sum over a block is the complete sum of another node).
     """
     adds = adds or bool(widened)
-    narrow = _cone(nodes, inputs, outputs, adds, widened)
     partials = [partial for x in inputs for addend in x.addends for partial in addend.partials]
+    try:
+        narrow = _cone(nodes, inputs, outputs, adds, widened)
+    except Unsupported:
+        if adds or not partials:
+            raise
+        return _cone(nodes, inputs, outputs, True, widened)
     if adds or not partials:
         return narrow
     sums = {nodes.reductions[partial.reduction].node for partial in partials}

@@ -14,19 +14,21 @@ from fractions import Fraction
 from itertools import islice, permutations
 from typing import NamedTuple
 
-from shardproof.engine.algebra.affine import ZERO, Affine, affine
+from shardproof.engine.algebra.affine import ZERO, Affine
 from shardproof.engine.lineage.joining import joined
-from shardproof.engine.lineage.lineage import Addend, Dim, Lineage
+from shardproof.engine.lineage.lineage import Lineage
 from shardproof.engine.lineage.members import axes_of, concrete, every
 from shardproof.engine.lineage.nodes import NodeTable
-from shardproof.engine.lineage.places import collapsed, cut, of_dim
+from shardproof.engine.lineage.places import collapsed
+from shardproof.engine.lineage.reductions import part_of
 from shardproof.engine.lineage.sums import collect, family_sum, merge_partials
-from shardproof.engine.lineage.views import Misaligned, narrow
+from shardproof.engine.lineage.views import Misaligned
 from shardproof.engine.plan.expectations import COVERAGE, GRADIENT, LOSS
 from shardproof.engine.plan.ir import MICROBATCH, Plan, Program
 from shardproof.engine.plan.mesh import ranks_at
 from shardproof.engine.schedule.instances import Unrolled
 from shardproof.engine.specification.alike import placed_alike, same_addends, same_number
+from shardproof.engine.specification.box import box_of
 from shardproof.engine.specification.demands import Demand, Sum, demands
 from shardproof.engine.specification.gradients import Derived, first_of_box
 from shardproof.engine.specification.tiling import TooMany, boxes, covers
@@ -64,58 +66,6 @@ def scaled(lineage: Lineage, factor: Fraction) -> Lineage:
     return Lineage(
         lineage.shape, tuple(t._replace(factor=t.factor * factor) for t in lineage.addends)
     )
-
-
-def _interval(dim: Dim, start: Affine, size: int, extents: Mapping[str, int]) -> Dim:
-    """Positions [start, start + size) of a dimension; raises `Misaligned` if they are no view.
-
-    A position along several axes is taken axis by axis, each within the block of the one outside:
-    a dimension of several atoms is cut in one of them at a time.
-    """
-    outer = max(start.terms, key=lambda term: term[1], default=None)
-    if outer is not None and len(start.terms) > 1:
-        axis, block = outer
-        rest = start - affine(0, {axis: block})
-        reach = [c * (extents[a] - 1) for a, c in rest.terms]
-        if all(x >= 0 for x in (rest.const, *reach)) and rest.const + sum(reach) + size <= block:
-            return _interval(narrow(dim, start - rest, block), rest, size, extents)
-    return narrow(dim, start, size)
-
-
-def box_of(
-    lineage: Lineage, offset: Sequence[Affine], shape: tuple[int, ...], extents: Mapping[str, int]
-) -> Lineage:
-    """The box of a tensor at ``offset``, on ranks along axes of ``extents``; raises `Misaligned` if
-    it is no view.
-
-    Example: of ``[4, 16] = n11[a0[4], a1[16]]`` the box of 8 columns at ``8*tp`` is
-    ``[4, 8] = n11[a0[4], a1[<8*tp> +8 of 16]]``.
-    """
-    addends = list(lineage.addends)
-    here = lineage.shape
-    for i, (size, full) in enumerate(zip(shape, lineage.shape, strict=True)):
-        if size != full:
-            start = offset[i].settled(extents)
-            boxes_along = (_box_along(addend, here, i, start, size, extents) for addend in addends)
-            addends = [addend for addend in boxes_along if addend is not None]
-            here = (*here[:i], size, *here[i + 1 :])
-    return Lineage(shape, tuple(joined(addends)))
-
-
-def _box_along(
-    addend: Addend,
-    shape: tuple[int, ...],
-    dim: int,
-    start: Affine,
-    size: int,
-    extents: Mapping[str, int],
-) -> Addend | None:
-    """An addend of a box along one dimension; None where it is zero there."""
-    if of_dim(addend, dim):
-        return cut(addend, shape, dim, start, size)
-    dims = list(addend.view.dims)
-    dims[dim] = _interval(dims[dim], start, size, extents)
-    return addend._replace(view=addend.view._replace(dims=tuple(dims)))
 
 
 def slices(plan: Plan, program: Program) -> int:
@@ -260,7 +210,11 @@ class Wants:
             )
         want = self.single[demand.expected]
         if demand.kind == LOSS:
-            return "" if same_number(self.nodes, have, want) else self.loss(demand)
+            parts = [] if want is None else [addend.node for addend in want.addends]
+            alike = same_number(self.nodes, have, want) or (
+                same_number(self.nodes, self.total(demand, parts), want)
+            )
+            return "" if alike else self.loss(demand)
         if have is None or want is None:
             return f"{what} {self.unknown(demand)}"
         if same_number(self.nodes, have, want):
@@ -324,27 +278,29 @@ class Wants:
             return "depends on an operator that is not supported, or was not read"
         return f"does not add up to the single-device {demand.kind}"
 
-    def total(self, demand: Demand) -> Lineage | None:
-        """What the addends of a demand add up to (None: no sum of views)."""
+    def total(self, demand: Demand, parts: Sequence[int] = ()) -> Lineage | None:
+        """What the addends of a demand add up to (None: no sum of views); one position of many is
+        part of those sums that are in ``parts``."""
         if len(demand.sums) == 1:
-            return self.sum(demand.sums[0])
+            return self.sum(demand.sums[0], parts)
         mesh = {MICROBATCH: self.plan.microbatches}
         for term in demand.sums:
             mesh.update(self.plan.programs[term.program].extents)
-        return _total([self.sum(term) for term in demand.sums], self.nodes, (), mesh)
+        return _total([self.sum(term, parts) for term in demand.sums], self.nodes, (), mesh)
 
-    def sum(self, addend: Sum) -> Lineage | None:
+    def sum(self, addend: Sum, parts: Sequence[int] = ()) -> Lineage | None:
         """What tensors of several members add up to, as one lineage; None where one of them has
         none."""
         tensors = self.parallel.tensors
+        own_lineages = {v: self.as_parts(self.lineages[v], parts) for v in addend.tensors}
         if len(addend.tensors) == 1 and not addend.over and not addend.batched:
-            one = self.lineages[addend.tensors[0]]
+            one = own_lineages[addend.tensors[0]]
             return one if one is None or addend.weight == 1 else scaled(one, addend.weight)
         program = self.plan.programs[addend.program]
         mesh = {**program.extents, MICROBATCH: self.plan.microbatches}
         # Innermost first: microbatches divide what a replica reads.
-        own = [self.lineages[v] for v in addend.tensors if not tensors[v].batched]
-        each = [self.lineages[v] for v in addend.tensors if tensors[v].batched]
+        own = [own_lineages[v] for v in addend.tensors if not tensors[v].batched]
+        each = [own_lineages[v] for v in addend.tensors if tensors[v].batched]
         inner = ((MICROBATCH, self.plan.microbatches),) if addend.batched else ()
         if each:
             own.append(_total(each, self.nodes, inner, mesh))
@@ -353,6 +309,19 @@ class Wants:
             if total is not None:
                 return scaled(total, addend.weight)
         return None
+
+    def as_parts(self, x: Lineage | None, numbers: Sequence[int]) -> Lineage | None:
+        """A value whose positions of many are parts of some sums of the single-device program.
+
+        Example: the loss of the one row that a rank has, of the sum over all rows.
+        """
+        if x is None or not numbers:
+            return x
+        whole = (
+            next((p for n in numbers if (p := part_of(self.nodes, a, n)) is not None), a)
+            for a in x.addends
+        )
+        return Lineage(x.shape, tuple(whole))
 
 
 def row_name(kind: str, name: str) -> str:

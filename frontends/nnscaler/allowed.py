@@ -52,6 +52,7 @@ class SubTensor(Record):
         except KeyError:  # a version without one of the fields, or no dictionary
             super().__setstate__(state)
         else:
+            this.view = None
             state.clear()  # type: ignore[attr-defined] # as `Record` does
 
 

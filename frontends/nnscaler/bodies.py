@@ -20,7 +20,6 @@ from shardproof.frontends.nnscaler.calls import Drawn, SharedInput
 from shardproof.frontends.nnscaler.forward import (
     Device,
     Forward,
-    claim_of,
     shape_of,
     source_of,
     tensors_of,
@@ -74,8 +73,9 @@ class BodyWriter:
 
     def new(self, tensor: Tensor, shape: tuple[int, ...] | None = None) -> int:
         """A value for a production of ``tensor`` (of another ``shape`` than it records)."""
-        shape = shape_of(tensor, tensor.shape if shape is None else shape)
-        self.values.append(Value(shape, tensor.dtype, f"{tensor.name or 'tensor'} #{tensor.id}"))
+        part = tensor.part
+        kept = part.stored if shape is None else shape_of(tensor, shape)
+        self.values.append(Value(kept, part.dtype, f"{part.name or 'tensor'} #{tensor.id}"))
         return len(self.values) - 1
 
     def write(self, tensor: Tensor, shape: tuple[int, ...] | None = None) -> int:
@@ -88,7 +88,7 @@ class BodyWriter:
         """A value that is what the plan records of ``tensor``."""
         value = self.new(tensor, shape)
         if self.device.claims:
-            self.claims[value] = claim_of(tensor)
+            self.claims[value] = tensor.part.recorded
         return value
 
     def read(self, tensor: Tensor) -> int:

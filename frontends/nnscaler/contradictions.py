@@ -8,7 +8,8 @@ by every rank that is in it), and places that disagree are findings beside the v
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from shardproof.engine.findings import Finding
@@ -82,9 +83,16 @@ class Comparison:
         )
 
     def add(
-        self, place: _Place, key: tuple[object, ...], what: str, expected: object, actual: object
+        self,
+        where: Callable[[], _Place],
+        key: tuple[object, ...],
+        what: str,
+        expected: object,
+        actual: object,
     ) -> None:
-        """A contradiction about ``key``, on one more device if it is known."""
+        """A contradiction about ``key``, on one more device if it is known; ``where`` is asked for
+        where there is one, which is seldom."""
+        place = where()
         finding = self.by_key.get(key)
         if finding is not None:
             ranks = tuple(sorted({*finding.ranks, place.device}))
@@ -123,7 +131,7 @@ class Comparison:
 
     def use(self, device: int, use: cells.Use, cell: cells.Segment | cells.Node) -> None:
         """A use has tensors of its own, which are the same parts as the body's."""
-        place = _Place(device, "use", "", f"cell {cell.id}")
+        place = partial(_place_of_use, device, cell)
         for mine, theirs in (
             *zip(use.inputs, cell.inputs, strict=False),
             *zip(use.outputs, cell.outputs, strict=False),
@@ -149,43 +157,44 @@ class Comparison:
             weights = tuple((x.full.name, x.box) for x in node.weights)
             self.reducers[weights][device].add(tuple(sorted(node.device)))
             return
-        place = _place(device, node)
+        place = partial(_place, device, node)
         self.operands(place, node.inputs)
         self.operands(place, node.outputs)
         if isinstance(node, cells.Adapter):
-            self.adapter(place, node)
+            self.adapter(device, node)
 
-    def operands(self, place: _Place, operands: Sequence[Constant]) -> None:
+    def operands(self, place: Callable[[], _Place], operands: Sequence[Constant]) -> None:
         """Compare tensors among operands, each record once."""
         for x in operands:
             if isinstance(x, Tensor) and id(x) not in self.met:
                 self.met.add(id(x))
                 self.tensor(place, x)
 
-    def adapter(self, place: _Place, adapter: cells.Adapter) -> None:
+    def adapter(self, device: int, adapter: cells.Adapter) -> None:
         """Compare an adapter's devices, tensors and groups."""
+        place = partial(_place, device, adapter)
         for where, devices in (
             ("adapter", adapter.device),
             *((prim.kind, prim.device) for prim in adapter.prims),
         ):
-            if place.device not in devices:
+            if device not in devices:
                 self.add(
                     place,
                     ("device", adapter.id, where),
                     f"it is recorded to run on {list(devices)}",
-                    place.device,
+                    device,
                     list(devices),
                 )
         for prim in adapter.prims:
-            place = place._replace(operator=prim.kind)
+            place = partial(_place_of_prim, device, adapter, prim)
             self.operands(place, prim.inputs)
             self.operands(place, prim.outputs)
             if "ranks" in prim.kwargs:
-                self.groups[adapter.id, prim.kind][place.device].add(tuple(sorted(prim.ranks())))
+                self.groups[adapter.id, prim.kind][device].add(tuple(sorted(prim.ranks())))
 
     # -- comparing ----------------------------------------------------------------------------
 
-    def tensor(self, place: _Place, x: Tensor) -> None:
+    def tensor(self, place: Callable[[], _Place], x: Tensor) -> None:
         """A tensor against itself, its gradient, and what was recorded by its name before."""
         gradient = x.grad()
         other = None if gradient is None else gradient.part
@@ -204,7 +213,9 @@ class Comparison:
                 _part(x),
             )
 
-    def is_consistent(self, place: _Place, x: Tensor, gradient: Tensor | None) -> bool:
+    def is_consistent(
+        self, place: Callable[[], _Place], x: Tensor, gradient: Tensor | None
+    ) -> bool:
         """Whether what is recorded of a tensor agrees with itself, its full tensor and its gradient
         (which need be looked at once for all tensors of which the same is recorded)."""
         consistent = True
@@ -265,7 +276,7 @@ class Comparison:
                     continue
                 says = [list(x) for x in sorted(by_device.get(other, ()))]
                 self.add(
-                    place._replace(device=device),
+                    partial(place._replace, device=device),
                     key,
                     f"it names the group {list(ranks)}, rank {other} "
                     + (f"names {says}" if says else "has no part in it"),
@@ -317,6 +328,14 @@ def _place(device: int, node: cells.Node) -> _Place:
     layer = forward.module[-1] if forward.module else ""
     operator = f"backward of {name}" if forward is not node else name
     return _Place(device, operator, layer, f"cell {node.id}")
+
+
+def _place_of_use(device: int, cell: cells.Segment | cells.Node) -> _Place:
+    return _Place(device, "use", "", f"cell {cell.id}")
+
+
+def _place_of_prim(device: int, adapter: cells.Adapter, prim: cells.Prim) -> _Place:
+    return _Place(device, prim.kind, "", f"adapter {adapter.id}")
 
 
 def _place_of(x: Tensor) -> tuple[object, ...]:

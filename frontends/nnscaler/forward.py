@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Protocol
 
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Body, Source, Value
-from shardproof.engine.plan.recorded import RecordedSlice
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.nnscaler import cells
 from shardproof.frontends.nnscaler.calls import SharedInput
@@ -113,26 +113,18 @@ def shape_of(tensor: Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:
     return (*shape, 2) if tensor.dtype.startswith("complex") else shape
 
 
-def claim_of(tensor: Tensor) -> RecordedSlice:
-    """What the plan records about a tensor beside its shape.
-
-    Example: a full tensor [2, 4] of id 1 is ``RecordedSlice(1, (0, 0), (2, 4), 0, 1)``.
-    """
-    low = tuple([start for start, _ in tensor.box])
-    high = tuple([end for _, end in tensor.box])
-    if tensor.dtype.startswith("complex"):
-        low, high = (*low, 0), (*high, 2)
-    return RecordedSlice(tensor.full.id, low, high, *tensor.addend)
-
-
 def source_of(op: cells.ForwardOp, ident: int) -> Source:
     """Cell, module and ``file.py:line`` of an operator, where its comment has them.
 
     Example: the comment ``File "/home/u/model.py", line 12`` gives "model.py:12".
     """
-    match = _LOCATION.search(op.comment)
-    place = f"{match[1].rsplit('/', 1)[-1]}:{match[2]}" if match else ""
-    return Source(f"cell {ident}", op.module[-1] if op.module else "", place)
+    return Source(f"cell {ident}", op.module[-1] if op.module else "", _location(op.comment))
+
+
+@lru_cache(maxsize=1 << 12)
+def _location(comment: str) -> str:
+    match = _LOCATION.search(comment)
+    return f"{match[1].rsplit('/', 1)[-1]}:{match[2]}" if match else ""
 
 
 def tensors_of(operands: Sequence[Constant]) -> list[Tensor]:

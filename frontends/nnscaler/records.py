@@ -18,6 +18,7 @@ from functools import lru_cache
 from operator import attrgetter, is_
 from typing import Any, Final, NamedTuple, TypeVar
 
+from shardproof.engine.plan.recorded import RecordedSlice
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.untrusted.inert import DType, Record, TypeName, printable
 
@@ -65,11 +66,29 @@ class Part:
     box: Box
     addend: tuple[int, int]
     full: FullTensor
+    #: What a body keeps of it, and the shape of its values there: complex numbers are stored as
+    #: pairs (real, imaginary), one more dimension of 2.
+    recorded: RecordedSlice = field(init=False, repr=False, compare=False)
+    stored: tuple[int, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """What follows from the fields, made once for all tensors that are this part."""
+        low = tuple([start for start, _ in self.box])
+        high = tuple([end for _, end in self.box])
+        stored = self.shape
+        if self.dtype.startswith("complex"):
+            low, high, stored = (*low, 0), (*high, 2), (*stored, 2)
+        object.__setattr__(self, "recorded", RecordedSlice(self.full.id, low, high, *self.addend))
+        object.__setattr__(self, "stored", stored)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Tensor:
-    """One tensor of one device, as its record claims it to be: a `Part` under an id, such as 42."""
+    """One tensor of one device, as its record claims it to be: a `Part` under an id, such as 42.
+
+    Never changed; not frozen, which would take three times as long to make: plans have half a
+    million.
+    """
 
     id: int
     part: Part

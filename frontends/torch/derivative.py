@@ -19,6 +19,7 @@ from shardproof.engine.specification.gradients import derive
 from shardproof.frontends.builder.shapes import Inference
 from shardproof.frontends.torch.lower import Side, lower
 from shardproof.frontends.torch.memory import RESHAPE, STILL, Functional
+from shardproof.frontends.torch.memory import Op as Operator
 from shardproof.frontends.torch.trace import tensors_of
 
 LOSS, GRADIENT = "loss", "gradient"
@@ -44,8 +45,8 @@ def question(
     forward, own = side, tuple(losses)
     if _stops(step):
         forward = lower(step, Inference(), literal=side.literal, marks=True, parts=side.parts)
-        numbers = dict(zip((r.value for r in side.results), forward.results, strict=True))
-        own = tuple(replace(a, value=numbers[a.value].value) for a in losses)
+        numbers = _numbers(side, forward)
+        own = tuple(replace(a, value=numbers[a.value]) for a in losses)
     program = only(forward.program, {a.value for a in own})
     single, derived = differentiated(program, own, forward.still)
     rows = [Expectation(LOSS, LOSS, own, tuple(losses))]
@@ -54,6 +55,25 @@ def question(
         have = (Addend(0, 0, gradients[name]),) if name in gradients else ()
         rows.append(Expectation(GRADIENT, name, want, have))
     return Plan("derivative", single, (recorded,), 1, expectations=tuple(rows))
+
+
+def lowered_again(
+    side: Side, step: Functional, losses: Sequence[Addend], gradients: Mapping[str, int]
+) -> tuple[Side, tuple[Addend, ...], dict[str, int]]:
+    """The single side with another step's results, and their losses and gradients in it.
+
+    Example: of a step with `before_changes` the gradients are those before they were clipped.
+    """
+    other = lower(step, Inference(), literal=side.literal, parts=side.parts)
+    numbers = _numbers(side, other)
+    own = tuple(replace(a, value=numbers[a.value]) for a in losses)
+    return other, own, {name: numbers[value] for name, value in gradients.items()}
+
+
+def _numbers(side: Side, other: Side) -> dict[int, int]:
+    """The results of one lowering by those of another, which are compared in the same order."""
+    pairs = zip(side.results, other.results, strict=True)
+    return {mine.value: theirs.value for mine, theirs in pairs}
 
 
 def only(program: Program, results: Collection[int]) -> Program:
@@ -181,6 +201,56 @@ def own_places(step: Functional) -> tuple[str, ...]:
         if not plain and (event.own or not event.backward):
             places.setdefault(step.trace.sources[event.source])
     return tuple(places) or step.trace.functions
+
+
+#: What takes a scale away again that the loss had.
+SCALES = frozenset({"mul_", "div_", "_foreach_mul_", "_foreach_div_"})
+
+
+def before_changes(step: Functional) -> Functional:
+    """The step with the gradients that its backward left, before what was written over them then,
+    but for scales that depend on no gradient.
+
+    Example: after ``loss.backward()`` and ``clip_grad_norm_(...)``, which multiplies every gradient
+    by a number that is computed of all of them, those are compared that ``loss.backward()`` left.
+    """
+    made = {value: op for op in step.ops for value in op.outputs}
+    derived: set[int] = set()
+    for op in step.ops:
+        read = derived.intersection(tensors_of(*op.args, *op.kwargs.values()))
+        if read or step.trace.events[op.event].backward:
+            derived.update(op.outputs)
+    compared = list(step.compared)
+    for at, row in enumerate(compared):
+        value = row.value
+        while row.kind == GRADIENT and value in made:
+            before = _overwritten(step, made[value], value, derived)
+            if before is None:
+                break
+            value = before
+        if value != row.value and step.values[value].shape == step.values[row.value].shape:
+            compared[at] = row._replace(value=value)
+    return replace(step, compared=compared)
+
+
+def _overwritten(
+    step: Functional, op: Operator, value: int, derived: Collection[int]
+) -> int | None:
+    """What was in the memory of a value that was written in place behind backward; None where it
+    was not, or was scaled by what depends on no gradient."""
+    event = step.trace.events[op.event]
+    if event.backward or op.name != event.name or len(event.writes) != len(op.outputs):
+        return None
+    read = list(tensors_of(*event.args))
+    written = event.writes[op.outputs.index(value)]
+    values = list(tensors_of(*op.args))
+    if written not in read or len(values) != len(read):
+        return None
+    before = values[read.index(written)]
+    others = set(values) - {v for v, n in zip(values, read, strict=True) if n in event.writes}
+    if op.name.split(".")[1] in SCALES and others.isdisjoint(derived):
+        return None
+    return before
 
 
 def _cone(step: Functional, results: Collection[int]) -> set[int]:

@@ -110,6 +110,15 @@ def _first(future: torch.futures.Future[Any]) -> Any:
     return future.value()[0]
 
 
+class _FixedBuckets(dist.Reducer):  # type: ignore[misc, name-defined]  # C++
+    """DDP's buckets as they are made first.  Before its second forward call DDP puts parameters in
+    other buckets, in the order in which their gradients came, which ranks tell each other in memory
+    that fake tensors do not have; which parameters share a bucket changes no gradient."""
+
+    def _rebuild_buckets(self) -> bool:
+        return False
+
+
 def _data_parallel(note: Callable[[str], None]) -> None:
     """DDP's reduction in C++ reads memory that fake tensors do not have.  What it does by default
     is done by a hook in Python instead; a hook of the user's is left alone."""
@@ -146,5 +155,6 @@ def _data_parallel(note: Callable[[str], None]) -> None:
         future.set_result(buffer)
         return future
 
+    _replace(dist, "Reducer", _FixedBuckets)
     DistributedDataParallel.register_comm_hook = register_comm_hook  # type: ignore[method-assign]
     DistributedDataParallel._pre_forward = _pre_forward  # type: ignore[method-assign]

@@ -15,11 +15,8 @@ from math import gcd
 from typing import NamedTuple, TypeAlias
 
 from shardproof.engine.algebra.affine import Affine, affine
-from shardproof.engine.lineage.expressions import Einsum
 from shardproof.engine.lineage.floating import floating, settled, within
-from shardproof.engine.lineage.lineage import BROADCAST, Addend, PartialRange, StridedInterval, View
-from shardproof.engine.lineage.nodes import NodeTable, Reduction
-from shardproof.engine.lineage.views import Misaligned
+from shardproof.engine.lineage.lineage import BROADCAST, Addend, StridedInterval, View
 
 #: Ways that are tried for one operator, and exposures that are combined.
 MOST_WAYS, MOST_EXPOSED = 96, 4
@@ -344,60 +341,3 @@ def dropped(addend: Addend, rank: int) -> Addend:
     view = addend.view
     behind = tuple(a for dim in view.dims[rank:] for a in dim if a.axis != BROADCAST)
     return addend._replace(view=View(view.dims[:rank], (*view.fixed, *behind)))
-
-
-class Reductions:
-    """Sums of one node over one of its labels that the single-device program has: a view of one
-    position of many is part of such a sum.
-
-    Example: where ``n9`` is the sum of ``n4`` over its eight heads, ``n4[a1[3]] at a0[2 +1 of 8]``
-    is ``n9[a0[3]] part #0[2 +1 of 8]``.
-    """
-
-    def __init__(self, table: NodeTable, size: int) -> None:
-        self.table = table
-        self.of: dict[int, list[tuple[int, Einsum]]] = {}
-        for number in range(size):
-            definition = table[number].definition
-            if isinstance(definition, Einsum) and len(definition.operands) == 1:
-                self.of.setdefault(definition.operands[0].node, []).append((number, definition))
-
-    def part(self, addend: Addend) -> Addend | None:
-        """A view as part of a sum; None where it is none."""
-        for number, definition in self.of.get(addend.node, ()):
-            part = self._part(addend, number, definition)
-            if part is not None:
-                return part
-        return None
-
-    def _part(self, addend: Addend, number: int, definition: Einsum) -> Addend | None:
-        (read,), outputs = definition.operands, definition.outputs
-        summed = [(a, s, e, x) for a, s, e, x in read.intervals if x not in outputs]
-        if len(summed) != 1 or read.fixed or addend.partials:
-            return None
-        axis, stride, extent, label = summed[0]
-        dims, single = floating(addend.view)
-        own = [a for a in single if (a.axis, a.stride, a.extent) == (axis, stride, extent)]
-        if len(own) != 1:
-            return None
-        place = {(a, s): (outputs.index(x), e) for a, s, e, x in read.intervals if x in outputs}
-
-        def reindexed(interval: StridedInterval) -> StridedInterval:
-            if interval.axis == BROADCAST:
-                return interval
-            for (a, s), (there, e) in place.items():
-                inside = interval.stride % s == 0 and interval.stride * interval.extent <= s * e
-                if a == interval.axis and interval.stride >= s and inside:
-                    return interval._replace(axis=there, stride=interval.stride // s)
-            raise Misaligned
-
-        try:
-            view = View(
-                tuple(tuple(reindexed(a) for a in dim) for dim in dims),
-                tuple(reindexed(a) for a in single if a != own[0]),
-            )
-        except Misaligned:
-            return None
-        token = self.table.reduction(Reduction("sum", number, label))
-        partial = PartialRange(token, own[0].start, 1, extent)
-        return Addend(addend.factor, number, view, (partial,))

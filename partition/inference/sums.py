@@ -20,11 +20,12 @@ from shardproof.engine.lineage.floating import settled, sunk
 from shardproof.engine.lineage.lineage import BROADCAST, Addend, Lineage, StridedInterval
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.places import has_places
+from shardproof.engine.lineage.reductions import Reductions
 from shardproof.engine.lineage.sums import collect, largest, merge_partials
 from shardproof.engine.lineage.views import Misaligned, align
 from shardproof.partition.inference.canonical import Draft, canonical
 from shardproof.partition.inference.exponentials import References
-from shardproof.partition.inference.floats import Reductions, Way, dropped, ways
+from shardproof.partition.inference.floats import Way, dropped, ways
 from shardproof.partition.inference.masks import masked_once, unscaled
 from shardproof.partition.inference.match import Matcher
 from shardproof.partition.inference.opened import cancelled

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -38,6 +39,7 @@ from shardproof.partition.evidence.rounding import without_rounding
 from shardproof.partition.stages.partition import Partition, partition
 from shardproof.partition.templates.memo import Memo
 from shardproof.run import certificate
+from shardproof.run.beside import BesideOneByOne
 from shardproof.run.early import EarlySimulation
 from shardproof.run.optional import is_all, optional, partials
 from shardproof.run.options import Options, path
@@ -49,6 +51,10 @@ from shardproof.run.verdict import Decision, decide, is_proved, name_stage, stri
 
 #: How many inputs are tried before a failed conclusion counts as unconfirmed.
 SEEDS = 6
+
+#: Instances of both sides from which on claims are stated in two processes: there are enough of
+#: them then, and they are large enough, to be worth a fork.
+MANY = 10_000
 
 #: The instances of an exhaustive run, in its directory.
 INSTANCES = "instances.arrow"
@@ -208,14 +214,18 @@ class _Work(NamedTuple):
         result = without_rounding(
             partition(plan, options.shapes, self.memo, tell_rows, early.begin)
         )
-        if not result.faults:
-            early.compare(lambda: [*precision(result), *metadata(result)], result)
-        with joined(settings), Ledger(self.out) as ledger:
+        second = self._second(result)
+        with second or nullcontext(), joined(settings), Ledger(self.out) as ledger:
+            if not result.faults:
+                early.compare(lambda: [*precision(result), *metadata(result)], result)
             cache = VerdictCache(path(options.cache_dir)) if options.cache else None
             solving = Solving(settings, ledger, cache, progress.update)
             with solving.ahead() as give:
                 tell = partial(progress.update, detail="templates stated")
-                lowered = stating.texts(result, settings, tell, give)
+                meanwhile = second.arrived if second else tuple
+                lowered = stating.texts(result, settings, tell, give, meanwhile)
+            if second:
+                second.close()
             partitioned = time.perf_counter()
             progress.phase("solve")
             answers = solving.run(lowered)
@@ -228,6 +238,15 @@ class _Work(NamedTuple):
         early.write(partial(certificate.tables, self.out, result, answers), result)
         decision = _decide(result, answers, otherwise, progress, early)
         return _Attempt(result, answers, decision, cache, partitioned, solved, early.written())
+
+    def _second(self, result: Partition) -> BesideOneByOne[tuple[int, stating.Statement]] | None:
+        """A second process that states claims: of a large plan, where memory is not bounded and no
+        cluster does it."""
+        settings = self.settings
+        bounded = settings.memory_budget_bytes is not None or settings.own_cluster
+        if bounded or result.guessed or not result.templates or len(result.stages) < MANY:
+            return None
+        return BesideOneByOne(partial(stating.from_the_end, result))
 
 
 def counts(result: Partition, answers: Answers) -> Counts:

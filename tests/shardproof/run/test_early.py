@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import shardproof
+from shardproof.cluster import lower_claims as stating
+from shardproof.cluster.settings import Settings
 from shardproof.diagnosis.locate.divergences import divergences
 from shardproof.diagnosis.search import CHUNK_POSITION, GRADIENT_NAME, ORDER
 from shardproof.engine.findings import Finding
@@ -23,7 +27,7 @@ from shardproof.inputs.load import load_plan
 from shardproof.partition.stages import partition as stages
 from shardproof.partition.stages.partition import partition
 from shardproof.run import beside, early, pipeline
-from shardproof.run.beside import Beside
+from shardproof.run.beside import Beside, BesideOneByOne
 from tests.faults.plans import attrs, edit_op, llama, verify
 
 SINGLE = "dp1_pp1_tp1_nm1_gbs512_ly2_h32_hi4096_sq128"
@@ -59,8 +63,6 @@ def test_work_is_done_beside_this_process(forks: bool) -> None:
 
 
 def test_nobody_waits_for_what_is_left(forks: bool) -> None:
-    import time
-
     start = time.monotonic()
     with Beside(lambda: time.sleep(20 if forks else 0)):
         pass
@@ -123,6 +125,67 @@ def test_what_is_beside_the_verdict_is_found_beside_the_diagnosis(
         findings.append([(f.kind, f.message, f.group) for f in result.findings])
     assert any(message == noted.message for _, message, _ in findings[0])
     assert findings[0] == findings[1]
+
+
+def test_claims_stated_in_two_processes_are_the_same(
+    tmp_path: Path, forks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = llama()
+    runs = []
+    for many in (1 << 30, 0):
+        monkeypatch.setattr(pipeline, "MANY", many)
+        folder = tmp_path / str(many)
+        result = verify(plan, out=folder)
+        assert result.verdict == "proved"
+        runs.append({p.name: p.read_bytes() for p in folder.glob("*.arrow")})
+    names = {"templates.arrow", "stages.arrow", "nodes.arrow"}
+    assert names <= runs[0].keys()
+    assert all(runs[0][name] == runs[1][name] for name in names)
+
+
+def test_each_claim_is_stated_by_one_of_two(forks: bool) -> None:
+    result = partition(llama())
+    alone = stating.texts(result, Settings())
+    every = range(len(result.templates))
+    # The other one states nothing, the last half, all, and a claim that this one has stated too.
+    assert [n for n, _ in stating.from_the_end(result)] == [*reversed(every)]
+    texts = dict(stating.from_the_end(result))
+    for first in (len(every), len(every) // 2, 0):
+        given: list[stating.Texts] = []
+        meanwhile = [[(n, texts[n]) for n in reversed(every) if n >= first]]
+        other = partial(lambda left: left.pop() if left else [], meanwhile)
+        assert stating.texts(result, Settings(), give=given.append, meanwhile=other) == alone
+        assert sorted(given) == sorted(alone)
+    with BesideOneByOne(lambda: stating.from_the_end(result)) as other_process:
+        arrived = other_process.arrived
+        assert stating.texts(result, Settings(), meanwhile=arrived) == alone
+
+
+def test_what_another_process_cannot_state_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = "a sum that has no end"
+    result = partition(llama())
+    before = len(result.templates)
+    stating.texts(result, Settings(), meanwhile=lambda: [(before - 1, problem)])
+    assert len(result.templates) == before - 1
+    assert problem in {stage.problem for stage in result.stages}
+
+
+def test_what_a_fork_gives_one_by_one_arrives(forks: bool) -> None:
+    def made() -> Iterator[tuple[int, str]]:
+        for number in range(3):
+            yield number, str(number) * (1 << 17)
+        raise MemoryError
+
+    arrived: list[tuple[int, str]] = []
+    with BesideOneByOne(made) as work:
+        until = time.monotonic() + 60
+        while forks and len(arrived) < 3 and time.monotonic() < until:
+            arrived += work.arrived()
+    assert [number for number, _ in arrived] == ([0, 1, 2] if forks else [])
+    with BesideOneByOne(lambda: map(time.sleep, [20] if forks else [])) as work:
+        start = time.monotonic()
+    assert time.monotonic() - start < 10
+    assert work.arrived() == []
 
 
 @pytest.fixture

@@ -129,6 +129,38 @@ def test_what_differs_is_said_and_needed_by_strict_alone(tmp_path: Path, functio
     assert "is not the derivative of its forward" in strict.reason
 
 
+def clipped(function: Any, scale: float = 1.0) -> Step:
+    """A step that clips its gradients, behind a scale of the loss that it takes away again."""
+
+    def run(job: sp.Job) -> None:
+        model = nn.Linear(3, 2)
+        job.start(model)
+        loss = (function(model(job.batch["x"])) - job.batch["y"]).pow(2).mean()
+        (loss if scale == 1 else loss * scale).backward()
+        for parameter in model.parameters() if scale != 1 else ():
+            assert parameter.grad is not None
+            parameter.grad.div_(scale)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        job.end(loss=loss)
+
+    return run
+
+
+@pytest.mark.parametrize("scale", [1.0, 1024.0])
+def test_clipping_is_no_part_of_backward(tmp_path: Path, scale: float) -> None:
+    result = verify(tmp_path, clipped(Square.apply, scale), strict=True)
+    assert result.verdict == "proved", sp.told(result)
+    wrong = verify(tmp_path / "wrong", clipped(Halved.apply, scale))
+    (found,) = [f for f in wrong.findings if f.kind == "not required"]
+    assert "the gradient of bias and 1 more differs" in found.message
+
+
+def test_clipping_alone_asks_nothing(tmp_path: Path) -> None:
+    result = verify(tmp_path, clipped(torch.tanh))
+    assert result.verdict == "proved", sp.told(result)
+    assert derivative.OWN in result.assumptions
+
+
 class Norm(torch.autograd.Function):
     """A layer norm as kernels have it."""
 

@@ -157,3 +157,32 @@ def test_a_count_that_ranks_add_up_and_python_reads() -> None:
     assert right.verdict == "proved", right
     wrong = sp.verify(single, divided_by_sum(ROWS), world_size=RANKS, batch=BATCH)
     assert wrong.verdict == "refuted"
+
+
+def accumulated(*synchronised: bool) -> Step:
+    """As many microbatches as flags, behind some of which ranks add their gradients up."""
+
+    def run(job: sp.Job) -> None:
+        model = Model()
+        job.start(model)
+        parallel = DistributedDataParallel(model)
+        x, t = (part.chunk(len(synchronised)) for part in rows(job, "x", "t"))
+        losses = []
+        for at, synchronise in enumerate(synchronised):
+            parallel.require_backward_grad_sync = synchronise
+            losses.append(F.cross_entropy(parallel(x[at]), t[at]))
+            (losses[-1] / len(synchronised)).backward()
+        job.end(loss=losses)
+
+    return run
+
+
+@pytest.mark.parametrize("flags", [(False, True), (True, True)], ids=["the last", "each"])
+def test_microbatches_behind_which_gradients_are_added_up(flags: tuple[bool, ...]) -> None:
+    found = sp.verify(single, accumulated(*flags), world_size=RANKS, batch=BATCH)
+    assert found.verdict == "proved", found
+
+
+def test_a_last_microbatch_that_no_rank_shares_is_refuted() -> None:
+    wrong = sp.verify(single, accumulated(True, False), world_size=RANKS, batch=BATCH)
+    assert wrong.verdict == "refuted"

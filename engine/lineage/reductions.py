@@ -1,0 +1,76 @@
+"""One position of many as part of the sum over all of them."""
+
+from __future__ import annotations
+
+from shardproof.engine.lineage.expressions import Einsum
+from shardproof.engine.lineage.floating import floating
+from shardproof.engine.lineage.lineage import BROADCAST, Addend, PartialRange, StridedInterval, View
+from shardproof.engine.lineage.nodes import NodeTable, Reduction
+from shardproof.engine.lineage.views import Misaligned
+
+
+def part_of(table: NodeTable, addend: Addend, number: int) -> Addend | None:
+    """A view of one position of many as part of the node ``number``, where that is a sum over the
+    positions of what is viewed; None where it is none.
+
+    Example: where ``n9`` is the sum of ``n4`` over its eight heads, ``n4[a1[3]] at a0[2 +1 of 8]``
+    is ``n9[a0[3]] part #0[2 +1 of 8]``.
+    """
+    definition = table[number].definition
+    if not isinstance(definition, Einsum) or len(definition.operands) != 1:
+        return None
+    (read,), outputs = definition.operands, definition.outputs
+    if read.node != addend.node:
+        return None
+    summed = [(a, s, e, x) for a, s, e, x in read.intervals if x not in outputs]
+    if len(summed) != 1 or read.fixed or addend.partials:
+        return None
+    axis, stride, extent, label = summed[0]
+    dims, single = floating(addend.view)
+    own = [a for a in single if (a.axis, a.stride, a.extent) == (axis, stride, extent)]
+    if len(own) != 1:
+        return None
+    place = {(a, s): (outputs.index(x), e) for a, s, e, x in read.intervals if x in outputs}
+
+    def reindexed(interval: StridedInterval) -> StridedInterval:
+        """An interval of what is viewed, along the axis of the sum that it becomes."""
+        if interval.axis == BROADCAST:
+            return interval
+        for (a, s), (there, e) in place.items():
+            inside = interval.stride % s == 0 and interval.stride * interval.extent <= s * e
+            if a == interval.axis and interval.stride >= s and inside:
+                return interval._replace(axis=there, stride=interval.stride // s)
+        raise Misaligned
+
+    try:
+        view = View(
+            tuple(tuple(reindexed(a) for a in dim) for dim in dims),
+            tuple(reindexed(a) for a in single if a != own[0]),
+        )
+    except Misaligned:
+        return None
+    token = table.reduction(Reduction("sum", number, label))
+    partial = PartialRange(token, own[0].start, 1, extent)
+    return Addend(addend.factor, number, view, (partial,))
+
+
+class Reductions:
+    """Sums of one node over one of its labels, of the nodes below ``size``: a view of one position
+    of many is part of such a sum.
+
+    Example: with ``n9``, the sum of ``n4`` over its eight heads, ``part`` of
+    ``n4[a1[3]] at a0[2 +1 of 8]`` is ``n9[a0[3]] part #0[2 +1 of 8]``.
+    """
+
+    def __init__(self, table: NodeTable, size: int) -> None:
+        self.table = table
+        self.of: dict[int, list[int]] = {}
+        for number in range(size):
+            definition = table[number].definition
+            if isinstance(definition, Einsum) and len(definition.operands) == 1:
+                self.of.setdefault(definition.operands[0].node, []).append(number)
+
+    def part(self, addend: Addend) -> Addend | None:
+        """A view as part of a sum; None where it is none."""
+        parts = (part_of(self.table, addend, number) for number in self.of.get(addend.node, ()))
+        return next((part for part in parts if part is not None), None)

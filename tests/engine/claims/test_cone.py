@@ -1,0 +1,63 @@
+"""Which definitions a claim reads: no more than are needed to see that it holds."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from shardproof.engine.algebra.affine import ZERO, affine
+from shardproof.engine.claims.cone import MOST_NODES, cone
+from shardproof.engine.errors import Unsupported
+from shardproof.engine.lineage.expressions import Einsum, Input, Operand, Unary
+from shardproof.engine.lineage.lineage import (
+    Addend,
+    Lineage,
+    PartialRange,
+    StridedInterval,
+    View,
+)
+from shardproof.engine.lineage.nodes import NodeTable, Reduction
+from shardproof.engine.obligations.obligation import Claim
+from tests.engine.asking import Holds
+
+ONE = Fraction(1)
+
+
+def deep(nodes: NodeTable, depth: int) -> int:
+    """A vector of 4 behind ``depth`` functions."""
+    number = nodes.define(Input("x"), (4,))
+    for _ in range(depth):
+        number = nodes.define(Unary("tanh", ONE, number), (4,))
+    return number
+
+
+def one_half(nodes: NodeTable, depth: int, row: int) -> Claim:
+    """The first of two blocks of ``x w``, as part of the sum over both, is the product with the
+    first (``row`` 0) block of ``w`` alone."""
+    x, w = deep(nodes, depth), nodes.define(Input("w"), (8, 3))
+    blocks = ((0, 2, 4, 0), (0, 1, 2, 1), (1, 1, 3, 2))
+    both = nodes.define(Einsum((Operand(w, blocks), Operand(x, ((0, 1, 4, 0),))), (2,)), (3,))
+    inside = Operand(w, ((0, 2, 4, 0), (1, 1, 3, 1)), ((0, 1, 2, affine(row)),))
+    block = nodes.define(Einsum((inside, Operand(x, ((0, 1, 4, 0),))), (1,)), (3,))
+    token = nodes.reduction(Reduction("sum", both, 1))
+    view = View(((StridedInterval(0, 1, 3, ZERO, 3),),))
+    part = Addend(ONE, both, view, (PartialRange(token, ZERO, 1, 2),))
+    given, claimed = Lineage((3,), (part,)), Lineage((3,), (Addend(ONE, block, view),))
+    return Claim("op", "identity", {}, False, (), 1, (given,), (claimed,), {})
+
+
+@pytest.mark.parametrize("depth", [1, MOST_NODES + 1])
+def test_part_of_a_sum_is_opened_however_deep_its_operands_are(depth: int, holds: Holds) -> None:
+    right, wrong = (NodeTable(), NodeTable())
+    assert holds(right, one_half(right, depth, 0))
+    assert not holds(wrong, one_half(wrong, depth, 1))
+
+
+def test_a_claim_over_too_many_definitions_is_refused() -> None:
+    nodes = NodeTable()
+    view = View(((StridedInterval(0, 1, 4, ZERO, 4),),))
+    ends = nodes.define(Input("y"), (4,)), deep(nodes, MOST_NODES + 1)
+    given, claimed = (Lineage((4,), (Addend(ONE, n, view),)) for n in ends)
+    with pytest.raises(Unsupported, match="definitions"):
+        cone(nodes, (given,), (claimed,), adds=False)
