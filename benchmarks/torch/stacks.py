@@ -139,7 +139,6 @@ STACKS: dict[str, tuple[Callable[..., Both], dict[str, dict[str, Any]]]] = {
             },
             "GPT full recompute": {"fields": AGAIN, "tp": 2, "sequence_parallel": True},
             "GPT overlapped reduction": {"dp": 2, "ddp": {"overlap_grad_reduce": True}},
-            "GPT Megatron's Adam": {"tp": 2, "optimizer": {"clip_grad": 0.0}},
         },
     ),
 }

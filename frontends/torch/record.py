@@ -189,8 +189,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.append(Event(CONSTANT, kwargs={"data": number, "whole": whole}, outputs=(tensor,)))
 
     def _meet(self, *args: Any) -> None:
-        """Tensors that depend on no input meet one that does, or are sent to other ranks: their
-        values are constants."""
+        """Tensors that depend on no input meet one that does: their values are constants."""
         for x in _tensors(args):
             if not isinstance(x, FakeTensor) or not self._shadows.known(x):
                 continue
@@ -343,7 +342,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return out
         plain = func.namespace not in ("c10d", "_c10d_functional", "prim", "prims")
         if not plain or not self._shadows.follow(func, args, kwargs, out):
-            self._meet(args, tuple(kwargs.values()))
+            if plain:
+                self._meet(args, tuple(kwargs.values()))
             self._shadows.forget(func, args, kwargs)
         outputs = tuple(self.arg(x) for x in (out if isinstance(out, (list, tuple)) else (out,)))
         source, module, backward, own = self._where()

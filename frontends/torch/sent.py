@@ -21,8 +21,8 @@ def check(traces: Sequence[Trace]) -> None:
     notes = {trace.rank: {n for n in trace.notes if n.startswith(SENT)} for trace in traces}
     for rank, own in notes.items():
         for note in own:
-            found = _NOTE.match(note)
-            members = () if found is None else tuple(int(n) for n in found[1].split(","))
+            match = _NOTE.match(note)
+            members = () if match is None else tuple(int(n) for n in match[1].split(","))
             for member in members:
                 if note not in notes.get(member, {note}):
                     raise InvalidInput(
