@@ -6,6 +6,7 @@ is a trace file, read like any other untrusted input, or the reason why there is
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import sys
@@ -14,7 +15,6 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.system import portable
-from shardproof.frontends.torch import devices, standins, trace, unread
+from shardproof.frontends.torch import alike, devices, standins, trace, unread
 from shardproof.frontends.torch.futures import Awaited
 from shardproof.frontends.torch.generators import PythonDraws
 from shardproof.frontends.torch.job import Job
@@ -106,7 +106,7 @@ def is_dtype(name: str) -> bool:
     return isinstance(getattr(torch, name, None), torch.dtype)
 
 
-@cache
+@functools.cache
 def _import_once() -> None:
     """What torch imports when it is first used, so that children find it there."""
     import torch.testing._internal.distributed.fake_pg
@@ -198,6 +198,7 @@ def record(
     watch_functions(recorder)
     _refuse_compile()
     standins.install(lambda text: recorder.notes.setdefault(text), recorder.is_known)
+    alike.install(recorder)
     torch.nn.modules.module.register_module_forward_pre_hook(recorder.entered)
     torch.nn.modules.module.register_module_forward_hook(recorder.left, always_call=True)
     python = PythonDraws()
@@ -325,8 +326,20 @@ def _refuse_compile() -> None:
     """What is compiled in the step, and what was compiled before it, when it is called."""
 
     def compiled(model: Any = None, *_: Any, backend: Any = "inductor", **__: Any) -> Any:
-        _only_eager(backend)
-        return model if model is not None else (lambda f: f)
+        def of(own: Any) -> Any:
+            if backend == "eager":
+                return own
+            if isinstance(own, torch.nn.Module):
+                _only_eager(backend)
+
+            @functools.wraps(own)
+            def refused(*_: Any, **__: Any) -> None:
+                """A library compiles functions when it is imported: a call alone counts."""
+                _only_eager(backend)
+
+            return refused
+
+        return of if model is None else of(model)
 
     def callback(compiled: Any) -> None:
         """Nothing is compiled: an eager function runs as it is."""

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch.functional import functional
 from shardproof.frontends.torch.memory import Functional, Messages
+from shardproof.frontends.torch.sent import check
 from shardproof.frontends.torch.trace import Ranks, Trace
 
 #: What a rank issues to a group: names and shapes of results, in order.
@@ -26,6 +27,7 @@ def read(traces: Sequence[Trace], known: Mapping[int, Functional]) -> dict[int, 
     Example: where rank 0 gathers a buffer of pieces of 6 and 2 numbers and rank 1 one of 8, both
     are read with one all-gather of 8.
     """
+    check(traces)
     ways: dict[Messages, dict[int, Functional]] = {}
     for messages in Messages:
         ways[messages] = {}

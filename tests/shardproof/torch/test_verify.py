@@ -223,6 +223,7 @@ def compiles(job: sp.Job) -> None:
 def compiles_a_module(job: sp.Job) -> None:
     model = steps.MLP()
     model.compile()
+    model(job.batch["x"])
 
 
 def compiled_before(**options: Any) -> Step:
@@ -298,6 +299,21 @@ def test_what_was_compiled_before_is_refused_but_for_eager(tmp_path: Path) -> No
     assert "torch.compile with backend 'inductor'" in refused.reason
     result = verify(tmp_path, compiled_before(backend="eager"))
     assert result.verdict == "proved", sp.told(result)
+
+
+def test_a_function_that_is_compiled_and_not_called_is_no_matter(tmp_path: Path) -> None:
+    """Libraries compile functions when they are imported."""
+
+    def step(job: sp.Job) -> None:
+        torch.compile(steps.loss_of)
+        steps.single(job)
+
+    def calls(job: sp.Job) -> None:
+        torch.compile(options={"max_autotune": True})(steps.loss_of)(None, None, None)
+
+    result = verify(tmp_path, steps.averaged("right"), step)
+    assert result.verdict == "proved", sp.told(result)
+    assert "torch.compile with backend" in verify(tmp_path, calls, calls).reason
 
 
 def test_an_operator_without_a_rule_is_inconclusive_by_name(tmp_path: Path) -> None:
