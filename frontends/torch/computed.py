@@ -20,12 +20,12 @@ from shardproof.frontends.torch.memory import (
     INPUT,
     RESHAPE,
     SLICE,
-    Cut,
     Functional,
     Memory,
     Op,
     number,
 )
+from shardproof.frontends.torch.pieces import Cut
 from shardproof.frontends.torch.trace import StridedTensor
 
 #: Operators that put tensors one after the other.

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.findings import Finding
 from shardproof.frontends.torch import geometry, trace
-from shardproof.frontends.torch.pieces import Piece, Storage
+from shardproof.frontends.torch.pieces import Cut, Piece, Storage
 from shardproof.frontends.torch.stepped import entries, scattered, sliced, viewed
 from shardproof.frontends.torch.trace import Arg, Box, Items, Named, StridedTensor, Tensor, Trace
 
@@ -33,19 +33,6 @@ RESHAPE, SLICE, PERMUTE, EXPAND, CONCAT, CAST = (
 UNDEFINED, CONSTANT, INPUT = "move.undefined", "move.constant", "move.input"
 #: Its operand, to which no gradient goes from here.
 STILL = "move.still"
-
-
-class Cut(NamedTuple):
-    """Where a piece lies in a tensor: ``size`` positions of dimension ``dim`` from ``start`` on;
-    with ``box``, entries in a row (``dim`` is 0), in that shape.
-
-    Example: ``Cut(0, 8, 4, (2, 2))`` is a matrix of the entries 8 to 11.
-    """
-
-    dim: int
-    start: int
-    size: int
-    box: tuple[int, ...] | None = None
 
 
 class Op(NamedTuple):

@@ -21,6 +21,19 @@ class Piece(NamedTuple):
     value: int
 
 
+class Cut(NamedTuple):
+    """Where a piece lies in a tensor: ``size`` positions of dimension ``dim`` from ``start`` on;
+    with ``box``, entries in a row (``dim`` is 0), in that shape.
+
+    Example: ``Cut(0, 8, 4, (2, 2))`` is a matrix of the entries 8 to 11.
+    """
+
+    dim: int
+    start: int
+    size: int
+    box: tuple[int, ...] | None = None
+
+
 @dataclass(slots=True)
 class Storage:
     """The pieces, such as a bucket's gradients, that were written to one allocation, and views of

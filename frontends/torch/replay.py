@@ -30,7 +30,7 @@ from shardproof.frontends.torch.functional import (
     STATE,
     UPDATED,
 )
-from shardproof.frontends.torch.memory import Cut
+from shardproof.frontends.torch.pieces import Cut
 from shardproof.frontends.torch.trace import (
     Arg,
     Box,
