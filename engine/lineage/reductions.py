@@ -20,8 +20,9 @@ def part_of(table: NodeTable, addend: Addend, number: int) -> Addend | None:
     if not isinstance(definition, Einsum) or len(definition.operands) != 1:
         return None
     (read,), outputs = definition.operands, definition.outputs
-    if read.node != addend.node:
-        return None
+    labels = [label for *_, label in read.intervals]
+    if read.node != addend.node or len(set(labels)) < len(labels):
+        return None  # of a diagonal a view tells nothing about its other positions
     summed = [(a, s, e, x) for a, s, e, x in read.intervals if x not in outputs]
     if len(summed) != 1 or read.fixed or addend.partials:
         return None

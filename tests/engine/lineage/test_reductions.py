@@ -1,0 +1,42 @@
+"""One position of many is part of the sum over all of them, and of no other sum."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from shardproof.engine.algebra.affine import ZERO, affine
+from shardproof.engine.lineage.expressions import Einsum, Input, Operand
+from shardproof.engine.lineage.lineage import Addend, StridedInterval, View
+from shardproof.engine.lineage.nodes import NodeTable
+from shardproof.engine.lineage.reductions import Reductions, part_of
+
+ONE = Fraction(1)
+
+
+def test_one_row_is_part_of_the_sum_over_rows() -> None:
+    nodes = NodeTable()
+    x = nodes.define(Input("x"), (8, 3))
+    total = nodes.define(Einsum((Operand(x, ((0, 1, 8, 0), (1, 1, 3, 1))),), (1,)), (3,))
+    row = StridedInterval(0, 1, 8, affine(0, {"dp": 1}), 1)
+    view = View(((StridedInterval(1, 1, 3, ZERO, 3),),), (row,))
+    part = part_of(nodes, Addend(ONE, x, view), total)
+    assert part is not None
+    assert str(part) == f"n{total}[a0[3]] part #0[<dp> +1 of 8]"
+    assert Reductions(nodes, total + 1).part(Addend(ONE, x, view)) == part
+
+
+def test_what_is_no_position_of_the_sum_is_no_part_of_it() -> None:
+    nodes = NodeTable()
+    x = nodes.define(Input("x"), (8, 8, 4))
+    columns = Operand(x, ((0, 1, 8, 0), (1, 1, 8, 1), (2, 1, 4, 2)))
+    diagonal = Operand(x, ((0, 1, 8, 0), (1, 1, 8, 0), (2, 1, 4, 1)))
+    sums = [
+        nodes.define(Einsum((columns,), (0, 1)), (8, 8)),
+        nodes.define(Einsum((diagonal,), (0,)), (8,)),
+    ]
+    at = (StridedInterval(0, 1, 8, affine(2), 1), StridedInterval(1, 1, 8, affine(3), 1))
+    half = StridedInterval(2, 1, 4, ZERO, 2)
+    last = StridedInterval(2, 1, 4, affine(3), 1)
+    assert part_of(nodes, Addend(ONE, x, View((), (*at, last))), sums[0]) is not None
+    assert part_of(nodes, Addend(ONE, x, View((), (*at, last))), sums[1]) is None
+    assert part_of(nodes, Addend(ONE, x, View(((half,),), at)), sums[0]) is None
