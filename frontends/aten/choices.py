@@ -11,6 +11,7 @@ from typing import Any
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten import ids, lookups
 from shardproof.frontends.aten.constants import numbered
+from shardproof.frontends.aten.infinite import finite
 from shardproof.frontends.aten.lowering import (
     Const,
     Lowered,
@@ -443,9 +444,16 @@ def _select_scatter(lo: Lowering, x: Lowered, source: Lowered, dim: int, index: 
     return lo.concat([*before, row, *after], at)
 
 
-@lowers("aten.isnan.default", "aten.isinf.default")
+@lowers("aten.isnan.default")
 def _isnan(lo: Lowering, x: Lowered) -> Any:
-    """Real numbers are neither."""
+    """Real numbers are numbers."""
+    return Const(Fraction(0), x.shape, "bool")
+
+
+@lowers("aten.isinf.default")
+def _isinf(lo: Lowering, x: Lowered) -> Any:
+    """Real numbers are finite; hidden scores are not."""
+    finite(lo, x, "isinf")
     return Const(Fraction(0), x.shape, "bool")
 
 

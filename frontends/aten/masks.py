@@ -12,6 +12,7 @@ from math import inf, isinf
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
+from shardproof.frontends.aten.infinite import finite
 from shardproof.frontends.aten.lowering import (
     Const,
     Lowered,
@@ -107,7 +108,8 @@ def compared(lo: Lowering, name: str, x: Operand, y: Operand) -> Real:
     """
     if not is_number(x) or not is_number(y):
         raise Unsupported(f"{name} of whole numbers or masks that depend on the input")
-    if isinstance(y, float) and isinf(y):  # No number is infinite.
+    if isinstance(y, float) and isinf(y):  # No number is infinite, but for hidden scores.
+        finite(lo, x, f"{name} with {y}")
         holds = name in ("ne", *(("lt", "le") if y > 0 else ("gt", "ge")))
         _, _, shape = lo.operands(x, 0)
         return flags(lo.real(Const(Fraction(int(holds)), shape, "float32")))

@@ -15,6 +15,7 @@ from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.choices import _cumsum
 from shardproof.frontends.aten.criteria import _xlogy
 from shardproof.frontends.aten.hidden import masked
+from shardproof.frontends.aten.infinite import finite
 from shardproof.frontends.aten.lowering import (
     Const,
     Lowered,
@@ -226,7 +227,8 @@ def _numbers(
     posinf: float | None = None,
     neginf: float | None = None,
 ) -> Any:
-    """Real numbers are numbers."""
+    """Real numbers are numbers; hidden scores are not."""
+    finite(lo, x, "nan_to_num")
     lo.notes.setdefault("nan_to_num changes nothing: what it reads is a number")
     return x if isinstance(x, Const) else lo.real(x)
 

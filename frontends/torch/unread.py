@@ -4,7 +4,7 @@ A loss is read to be printed, kept, averaged or divided by.  No value of it is t
 an object that stands for the number: it is printed as "nan", what is calculated of it is calculated
 of the tensor that was read, and where it meets a tensor it is that tensor.  Who compares it, counts
 by it or takes a float of it is refused, since the step would go another way with another value.
-Whether a number is finite has an answer: numbers are real.
+Whether one number is finite has an answer: numbers are real.
 """
 
 from __future__ import annotations
@@ -188,7 +188,8 @@ def _all_finite(
 ) -> Callable[..., torch.Tensor]:
     @wraps(function)
     def answer(x: torch.Tensor) -> torch.Tensor:
-        if x.is_meta:  # PyTorch asks for a shape
+        # PyTorch asks for a shape; or scores are asked for, which a mask makes infinite.
+        if x.is_meta or x.dim():
             return function(x)
         note(FINITE)
         return torch.full(x.shape, value, dtype=torch.bool, device=x.device)

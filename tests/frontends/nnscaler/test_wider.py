@@ -43,7 +43,9 @@ def another_row(made: Plans) -> None:
 
 
 @pytest.mark.parametrize(
-    ("block", "alter"), [("rotary", squared), ("padding_row", another_row)], ids=lambda x: str(x)
+    ("block", "alter"),
+    [("rotary", squared), ("padding_row", another_row)],
+    ids=["rotary", "padding_row"],
 )
 @pytest.mark.parametrize("right", [True, False])
 def test_a_block_beside_the_runtime(
