@@ -286,6 +286,7 @@ def _against_infinity(low: Lowering, node: Node, xs: Sequence[Item]) -> Item | N
             below = (limit == inf) == (sign == 1)
             side = ("LT", "LE", "NE") if below else ("GT", "GE", "NE")
             holds = node.attrs.get("direction") in side
+            masks.finite(low, xs[1 - place], "a comparison with infinity")
             _assume_finite(low)
             return _predicate(low, node, holds)
     return None
@@ -473,6 +474,7 @@ def _assume_finite(low: Lowering) -> None:
 def is_finite(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     """True everywhere, under the printed assumption that values are finite, for example of a loss
     before an optimizer step."""
+    masks.finite(low, xs[0], "is-finite")
     _assume_finite(low)
     return _constant(low, node, Fraction(1))
 

@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.frontends.hlo.items import Item, Tensor
 from shardproof.frontends.hlo.known import Known, compact
@@ -66,3 +67,25 @@ def causal(low: Lowering, mask: Known, scores: int) -> Tensor:
     four = shape if len(lead) == 2 else (1, prod(lead), queries, keys)
     masked = low.recorder.op("apply_mask", low.values.view(scores, four), made)
     return Tensor(low.values.view(masked, shape))
+
+
+#: What is finite of minus infinity, too; of a maximum it is assumed that something is shown
+#: (`ASSUMED`).
+FINITE: Final = frozenset({"exp", "sigmoid", "tanh", "erf", "relu", "amax"})
+
+
+def finite(low: Lowering, item: Item, asked: str) -> None:
+    """Raise `Unsupported` where a value may be minus infinity, since a mask hides it; ``asked``:
+    what wants to know.
+
+    Example: of ``select(mask, scores, -inf)``, or of twice that; its softmax is finite, and so is
+    the largest score of each row.
+    """
+    endless: set[int] = set()
+    for op in low.recorder.ops:
+        read = (value in endless for value in op.inputs)
+        constant = op.name == "full" and op.attrs.get("value") == HIDDEN
+        if op.name == "apply_mask" or constant or (op.name not in FINITE and any(read)):
+            endless.update(op.outputs)
+    if isinstance(item, Tensor) and item.value in endless:
+        raise Unsupported(f"{asked} of what may be minus infinity where a mask hides it")
