@@ -340,9 +340,9 @@ def _extreme(lo: Lowering, x: Lowered, dim: int, keepdim: bool, least: bool) -> 
     real = _ranked(lo, x, least)
     if isinstance(x, Hidden):
         _, place = largest(lo, real, 1, at)
-        found = _at_places(lo, x, at, place).reshape(reduced(x.shape, (at,), keepdim))
+        most = _at_places(lo, x, at, place).reshape(reduced(x.shape, (at,), keepdim))
         known = at in x.shown  # Something of every line is kept, and so is the largest.
-        return found.scores if known else found, Place(real, at, least, found.shape)
+        return most.scores if known else most, Place(real, at, least, most.shape)
     ranked = lo.real(lo.scale(real, -ONE)) if least else real
     value: Any = lo.emit("amax", ranked, dim=(at,), keepdim=keepdim)
     return lo.scale(value, -ONE) if least else value, Place(real, at, least, value.shape)

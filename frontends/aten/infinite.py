@@ -12,14 +12,14 @@ from shardproof.frontends.aten.lowering import Lowering, Operand, Real, floating
 FINITE = frozenset({"exp", "sigmoid", "tanh", "erf", "relu", "softmax"})
 
 
-def finite(lo: Lowering, x: Operand, asked: str) -> None:
-    """Raise `Unsupported` where a value may be minus infinity; ``asked``: what wants to know.
+def finite(lo: Lowering, x: Operand, question: str) -> None:
+    """Raise `Unsupported` where a value may be minus infinity; ``question``: what wants to know.
 
     Example: of ``scores.masked_fill(mask, -inf)``, or of twice that; its softmax is finite.
     """
     hidden = is_symbolic(x) and floating(x.dtype)
     if hidden or (isinstance(x, Real) and _may_be_infinite(lo, x.number)):
-        raise Unsupported(f"{asked} of what may be minus infinity where a mask hides it")
+        raise Unsupported(f"{question} of what may be minus infinity where a mask hides it")
 
 
 def _may_be_infinite(lo: Lowering, number: int) -> bool:

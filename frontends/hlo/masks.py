@@ -74,8 +74,8 @@ def causal(low: Lowering, mask: Known, scores: int) -> Tensor:
 FINITE: Final = frozenset({"exp", "sigmoid", "tanh", "erf", "relu", "amax"})
 
 
-def finite(low: Lowering, item: Item, asked: str) -> None:
-    """Raise `Unsupported` where a value may be minus infinity, since a mask hides it; ``asked``:
+def finite(low: Lowering, item: Item, question: str) -> None:
+    """Raise `Unsupported` where a value may be minus infinity, since a mask hides it; ``question``:
     what wants to know.
 
     Example: of ``select(mask, scores, -inf)``, or of twice that; its softmax is finite, and so is
@@ -88,4 +88,4 @@ def finite(low: Lowering, item: Item, asked: str) -> None:
         if op.name == "apply_mask" or constant or (op.name not in FINITE and any(read)):
             endless.update(op.outputs)
     if isinstance(item, Tensor) and item.value in endless:
-        raise Unsupported(f"{asked} of what may be minus infinity where a mask hides it")
+        raise Unsupported(f"{question} of what may be minus infinity where a mask hides it")

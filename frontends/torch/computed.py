@@ -150,7 +150,7 @@ def _joined(out: Functional, made: dict[int, Op], inner: int) -> list[Computed] 
 
 def _flat_boxes(out: Functional, made: dict[int, Op], value: int) -> list[Computed]:
     """The boxes that runs of entries of full parameters are, each at its place in the shard."""
-    found: list[Computed] = []
+    boxes: list[Computed] = []
     at = 0
     for run in _merged(_runs(out, made, value)):
         if run.input is not None:
@@ -158,10 +158,10 @@ def _flat_boxes(out: Functional, made: dict[int, Op], value: int) -> list[Comput
             for offset, own in geometry.boxes(shape, run.start, run.start + run.size):
                 name = str(made[run.input].args[1])
                 cut = Cut(0, start, prod(own), own)
-                found.append(Computed(name, offset, own, run.input, cut))
+                boxes.append(Computed(name, offset, own, run.input, cut))
                 start += prod(own)
         at += run.size
-    return found
+    return boxes
 
 
 def _merged(runs: Iterable[Run]) -> Iterator[Run]:
