@@ -27,8 +27,6 @@ from shardproof.frontends.errors import UnreadablePlan
 
 MEMORY_BYTES: Final = 4 << 30
 SECONDS: Final = 120.0
-#: Seconds that a child may take for each of processor time: it may have to share a busy machine.
-WAITING: Final = 4
 RESULT_BYTES: Final = 1 << 30
 _HEADER_BYTES: Final = 1 << 16
 _ERROR_BYTES: Final = 1 << 12
@@ -59,8 +57,8 @@ def run_bounded(
 
 
 class Bounds(NamedTuple):
-    """``memory_bytes`` bounds the child's address space, ``seconds`` its processor time (`WAITING`
-    times as many the wall clock from its start), ``result_bytes`` what it hands over.
+    """``memory_bytes`` bounds the child's address space, ``seconds`` its processor time and the
+    wall clock from its start, ``result_bytes`` what it hands over.
 
     Example: ``Bounds(seconds=30.0)``, with 4 GiB of memory and 1 GiB of result.
     """
@@ -93,7 +91,7 @@ class BoundedCall(Closing):
             self._resources.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
             for _ in ("result", "errors")
         )
-        self._until = time.monotonic() + self._bounds.seconds * WAITING
+        self._until = time.monotonic() + self._bounds.seconds
         lifeline, ours = os.pipe()
         self._resources.callback(os.close, ours)
         try:
@@ -203,7 +201,7 @@ def _limit(memory_bytes: int, seconds: float, result_bytes: int) -> None:
     # A write beyond the bound should be an error that we report, not a death.
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     # Should the parent hang, nobody else will stop this process.
-    signal.setitimer(signal.ITIMER_REAL, seconds * WAITING + 5)
+    signal.setitimer(signal.ITIMER_REAL, seconds + 5)
 
 
 def _called(function: str, args: Sequence[str | int]) -> tuple[dict[str, str], bytes]:

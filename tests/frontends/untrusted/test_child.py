@@ -94,7 +94,7 @@ def test_what_the_child_started_ends_with_it(tmp_path: Path) -> None:
     late = tmp_path / "late"
     with pytest.raises(InvalidInput):
         run_bounded(f"{CALLS}:sleep_with_a_child", [30, str(late)], seconds=0.5)
-    time.sleep(3.2)
+    time.sleep(1.2)
     assert not late.exists()
 
 
