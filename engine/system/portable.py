@@ -51,7 +51,8 @@ def limit(
     """
     _lower(resource.RLIMIT_CORE, 0)
     if cpu_seconds is not None:
-        _lower(resource.RLIMIT_CPU, cpu_seconds)
+        # Where both bounds are one the kernel kills at once; below the hard one it says why (SIGXCPU).
+        _lower(resource.RLIMIT_CPU, cpu_seconds + 1, cpu_seconds)
     if file_bytes is not None:
         _lower(resource.RLIMIT_FSIZE, file_bytes)
     if memory_bytes is not None and bounds_memory():
@@ -62,10 +63,10 @@ def limit(
         resource.setrlimit(resource.RLIMIT_STACK, (soft, hard))
 
 
-def _lower(what: int, bound: int) -> None:
+def _lower(what: int, bound: int, soft: int | None = None) -> None:
     hard = resource.getrlimit(what)[1]
     lower = bound if hard == resource.RLIM_INFINITY else min(bound, hard)
-    resource.setrlimit(what, (lower, lower))
+    resource.setrlimit(what, (lower if soft is None else min(soft, lower), lower))
 
 
 def widen_address_space(more_bytes: int) -> tuple[int, int] | None:

@@ -27,6 +27,8 @@ from shardproof.frontends.errors import UnreadablePlan
 
 MEMORY_BYTES: Final = 4 << 30
 SECONDS: Final = 120.0
+#: Seconds that a child may take for each of processor time: it may have to share a busy machine.
+WAITING: Final = 4
 RESULT_BYTES: Final = 1 << 30
 _HEADER_BYTES: Final = 1 << 16
 _ERROR_BYTES: Final = 1 << 12
@@ -49,7 +51,7 @@ def run_bounded(
     `BoundedCall.result` raises it.
 
     Example: ``run_bounded("shardproof.frontends.hlo.read:side", [path], seconds=0.2)`` of a file
-    that takes longer raises "reading it took longer than 0.2 seconds, and was stopped".
+    that takes longer raises "reading it took more than 0.2 seconds of processor time, and was stopped".
     """
     bounds = Bounds(memory_bytes, seconds, result_bytes)
     with BoundedCall(function, args, bounds) as call:
@@ -57,8 +59,8 @@ def run_bounded(
 
 
 class Bounds(NamedTuple):
-    """``memory_bytes`` bounds the child's address space, ``seconds`` its processor time and the
-    wall clock from its start, ``result_bytes`` what it hands over.
+    """``memory_bytes`` bounds the child's address space, ``seconds`` its processor time (`WAITING`
+    times as many the wall clock from its start), ``result_bytes`` what it hands over.
 
     Example: ``Bounds(seconds=30.0)``, with 4 GiB of memory and 1 GiB of result.
     """
@@ -91,7 +93,7 @@ class BoundedCall(Closing):
             self._resources.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
             for _ in ("result", "errors")
         )
-        self._until = time.monotonic() + self._bounds.seconds
+        self._until = time.monotonic() + self._bounds.seconds * WAITING
         lifeline, ours = os.pipe()
         self._resources.callback(os.close, ours)
         try:
@@ -123,7 +125,10 @@ class BoundedCall(Closing):
         in_time = portable.ends_within(self._child.pid, max(0.0, self._until - time.monotonic()))
         self._end()
         if not in_time:
-            raise _too_slow(self._bounds.seconds)
+            raise InvalidInput(
+                f"reading it took longer than {self._bounds.seconds * WAITING:g} seconds, "
+                "and was stopped"
+            )
         if self._child.returncode == 0:
             self._result.seek(0)
             return _outcome(self._result, self._bounds.result_bytes)
@@ -154,7 +159,9 @@ def _environment() -> dict[str, str]:
 
 
 def _too_slow(seconds: float) -> InvalidInput:
-    return InvalidInput(f"reading it took longer than {seconds:g} seconds, and was stopped")
+    return InvalidInput(
+        f"reading it took more than {seconds:g} seconds of processor time, and was stopped"
+    )
 
 
 def _too_large(memory_bytes: int) -> InvalidInput:
@@ -201,7 +208,7 @@ def _limit(memory_bytes: int, seconds: float, result_bytes: int) -> None:
     # A write beyond the bound should be an error that we report, not a death.
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     # Should the parent hang, nobody else will stop this process.
-    signal.setitimer(signal.ITIMER_REAL, seconds + 5)
+    signal.setitimer(signal.ITIMER_REAL, seconds * WAITING + 5)
 
 
 def _called(function: str, args: Sequence[str | int]) -> tuple[dict[str, str], bytes]:

@@ -45,7 +45,7 @@ def spin() -> bytes:
 
 def sleep_with_a_child(seconds: int, path: str) -> bytes:
     """Starts a process that would write ``path`` later, and waits."""
-    subprocess.Popen(["/bin/sh", "-c", f"sleep 1; echo alive > '{path}'"])
+    subprocess.Popen(["/bin/sh", "-c", f"sleep 3; echo alive > '{path}'"])
     time.sleep(seconds)
     return b""
 
