@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import shardproof.torch as sp
 from benchmarks.torch import styles, styles_divided
 from benchmarks.torch.style_models import PROGRAMS, Program
-from benchmarks.torch.table import Table, main, one_line
+from benchmarks.torch.table import main, one_line, right
 from shardproof.engine.errors import InvalidInput
 
 #: Importing them adds their programs.
@@ -69,25 +69,13 @@ def rows(only: str, validate: bool) -> Iterator[Row]:
 
 
 def line(row: Row) -> str:
-    text = (
+    return (
         f"{row.verdict:13} {row.seconds:6.1f} s {row.mib:5.0f} MiB "
         f"{row.single_operators:5} {row.parallel_operators:6}  {row.program}"
     )
-    return text + (f": {row.says}" if row.verdict != "proved" else "")
 
 
-def proved(row: Row) -> bool:
-    return row.verdict == "proved"
-
-
-TABLE = Table(
-    __doc__ or "",
-    Row,
-    rows,
-    line,
-    proved,
-    lambda all_: f"{sum(map(proved, all_))} of {len(all_)} proved",
-)
+TABLE = right(__doc__ or "", Row, rows, line)
 
 if __name__ == "__main__":
     try:

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.torch.table import Table, main, one_line
+from benchmarks.torch.table import main, one_line, right
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan_files.store import load
 from shardproof.torch.stacks import Both, installed
@@ -181,26 +181,14 @@ def rows(only: str, validate: bool) -> Iterator[Row]:
 
 
 def line(row: Row) -> str:
-    text = (
+    return (
         f"{row.verdict:13} {row.seconds:6.1f} s {row.mib:5.0f} MiB {row.single_operators:5} "
         f"{row.parallel_operators:6} {row.families:3} families {row.assumptions:3} assumptions "
         f"({row.stand_ins} stand-ins)  {row.program}"
     )
-    return text + (f": {row.says}" if row.verdict != "proved" else "")
 
 
-def proved(row: Row) -> bool:
-    return row.verdict == "proved"
-
-
-TABLE = Table(
-    __doc__ or "",
-    Row,
-    rows,
-    line,
-    proved,
-    lambda all_: f"{sum(map(proved, all_))} of {len(all_)} proved",
-)
+TABLE = right(__doc__ or "", Row, rows, line)
 
 if __name__ == "__main__":
     try:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import shardproof.torch as sp
 from benchmarks.torch.ordinary.parts import Case, Step
@@ -34,6 +34,34 @@ class Table(NamedTuple, Generic[R]):
     line: Callable[[R], str]
     expected: Callable[[R], bool]
     summary: Callable[[Sequence[R]], str]
+
+
+class _Judged(Protocol):
+    @property
+    def verdict(self) -> str: ...
+
+    @property
+    def says(self) -> str: ...
+
+
+J = TypeVar("J", bound=_Judged)
+
+
+def right(
+    about: str, row: type[J], rows: Callable[[str, bool], Iterator[J]], line: Callable[[J], str]
+) -> Table[J]:
+    """Programs that are all right: each is to be proved, and the summary counts those that were."""
+
+    def proved(row: J) -> bool:
+        return row.verdict == "proved"
+
+    def printed(row: J) -> str:
+        return line(row) if proved(row) else f"{line(row)}: {row.says}"
+
+    def summary(rows: Sequence[J]) -> str:
+        return f"{sum(map(proved, rows))} of {len(rows)} proved"
+
+    return Table(about, row, rows, printed, proved, summary)
 
 
 def main(table: Table[Any], arguments: Sequence[str]) -> int:
