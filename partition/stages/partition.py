@@ -246,9 +246,6 @@ ALONE: Final = LoweredClaim(NONE, alone=True)
 #: (`checker.obligations.restate.MOST_WIDENED`).
 WIDEST: Final = 5
 
-#: Definitions that are tried to be left closed where a claim says which ones show it.
-MOST_TRIED: Final = 24
-
 #: Why the claims of a plan are not stated one by one.
 POINTLESS: Final = "not stated, since a conclusion does not hold"
 
@@ -365,51 +362,24 @@ def _makes_what_it_reads(claim: Claim) -> bool:
 def _unfolded(result: Partition, claim: Claim, opened: frozenset[int]) -> LoweredClaim:
     """A template for this claim alone, with its cut moved back until it may hold: what lies behind
     the cut is not part of what claims are compared by.  ``opened``: definitions that show it."""
-    cut = _fewest(result, claim, opened)
-    if cut is not None:
-        nodes, obligation = cut
-        result.wider[len(result.templates)] = nodes
-        result.templates.append(Template(claim, obligation))
-        return LoweredClaim(len(result.templates) - 1, opened=tuple(sorted(nodes)))
-    for steps in range(1, WIDEST + 1):
+    cuts: list[Cut] = [opened] if opened else []
+    for cut in [*cuts, *range(1, WIDEST + 1)]:
         try:
-            obligation = build(result.nodes, claim, widened=steps, more=result.more)
+            obligation = build(result.nodes, claim, widened=cut, more=result.more)
         except (Unsupported, ShapeMismatch):
+            if cut is opened:
+                continue
             break
         if holds(obligation):
-            result.wider[len(result.templates)] = steps
+            result.wider[len(result.templates)] = cut
             result.templates.append(Template(claim, obligation))
-            return LoweredClaim(len(result.templates) - 1)
+            named = tuple(sorted(opened)) if cut is opened else ()
+            return LoweredClaim(len(result.templates) - 1, opened=named)
     try:
         result.templates.append(Template(claim, build(result.nodes, claim, more=result.more)))
     except Unsupported as error:
         return LoweredClaim(NONE, str(error))
     return LoweredClaim(len(result.templates) - 1)
-
-
-def _fewest(
-    result: Partition, claim: Claim, opened: frozenset[int]
-) -> tuple[frozenset[int], Obligation] | None:
-    """As few of some definitions as it takes for a claim to hold once they are opened, and its
-    obligation; None where it does not."""
-
-    def attempt(nodes: frozenset[int]) -> Obligation | None:
-        try:
-            obligation = build(result.nodes, claim, widened=nodes, more=result.more)
-        except (Unsupported, ShapeMismatch):
-            return None
-        return obligation if holds(obligation) else None
-
-    first = attempt(opened) if opened else None
-    if first is None:
-        return None
-    kept, obligation = opened, first
-    for number in sorted(opened)[:MOST_TRIED]:
-        less = kept - {number}
-        other = attempt(less) if less else None
-        if other is not None:
-            kept, obligation = less, other
-    return kept, obligation
 
 
 def is_same(nodes: NodeTable, claim: Claim, example: Claim) -> bool:
