@@ -297,18 +297,17 @@ def combination(sides: Sides, combine: Combine) -> Combination:
         if rows and all(rows):
             return way
     # None is proved: a way that differs on numbers must not be what a refutation is about.
-    differs = {
-        comparison.demand.kind
-        for comparison in simulated(result, SEEDS).comparisons
-        if comparison.differs
-    }
+    simulation = simulated(result, SEEDS)
+    differs = {c.demand.kind for c in simulation.comparisons if c.differs}
     left = [way for n, way in allowed if f"{CANDIDATE} {n}" not in differs]
-    if len(left) == 1:
+    if len(left) == 1 and not simulation.fewer:
         return left[0]
-    # Where axes are smaller, all rows may be alike, and an id may name no class: one may hold of
-    # the programs as they are, with the tables that they have.
+    # Where axes are smaller, all rows may be alike, an id may name no class, and a program that
+    # counts positions counts fewer: one way may hold of the programs as they are, with the tables
+    # that they have.
     tables = tables_of(sides)
-    for way in left or [way for _, way in allowed]:
+    others = [way for _, way in allowed if way not in left]
+    for way in [*left, *others] if simulation.fewer or not left else left:
         made = make_plan(sides, combination=way)
         losses = tuple(row for row in made.expectations if row.kind == LOSS)
         if agree(replace(made, expectations=losses), tables):

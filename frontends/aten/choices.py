@@ -24,7 +24,8 @@ from shardproof.frontends.aten.lowering import (
     reduced,
 )
 from shardproof.frontends.aten.masks import flags, inverse
-from shardproof.frontends.aten.positions import Positions, consecutive
+from shardproof.frontends.aten.movement import spaced
+from shardproof.frontends.aten.positions import Positions
 from shardproof.frontends.aten.rules import lowers
 from shardproof.frontends.aten.scores import Hidden
 
@@ -188,9 +189,8 @@ def _scatter_value(lo: Lowering, x: Lowered, dim: int, index: Lowered, value: fl
 def _index_select(lo: Lowering, x: Lowered, dim: int, index: Lowered) -> Any:
     """Places of a dimension by ids [k]."""
     (at,) = dimensions(x.shape, dim)
-    if isinstance(index, Positions) and index.steps == (1,):
-        _, first, count = consecutive(index, x.shape[at])
-        return lo.slice(x, at, first, count)
+    if isinstance(index, Positions) and _rising(index, x.shape[at]):
+        return spaced(lo, x, at, index.const, index.shape[0], index.steps[0])
     order = (at, *(d for d in range(len(x.shape)) if d != at))
     back = tuple(order.index(d) for d in range(len(order)))
     rest = tuple(x.shape[d] for d in order[1:])
@@ -200,6 +200,13 @@ def _index_select(lo: Lowering, x: Lowered, dim: int, index: Lowered) -> Any:
     rows = lo.emits("embedding", [real, entries], {}, table.dtype)[0]
     rows = lookups.entries_like(lo, rows, entries)
     return _turned(lo, lo.reshape(rows, (*index.shape, *rest)), back)
+
+
+def _rising(index: Positions, size: int) -> bool:
+    """Whether known positions of a dimension are each larger than the one before."""
+    (count,), (step,) = index.shape, index.steps
+    inside = index.const >= 0 and index.const + (count - 1) * step < size
+    return count > 0 and inside and (step > 0 or count == 1)
 
 
 @lowers("aten.index_add.default")

@@ -119,9 +119,27 @@ def bounds(size: int, start: int | None, end: int | None) -> tuple[int, int]:
     return low, max(low, place(size if end is None else end))
 
 
-def _unit(step: int) -> None:
-    if step != 1:
-        raise Unsupported(f"a slice with step {step}")
+def spaced(lo: Lowering, x: Lowered, dim: int, start: int, count: int, step: int) -> Any:
+    """``count`` positions of a dimension, from ``start`` on and ``step`` apart, which is positive.
+
+    Example: of 8 rows, 4 from 1 on and 2 apart are rows 1, 3, 5 and 7: the second ones of each of
+    4 blocks, which begin at multiples of the step as those of every other rank do.
+    """
+    if step == 1 or count < 2:
+        return lo.slice(x, dim, start, count)
+    block, place = divmod(start, step)
+    whole = min(count, x.shape[dim] // step - block)
+    lead, rest = x.shape[:dim], x.shape[dim + 1 :]
+    parts = []
+    if whole:
+        blocks = lo.slice(x, dim, block * step, whole * step)
+        blocks = lo.reshape(blocks, (*lead, whole, step, *rest))
+        part = lo.slice(blocks, dim + 1, place, 1)
+        parts.append(lo.reshape(part, (*lead, whole, *rest)))
+    if whole < count:
+        # The last block is cut short by the end of the dimension.
+        parts.append(lo.slice(x, dim, start + step * (count - 1), 1))
+    return lo.concat(parts, dim)
 
 
 @lowers("aten.slice.Tensor")
@@ -133,10 +151,9 @@ def _slice(
     end: int | None = None,
     step: int = 1,
 ) -> Any:
-    _unit(step)
     (at,) = dimensions(x.shape, dim)
     low, high = bounds(x.shape[at], start, end)
-    return lo.slice(x, at, low, high - low)
+    return spaced(lo, x, at, low, -((low - high) // step), step)
 
 
 @lowers("aten.select.int")
@@ -179,7 +196,8 @@ def _slice_scatter(
     step: int = 1,
 ) -> Any:
     """``x`` with ``source`` written over a part of it."""
-    _unit(step)
+    if step != 1:
+        raise Unsupported(f"a slice with step {step} that is written over")
     (at,) = dimensions(x.shape, dim)
     size = x.shape[at]
     low, high = bounds(size, start, end)

@@ -51,7 +51,8 @@ def run_bounded(
     `BoundedCall.result` raises it.
 
     Example: ``run_bounded("shardproof.frontends.hlo.read:side", [path], seconds=0.2)`` of a file
-    that takes longer raises "reading it took more than 0.2 seconds of processor time, and was stopped".
+    that takes longer raises "reading it took more than 0.2 seconds of processor time, and was
+    stopped".
     """
     bounds = Bounds(memory_bytes, seconds, result_bytes)
     with BoundedCall(function, args, bounds) as call:

@@ -25,6 +25,7 @@ from shardproof.engine.lineage.lineage import (
 )
 from shardproof.engine.lineage.nodes import NodeTable, Reduction
 from shardproof.engine.lineage.places import has_places
+from shardproof.engine.lineage.positions import normal
 from shardproof.engine.lineage.sums import SOME, root_kinds
 from shardproof.engine.lineage.views import Misaligned, align, constant_interval, merge
 from shardproof.partition.inference.canonical import Draft, canonical
@@ -280,8 +281,7 @@ class Products(Sums):
         partials = self._inherited(node, [chosen[i] for i in form.order])
         partials += self._partial_sums(node, form.labels, outputs, intervals)
         view = result_view(dims, form.labels, form.outputs, intervals)
-        partials.sort(key=lambda p: p.reduction)
-        return self.whole(Addend(factor, node, view, tuple(partials)))
+        return self.whole(Addend(factor, node, view, normal(partials)))
 
     def _is_reference(self, definition: Expression) -> bool:
         """Whether the single-device program defines a value so, or it is that program that is read:
@@ -406,13 +406,17 @@ class Products(Sums):
                 )
         partials = []
         for number, atoms in summed.items():
-            joined = merge(sorted(atoms, key=lambda a: -a.stride))
-            if len(joined) != 1 or joined[0].extent == ABSOLUTE:
-                raise Misaligned
-            interval = joined[0]
-            if not interval.full:
-                token = self.table.reduction(Reduction("sum", node, number))
-                partials.append(PartialRange(token, interval.start, interval.size, interval.extent))
+            for digit in merge(sorted(atoms, key=lambda a: -a.stride)):
+                if digit.extent == ABSOLUTE:
+                    raise Misaligned
+                if not digit.full:
+                    token = self.table.reduction(Reduction("sum", node, number))
+                    step = digit.stride
+                    partials.append(
+                        PartialRange(
+                            token, digit.start * step, digit.size * step, digit.extent * step
+                        )
+                    )
         return partials
 
     def _single(self, x: Lineage) -> Addend:
