@@ -62,8 +62,8 @@ def repeated(
         return [partial._replace(size=partial.size * count)]
     if step < partial.size or partial.extent % step:
         raise Misaligned
-    inner, outer = _digits(partial.start, step)
-    least, most = _span(inner, mesh)
+    inner, outer = digits(partial.start, step)
+    least, most = span(inner, mesh)
     if not 0 <= least <= most <= step - partial.size:
         raise Misaligned
     return [
@@ -107,16 +107,22 @@ def union(partials: Sequence[PartialRange], mesh: Mapping[str, int]) -> list[Par
         return None
 
 
-def _digits(start: Affine, step: int) -> tuple[Affine, Affine]:
-    """A position as (what is inside a block of ``step``, a multiple of ``step``)."""
+def digits(start: Affine, step: int) -> tuple[Affine, Affine]:
+    """A position as (what is inside a block of ``step``, a multiple of ``step``).
+
+    Example: ``<tp> + 6`` in blocks of 4 is ``(<tp> + 2, 4)``.
+    """
     inner = {axis: c for axis, c in start.terms if c % step}
     outer = {axis: c for axis, c in start.terms if not c % step}
     rest = start.const % step
     return affine(rest, inner), affine(start.const - rest, outer)
 
 
-def _span(value: Affine, mesh: Mapping[str, int]) -> tuple[int, int]:
-    """The least and the largest value; raises `Misaligned` if they are not known."""
+def span(value: Affine, mesh: Mapping[str, int]) -> tuple[int, int]:
+    """The least and the largest value; raises `Misaligned` if they are not known.
+
+    Example: of ``2*<tp> + 1`` over four ranks ``tp``, (1, 7).
+    """
     try:
         return value.span(mesh)
     except KeyError:

@@ -51,7 +51,7 @@ def limit(
     """
     _lower(resource.RLIMIT_CORE, 0)
     if cpu_seconds is not None:
-        # Where both bounds are one the kernel kills at once; below the hard one it says why (SIGXCPU).
+        # Where both bounds are one the kernel kills at once; below the hard one it says why.
         _lower(resource.RLIMIT_CPU, cpu_seconds + 1, cpu_seconds)
     if file_bytes is not None:
         _lower(resource.RLIMIT_FSIZE, file_bytes)

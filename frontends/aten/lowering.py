@@ -395,7 +395,10 @@ class Lowering:
             shape = list(xs[0].shape)
             shape[dim] = sum(x.shape[dim] for x in xs)
             return Const(numbers.pop(), tuple(shape), xs[0].dtype)
-        return self.emit("concat", *(self.real(x) for x in xs), dim=dim)
+        reals = [self.real(x) for x in xs]
+        ends = [x.domain for x in reals if x.domain is not None]
+        domain = (min(ends)[0], max(n for _, n in ends)) if len(ends) == len(reals) else None
+        return replace(self.emit("concat", *reals, dim=dim), domain=domain)
 
     # -- arithmetic -------------------------------------------------------------------------
 
@@ -409,9 +412,7 @@ class Lowering:
         """The tensor plus an exact number."""
         if isinstance(x, Const):
             return Const(x.value + by, x.shape, x.dtype)
-        if by == 0:
-            return x
-        return self.emit("add", self.real(x), other=by)
+        return self.emit("add", self.real(x), other=by) if by else x
 
     def operands(self, x: Operand, y: Operand) -> tuple[Lowered, Lowered, Shape]:
         """Both as tensors, and their common shape."""

@@ -54,7 +54,10 @@ def _every(work: Mover, value: int, dim: int, start: int, size: int, step: int) 
     if step == 1 or size == 1:
         return work.slice(value, dim, start, size)
     shape = work.shape_of(value)
-    place = max(0, start + size * step - shape[dim])
+    # Rows begin at multiples of the step, as those of other ranks do, where they are all whole.
+    place = start % step
+    if start - place + size * step > shape[dim]:
+        place = max(0, start + size * step - shape[dim])
     if place > min(start, step - 1):
         ends = [
             _every(work, value, dim, start, size - 1, step),

@@ -286,7 +286,7 @@ class LineageInterpreter(Products):
                 raise ShapeMismatch(f"concatenation of {[list(x.shape) for x in xs]}")
         shape[dim] = sum(x.shape[dim] for x in xs)
         try:
-            return Lineage(tuple(shape), tuple(adjoin_addends(xs, dim)))
+            return Lineage(tuple(shape), tuple(adjoin_addends(xs, dim, self.mesh)))
         except Misaligned:
             pass
         try:

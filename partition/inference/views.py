@@ -19,6 +19,7 @@ from shardproof.engine.lineage.lineage import (
 )
 from shardproof.engine.lineage.members import axes_of
 from shardproof.engine.lineage.nodes import NodeTable
+from shardproof.engine.lineage.positions import digits, span
 from shardproof.engine.lineage.views import Misaligned, adjoin, constant_interval, interleave, merge
 from shardproof.engine.ops.primitives import CONSTANTS
 
@@ -109,9 +110,9 @@ def join(position: Sequence[StridedInterval | None]) -> StridedInterval:
     return broadcast if broadcast is not None else constant_interval(1)
 
 
-def adjoin_addends(xs: Sequence[Lineage], dim: int) -> list[Addend]:
-    """The terms of a concatenation whose parts are together one view: consecutive in it, or blocks
-    of it in another order.
+def adjoin_addends(xs: Sequence[Lineage], dim: int, mesh: Mapping[str, int]) -> list[Addend]:
+    """The terms of a concatenation whose parts are together one view: consecutive in it, blocks
+    of it in another order, or as far apart as each other.
 
     Example: ``n1[a0[4], a1[0 +4 of 8]]`` and ``n1[a0[4], a1[4 +4 of 8]]`` along dimension 1 are
     ``n1[a0[4], a1[8]]``; views of two nodes raise `Misaligned`.
@@ -120,7 +121,7 @@ def adjoin_addends(xs: Sequence[Lineage], dim: int) -> list[Addend]:
     if any(len(x.addends) != len(first.addends) for x in xs):
         raise Misaligned
     result = []
-    for column in zip(*(x.addends for x in xs), strict=True):
+    for column in (_along(c, dim) for c in zip(*(x.addends for x in xs), strict=True)):
         head = column[0]
         for term in column[1:]:
             same = (
@@ -139,7 +140,7 @@ def adjoin_addends(xs: Sequence[Lineage], dim: int) -> list[Addend]:
             if not same or not all(others):
                 raise Misaligned
         dims = list(head.view.dims)
-        dims[dim] = _together([t.view.dims[dim] for t in column])
+        dims[dim] = _together([t.view.dims[dim] for t in column], mesh)
         result.append(head._replace(view=head.view._replace(dims=tuple(dims))))
     return result
 
@@ -163,11 +164,56 @@ def exchanged(xs: Sequence[Lineage], dim: int) -> bool:
     return True
 
 
-def _together(dims: Sequence[Dim]) -> Dim:
-    try:
-        return adjoin(dims)
-    except Misaligned:
-        return interleave(dims)
+def _along(column: Sequence[Addend], dim: int) -> Sequence[Addend]:
+    """Views of single rows, in no dimension so far, with the row that each is of along ``dim``."""
+    if any(t.view.dims[dim] for t in column):
+        return column
+    common = set(column[0].view.fixed).intersection(*(t.view.fixed for t in column))
+    own = [[a for a in t.view.fixed if a not in common] for t in column]
+    if any(len(rows) != 1 for rows in own):
+        return column
+
+    def along(term: Addend, row: StridedInterval) -> Addend:
+        dims = (*term.view.dims[:dim], (row,), *term.view.dims[dim + 1 :])
+        return term._replace(view=View(dims, tuple(a for a in term.view.fixed if a != row)))
+
+    return [along(term, row) for term, (row,) in zip(column, own, strict=True)]
+
+
+def _together(dims: Sequence[Dim], mesh: Mapping[str, int]) -> Dim:
+    for way in (adjoin, interleave):
+        try:
+            return way(dims)
+        except Misaligned:
+            continue
+    return _spaced(dims, mesh)
+
+
+def _spaced(dims: Sequence[Dim], mesh: Mapping[str, int]) -> Dim:
+    """Equal runs of one axis at equal distances, in every block of that length the same ones.
+
+    Example: rows ``a0[1 +1 of 8]`` and ``a0[3 +1 of 8]`` are ``a0/2[0 +2 of 4] x a0[1 +1 of 2]``.
+    """
+    if len(dims) < 2 or any(len(dim) != 1 for dim in dims):
+        raise Misaligned
+    runs = [dim[0] for dim in dims]
+    first, distance = runs[0], runs[1].start - runs[0].start
+    step = distance.const
+    equal = all(
+        run == first._replace(start=first.start + distance * i) for i, run in enumerate(runs)
+    )
+    if distance.terms or not equal or step <= first.size or first.extent <= 0:
+        raise Misaligned
+    if first.extent % step or first.axis == BROADCAST:
+        raise Misaligned
+    inner, outer = digits(first.start, step)
+    least, most = span(inner, mesh)
+    if least < 0 or most + first.size > step:
+        raise Misaligned
+    blocks = StridedInterval(
+        first.axis, first.stride * step, first.extent // step, outer // step, len(runs)
+    )
+    return (blocks, first._replace(extent=step, start=inner))
 
 
 def result_view(

@@ -81,6 +81,15 @@ def _(d: Draw) -> Call:
     return (d.real(m, n), 1, Both(positions, torch.arange(start, start + count))), {}
 
 
+@call("aten.index_select.default")
+def _(d: Draw) -> Call:
+    n, step = d.sizes(2)
+    n, start = n + 2, d.below(2)
+    rows = torch.arange(start, n, step)
+    positions = Positions(start, (step,), tuple(rows.shape), "int64")
+    return (d.real(n, 3), 0, Both(positions, rows)), {}
+
+
 @call("aten.index_add.default")
 def _(d: Draw) -> Call:
     shape = list(d.sizes(1 + d.below(3)))
