@@ -29,8 +29,9 @@ from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch.job import Job, named
 from shardproof.frontends.torch.stated import Piece, Same, Statement
 from shardproof.run.result import Result
+from shardproof.torch.megatron_optimizers import Own, understood
 from shardproof.torch.stacks import Both, MakeOptimizer, needed, positive, rows, tokens
-from shardproof.torch.standins_megatron import MADE_FOR, install
+from shardproof.torch.standins_megatron import MADE_FOR, install, optimizers
 
 _of = partial(needed, "megatron-core", made_for=MADE_FOR)
 SOURCE = "Megatron"
@@ -71,7 +72,7 @@ def steps(
     tied: bool = False,
     positions: str = "learned_absolute",
     ddp: Mapping[str, Any] | None = None,
-    optimizer: MakeOptimizer | None = None,
+    optimizer: MakeOptimizer | Mapping[str, Any] | None = None,
 ) -> Both:
     """A GPT's training step on one device, and on ``tp`` x ``pp`` x ``dp`` ranks.
 
@@ -80,8 +81,9 @@ def steps(
     ``config``: a TransformerConfig, whose parallel sizes are set here.  ``batch`` rows of
     ``length`` tokens are divided over ``dp`` replicas and ``microbatches``.  ``tied``: embeddings
     and output share weights.  ``positions``: GPTModel's position_embedding_type.  ``ddp``: fields
-    of Megatron's DistributedDataParallelConfig.  ``optimizer``: parameters to an optimizer, whose
-    step is taken too (Megatron's own are not understood).
+    of Megatron's DistributedDataParallelConfig.  ``optimizer``: parameters to an optimizer, or
+    fields of Megatron's OptimizerConfig (``{"lr": 0.01, "clip_grad": 0.0}``) for its own Adam; its
+    step is taken too.
     """
     positive(tp=tp, pp=pp, dp=dp, virtual=virtual, microbatches=microbatches)
     _understood(config)
@@ -94,13 +96,21 @@ def steps(
         "position_embedding_type": positions,
     }
 
+    if isinstance(optimizer, Mapping):
+        understood(optimizer)
+
     def single(job: Job) -> None:
         install(job.note)
         (model,) = made(config, Layout(), shape)
-        stepping = None if optimizer is None else optimizer(model.parameters())
+        if isinstance(optimizer, Mapping):  # It asks for the model as training has it.
+            (model,) = wrapped([model], {})
+        stepping = _stepping(optimizer, [model], job)
         job.start(model, stepping)
         loss = model(*_inputs(job, 0, batch), labels=job.batch["labels"]).float().mean()
         loss.backward()
+        if isinstance(optimizer, Mapping):
+            for parameter in model.parameters():
+                parameter.grad = parameter.main_grad
         if stepping is not None:
             stepping.step()
         job.end(loss=loss)
@@ -108,8 +118,7 @@ def steps(
     def parallel(job: Job) -> None:
         install(job.note)
         models = wrapped(made(config, layout, shape), ddp or {})
-        own_parameters = [p for model in models for p in model.parameters()]
-        stepping = None if optimizer is None else optimizer(own_parameters)
+        stepping = _stepping(optimizer, models, job)
         job.start(models, stepping, parameters=sharded_statements(models, job.full))
         first = _state("get_data_parallel_rank")() * own * microbatches
         slices = [(first + n * own, own) for n in range(microbatches)]
@@ -119,6 +128,19 @@ def steps(
         job.end(loss=losses)
 
     return Both(single, parallel, layout.world_size, tokens(batch, length, vocabulary))
+
+
+def _stepping(
+    optimizer: MakeOptimizer | Mapping[str, Any] | None,
+    models: list[Any],
+    job: Job,
+) -> Any:
+    """The optimizer of a side, made as the user says."""
+    if isinstance(optimizer, Mapping):
+        optimizers(job.note)
+        return Own(models, optimizer)
+    parameters = [p for model in models for p in model.parameters()]
+    return None if optimizer is None else optimizer(parameters)
 
 
 def verify(config: Any, **options: Any) -> Result:

@@ -50,6 +50,58 @@ def install(note: Callable[[str], None]) -> None:
     _norms(_of("transformer.torch_norm", "WrappedTorchNorm"), note)
 
 
+def optimizers(note: Callable[[str], None]) -> None:
+    """Replace what Megatron's optimizers read of tensors, and how they tell types on a GPU.
+
+    Example: the norm of all gradients is a tensor, as it is added up, and no number of Python.
+    """
+    home = import_module("megatron.core.optimizer.optimizer")
+    put = partial(stand_in, package="megatron-core", made_for=MADE_FOR)
+    # Types of parameters are told by names of tensors on a GPU.
+    kinds = torch.Tensor.type
+
+    def kind(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        kept = kinds(x, *args, **kwargs)
+        return kept.replace("torch.", "torch.cuda.") if isinstance(kept, str) else kept
+
+    put(torch.Tensor, "type", kind)
+
+    def gathered(objects: list[Any], own: Any, *_: Any, **__: Any) -> None:
+        note(
+            "stand-in: every rank has the groups of parameters, and their order, that this rank "
+            "has (Megatron's all_gather_object)"
+        )
+        objects[:] = [own] * len(objects)
+
+    put(torch.distributed, "all_gather_object", gathered)
+
+    def norm(
+        grads_for_norm: Any, norm_type: float = 2, grad_stats_parallel_group: Any = None
+    ) -> Any:
+        """As Megatron adds it up, but for the last step, ``total_norm.item() ** 0.5``."""
+        total = torch.zeros(1)
+        for gradient in grads_for_norm:
+            total = total + (gradient * gradient).sum()
+        torch.distributed.all_reduce(total, group=grad_stats_parallel_group)
+        return total**0.5
+
+    def clipped(
+        parameters: Any, max_norm: float, total_norm: Any, use_decoupled_grad: bool = False
+    ) -> None:
+        """Megatron scales ``if clip_coeff < 1.0``, with a number of Python."""
+        note(
+            "stand-in: Megatron's clipping scales by min(1, max_norm / (norm + 1e-6)), where it "
+            "asks whether that is less than 1"
+        )
+        scale = (max_norm / (total_norm + 1.0e-6)).clamp(max=1.0)
+        for parameter in parameters:
+            if parameter.grad is not None:
+                parameter.grad.mul_(scale)
+
+    put(home, "get_grad_norm_fp32", norm)
+    put(home, "clip_grad_by_total_norm_fp32", clipped)
+
+
 def _norms(wrapped: Any, note: Callable[[str], None]) -> None:
     """Torch's norms are not made for sequence parallelism; the norms of Apex and of Transformer
     Engine are: they mark their parameters, whose gradients are reduced then."""

@@ -106,6 +106,24 @@ def test_new_parameters_of_adamw_are_proved(tmp_path: Path, layout: dict[str, in
     assert {"updated parameter", "state"} <= {c.kind for c in result.conclusions}
 
 
+ADAM = {"lr": 0.01, "clip_grad": 0.0}
+
+
+def test_adam_of_megatron_is_proved(tmp_path: Path) -> None:
+    both = adapter.steps(gpt(), vocabulary=32, optimizer=ADAM, tp=2)
+    result = both.verify(**HERE, out=tmp_path / "right")
+    assert result.verdict == "proved", sp.told(result)
+    assert {"updated parameter", "state", "gradient"} <= {c.kind for c in result.conclusions}
+    other = adapter.steps(gpt(), vocabulary=32, optimizer={**ADAM, "weight_decay": 0.5}, tp=2)
+    wrong = replace(both, parallel=other.parallel)
+    assert wrong.verify(**HERE, out=tmp_path / "wrong").verdict == "refuted"
+
+
+def test_an_optimizer_that_keeps_other_parameters_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="use_distributed_optimizer"):
+        adapter.steps(gpt(), vocabulary=32, optimizer={"use_distributed_optimizer": True}, dp=2)
+
+
 def test_another_decay_of_weights_is_refuted(tmp_path: Path) -> None:
     def decaying(parameters: Any) -> torch.optim.Optimizer:
         return torch.optim.AdamW(parameters, weight_decay=0.5)
