@@ -52,10 +52,10 @@ def install(
     _answers(note)
     # A GPU by its number, where a tensor is made; by its name, the recorder makes it on the CPU.
     _meshes()
-    for function in torch.utils._device._device_constructors():
-        constructor = cast(Any, function)
-        if getattr(torch, constructor.__name__, None) is constructor:
-            replace(torch, constructor.__name__, _making(constructor))
+    constructors = cast("set[Callable[..., Any]]", torch.utils._device._device_constructors())
+    for function in constructors:
+        if getattr(torch, function.__name__, None) is function:
+            replace(torch, function.__name__, _making(function))
     # The batch is copied to a GPU; what a step makes is there already, and stays where it is.
     replace(torch.Tensor, "cuda", lambda x, *_, **__: x.clone() if from_host(x) else x)
     replace(torch.Tensor, "pin_memory", _same)
