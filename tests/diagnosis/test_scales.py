@@ -21,6 +21,7 @@ def test_a_message_has_the_outputs_of_all_its_programs(monkeypatch: pytest.Monke
         instances=[instance],
         lineage=lambda value: None,
         sites=[Site(0, 0, 0)],
+        programs=[0],
         plan=SimpleNamespace(programs=[SimpleNamespace(base=0)]),
     )
     places: list[int] = []
