@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,7 +31,7 @@ def test_a_message_has_the_outputs_of_all_its_programs(monkeypatch: pytest.Monke
         places.extend(edit.after for edit in edits)
         return cause
 
-    monkeypatch.setattr(values, "_ratio", lambda mine, theirs: 2)
+    monkeypatch.setattr(values, "_ratio", lambda mine, theirs: Fraction(2))
     monkeypatch.setattr(values, "op_at", lambda plan, site: SimpleNamespace(outputs=(7,)))
     monkeypatch.setattr(values, "named", lambda plan, site: "recv")
     monkeypatch.setattr(values, "edited", edited)
