@@ -67,7 +67,14 @@ def scales(fault: FaultContext) -> Iterator[Candidate]:
             continue
         assert ratio is not None
         scale = Op("mul", (), (), {"other": 1 / ratio})
-        edits = [Edit(site, scale, place) for site in fault.sites]
+        # A communication of several programs has the outputs of all of them.
+        edits = [
+            Edit(site, scale, place)
+            for site in fault.sites
+            if place < len(op_at(fault.plan, site).outputs)
+        ]
+        if not edits:
+            continue
         name = named(fault.plan, fault.sites[0])
         ranks = [fault.plan.programs[p].base for p in fault.programs]
         says = f"the result of {name} times {times(1 / ratio)} on ranks {ranks}"

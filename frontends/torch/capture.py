@@ -27,14 +27,21 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.system import portable
-from shardproof.frontends.torch import alike, devices, standins, trace, unread
+from shardproof.frontends.torch import (
+    alike,
+    conversions,
+    devices,
+    files,
+    reading,
+    standins,
+    synchronised,
+    trace,
+)
 from shardproof.frontends.torch.futures import Awaited
 from shardproof.frontends.torch.generators import PythonDraws
 from shardproof.frontends.torch.job import Job
-from shardproof.frontends.torch.record import (
-    Recorder,
-    _machinery,
-)
+from shardproof.frontends.torch.places import is_machinery, is_own
+from shardproof.frontends.torch.record import Recorder
 from shardproof.frontends.torch.shadows import flat
 from shardproof.frontends.torch.stated import TensorSpec
 from shardproof.frontends.torch.watched import Watched
@@ -166,8 +173,8 @@ def _bound(limits: Limits) -> None:
 def _exception_text(error: BaseException) -> str:
     """An exception of the user's step, with the innermost frame that is hers."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if not _machinery(f.filename) and "site-packages" not in f.filename]
-    own = own or [f for f in frames if not _machinery(f.filename)] or list(frames)
+    own = [f for f in frames if not is_machinery(f.filename) and "site-packages" not in f.filename]
+    own = own or [f for f in frames if not is_machinery(f.filename)] or list(frames)
     text = str(error).strip() or "no message"
     return f"the step raises {type(error).__name__} at {own[-1].filename}:{own[-1].lineno}: {text}"
 
@@ -205,13 +212,26 @@ def record(
     with fake, recorder:
         job = Job(recorder, batch, full)
         devices.install(job.note, world_size, job.batch.holds)
-        unread.install(job.note)
-        step(job)
+        reading.install(job.note, recorder)
+        files.install(job.note)
+        synchronised.install(job.note)
+        conversions.install(step, is_own)
+        _run(step, job)
     for note in python.notes():
         recorder.notes.setdefault(note)
     if not job.ended:
         raise InvalidInput("the step returns without job.end")
     return recorder.finish()
+
+
+def _run(step: Step, job: Job) -> None:
+    """The step; an error after its end is of what is not looked at."""
+    try:
+        step(job)
+    except Exception as error:
+        if not job.ended or job.ended_twice:
+            raise
+        job.note(f"what follows job.end is not looked at: {_exception_text(error)}")
 
 
 def watch_handles(recorder: Recorder) -> None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import wraps
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import torch
+from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
 from shardproof.frontends.torch.standins import replace
@@ -36,8 +38,24 @@ def install(
     replace(torch.cuda, "set_device", _nothing)
     replace(torch.cuda, "current_device", lambda: 0)
     replace(torch.cuda, "device_count", lambda: world_size)
-    # Nothing runs beside Python.
-    replace(torch.cuda, "synchronize", _nothing)
+    # Nothing runs beside Python, and no memory is counted.
+    for name in ("synchronize", "empty_cache", "reset_peak_memory_stats", "ipc_collect"):
+        replace(torch.cuda, name, _nothing)
+    for name in ("range_push", "range_pop", "mark"):
+        replace(torch.cuda.nvtx, name, _nothing)
+    # GPUs draw from the generator that the CPU draws from; who seeds one seeds it.
+    seeded = torch.default_generator.manual_seed
+    for name in ("manual_seed", "manual_seed_all"):
+        replace(torch.cuda, name, seeded)
+    replace(torch.cuda, "get_rng_state", lambda *_: torch.get_rng_state())
+    replace(torch.cuda, "set_rng_state", lambda state, *_: torch.set_rng_state(state))
+    _answers(note)
+    # A GPU by its number, where a tensor is made; by its name, the recorder makes it on the CPU.
+    _meshes()
+    constructors = cast("set[Callable[..., Any]]", torch.utils._device._device_constructors())
+    for function in constructors:
+        if getattr(torch, function.__name__, None) is function:
+            replace(torch, function.__name__, _making(function))
     # The batch is copied to a GPU; what a step makes is there already, and stays where it is.
     replace(torch.Tensor, "cuda", lambda x, *_, **__: x.clone() if from_host(x) else x)
     replace(torch.Tensor, "pin_memory", _same)
@@ -46,6 +64,71 @@ def install(
     replace(torch.nn.Module, "to", _module_moving(torch.nn.Module.to))
     _streams(note)
     _data_parallel()
+
+
+#: What is printed where a step asks about its GPUs.
+IDLE = "stand-in: what the step asks about its GPUs (name, memory, capability): an H100 without use"
+_MEMORY = 80 << 30
+
+
+def _answers(note: Callable[[str], None]) -> None:
+    """Questions about GPUs have the answers of one that is idle."""
+    idle: dict[str, Any] = dict.fromkeys(
+        (
+            *("memory_allocated", "max_memory_allocated", "memory_reserved"),
+            *("max_memory_reserved", "utilization"),
+        ),
+        0,
+    )
+    properties = SimpleNamespace(
+        name="NVIDIA H100", major=9, minor=0, total_memory=_MEMORY, multi_processor_count=132
+    )
+    answers: dict[str, Any] = {
+        **idle,
+        "get_device_name": properties.name,
+        "get_device_capability": (properties.major, properties.minor),
+        "get_device_properties": properties,
+        "mem_get_info": (_MEMORY, _MEMORY),
+        "memory_stats": {},
+        "memory_summary": "",
+        "is_bf16_supported": True,
+    }
+
+    def answering(value: Any) -> Callable[..., Any]:
+        def answer(*_: Any, **__: Any) -> Any:
+            note(IDLE)
+            return value
+
+        return answer
+
+    for name, value in answers.items():
+        replace(torch.cuda, name, answering(value))
+
+
+def _meshes() -> None:
+    """A mesh of GPUs is one of CPUs: FSDP2 asks where its parameters lie."""
+    made = DeviceMesh.__init__
+
+    @wraps(made)
+    def on_cpu(self: DeviceMesh, device_type: str, *args: Any, **kwargs: Any) -> None:
+        made(self, "cpu" if is_gpu(device_type) else device_type, *args, **kwargs)
+
+    replace(DeviceMesh, "__init__", on_cpu)
+
+
+def _making(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that makes tensors, for which a GPU by its number is the CPU.
+
+    Example: ``torch.zeros(1, device=torch.cuda.current_device())``.
+    """
+
+    @wraps(function)
+    def made(*args: Any, **kwargs: Any) -> Any:
+        if type(kwargs.get("device")) is int:
+            kwargs["device"] = "cpu"
+        return function(*args, **kwargs)
+
+    return made
 
 
 def is_gpu(x: object) -> bool:
@@ -98,13 +181,21 @@ def _is_device(x: object) -> bool:
 
 
 class Stream:
-    """A stream or an event of a GPU: all of its methods do nothing.
+    """A stream or an event of a GPU: all of its methods do nothing, and take no time.
 
     Example: ``torch.cuda.Stream().wait_stream(other)``.
     """
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
+
+    def elapsed_time(self, *_: Any) -> float:
+        """Milliseconds."""
+        return 0.0
+
+    def query(self) -> bool:
+        """Whether all of it is done."""
+        return True
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_"):

@@ -144,6 +144,7 @@ class Job:
         self._kept: set[tuple[int, str]] = set()
         self._parameters: list[Part] = []
         self._started = self._ended = False
+        self.ended_twice = False
         self._optimizer: Any = None
         self._replicated: frozenset[int] = frozenset()
         self._flat: Mapping[int, Sequence[Flat]] = {}
@@ -288,6 +289,7 @@ class Job:
         if not self._started:
             raise InvalidInput("job.end is called without job.start")
         if self._ended:
+            self.ended_twice = True
             raise InvalidInput("job.end is called twice in one step")
         self._ended = True
         losses = [] if loss is None else [loss] if isinstance(loss, torch.Tensor) else list(loss)

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import inspect
 import sys
-import sysconfig
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
-from types import FrameType
 from typing import Any
 
 import torch
@@ -32,11 +30,13 @@ from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch import complexes, copies
 from shardproof.frontends.torch.draws import kind_of
 from shardproof.frontends.torch.generators import Generators
+from shardproof.frontends.torch.places import is_machinery, place
 from shardproof.frontends.torch.reductions import reduction
 from shardproof.frontends.torch.shadows import MOST_COMPUTED, MOST_SHADOW, Shadows, flat, written_by
 from shardproof.frontends.torch.trace import (
     CONSTANT,
     DRAW,
+    END,
     MOST_ELEMENTS,
     START,
     SUMMED,
@@ -72,45 +72,6 @@ RESHAPED = frozenset(
     for name in ("t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "set_")
 )
 
-_LIBRARIES = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
-_PACKAGES = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
-_OURS = tuple(
-    f"{__file__.rsplit('/frontends/', 1)[0]}/{floor}/" for floor in ("frontends", "shardproof")
-)
-_TORCH = torch.__file__.rsplit("/", 1)[0] + "/"
-_ENGINE = "torch/autograd/graph.py"
-
-
-def _machinery(path: str) -> bool:
-    return path.startswith((_TORCH, *_OURS, "<")) or (
-        path.startswith(_LIBRARIES) and not path.startswith(_PACKAGES)
-    )
-
-
-def place(frame: FrameType | None) -> tuple[str, bool]:
-    """The innermost frame of the user's, then the innermost one of a library that she calls, in
-    words; and whether it was called by autograd's engine.
-
-    Example: "train.py:9 (__init__)", or "train.py:12 (step),
-    .../transformers/models/llama/modeling_llama.py:300 (forward)".
-    """
-    user = library = ""
-    engine = False
-    while frame is not None:
-        path = frame.f_code.co_filename
-        if path.endswith(_ENGINE) and not (user or library):
-            engine = True
-        if not _machinery(path):
-            text = f"{path}:{frame.f_lineno} ({frame.f_code.co_name})"
-            if not path.startswith(_PACKAGES):
-                user = text
-                break
-            library = library or text
-        frame = frame.f_back
-    if user and library:
-        return f"{user}, {library}", engine
-    return user or library, engine
-
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records what is dispatched while it is entered, for one rank.
@@ -144,7 +105,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.functions: dict[str, None] = {}
         self.copies = copies.Copies()
         self.generators = Generators()
-        self.splits = Splits(lambda path: not _machinery(path))
+        self.over = False
+        self.splits = Splits(lambda path: not is_machinery(path))
 
     # -- tensors ----------------------------------------------------------------------------
 
@@ -209,6 +171,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Whether a tensor depends on no input."""
         return not isinstance(x, FakeTensor) or self._shadows.known(x)
 
+    def real(self, x: torch.Tensor) -> torch.Tensor | None:
+        """The values of a tensor that depends on no input, by themselves; None of others."""
+        if not self.is_known(x):
+            return None
+        with _disable_current_modes(), torch.no_grad():
+            values: torch.Tensor = self._shadows.real(x).clone()
+            return values
+
     # -- arguments --------------------------------------------------------------------------
 
     def arg(self, x: Any) -> Arg:
@@ -257,7 +227,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     # -- events -----------------------------------------------------------------------------
 
     def append(self, event: Event) -> int:
-        """The number of an event; known values of the memory that it writes are forgotten."""
+        """The number of an event; known values of the memory that it writes are forgotten.  What
+        follows the end of the step is no part of it."""
+        if self.over:
+            return len(self.events) - 1
         written = {self.tensors[n].storage for n in (*event.writes, *tensors_of(*event.outputs))}
         if event.name != CONSTANT and written:
             for number in [n for n in self._values if self.tensors[n].storage in written]:
@@ -293,6 +266,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 boxes=tuple(boxes),
             )
         )
+        self.over = self.over or name == END
 
     def _where(self) -> tuple[int, int, bool, bool]:
         """Source, module, and whether this is backward, and code of the program's in it, of what is
@@ -439,7 +413,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def differentiated(self, function: type[torch.autograd.Function]) -> None:
         """The backward of a function runs that is written in Python."""
         code = inspect.unwrap(function.backward).__code__
-        if not _machinery(code.co_filename):
+        if not is_machinery(code.co_filename):
             text = f"{code.co_filename}:{code.co_firstlineno} ({code.co_name})"
             self.functions.setdefault(text)
 

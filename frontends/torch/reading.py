@@ -1,0 +1,183 @@
+"""Where Python reads values of tensors that nobody knows: `Unread` numbers in their place.
+
+Each name is replaced in the recording process, for good.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import numpy as np
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.torch.places import place
+from shardproof.frontends.torch.record import Recorder
+from shardproof.frontends.torch.standins import replace
+from shardproof.frontends.torch.unread import FUNCTIONS, Unread
+
+#: What is printed where a step asks whether numbers are finite.
+FINITE = "stand-in: whether numbers of the step are finite: they are, where it asks"
+#: Elements of a tensor that are numbers with a tensor each; of a larger one, nobody can say.
+MOST_NUMBERS = 64
+
+
+def install(note: Callable[[str], None], recorder: Recorder) -> None:
+    """Let ``.item()``, ``.tolist()``, ``.numpy()`` and formats give such numbers; ``note`` is told
+    where a step asks whether numbers are finite.
+
+    Example: ``print(f"{loss.item():.3f} {loss:.3f}")`` prints "nan nan", and
+    ``torch.tensor(loss.item())`` is the loss.
+    """
+    _tensors(recorder)
+    for name in ("tensor", "as_tensor", "from_numpy"):
+        replace(torch, name, _made(getattr(torch, name)))
+    for name, value in (("isnan", False), ("isinf", False), ("isfinite", True)):
+        replace(math, name, _finite(getattr(math, name), value, note))
+        for owner in (torch, torch.Tensor):
+            replace(owner, name, _all_finite(getattr(owner, name), value, note))
+    for name in FUNCTIONS:
+        if hasattr(math, name):
+            replace(math, name, _function(getattr(math, name)))
+    default = json.JSONEncoder.default
+
+    def encoded(self: json.JSONEncoder, x: object) -> Any:
+        return math.nan if isinstance(x, Unread) else default(self, x)
+
+    replace(json.JSONEncoder, "default", encoded)
+
+
+def _tensors(recorder: Recorder) -> None:
+    """Methods of tensors that give values."""
+    item: Callable[[torch.Tensor], Any] = torch.Tensor.item
+    text: Callable[[torch.Tensor, str], str] = torch.Tensor.__format__
+    listed: Callable[[torch.Tensor], Any] = torch.Tensor.tolist
+    array: Callable[..., Any] = torch.Tensor.numpy
+
+    def read(x: torch.Tensor) -> Any:
+        try:
+            return item(x)
+        except InvalidInput:
+            if x.dtype is torch.bool:
+                raise
+            return Unread(place(sys._getframe(1))[0], _element(x))
+
+    def tolist(x: torch.Tensor) -> Any:
+        try:
+            return listed(x)
+        except InvalidInput:
+            if x.dtype is torch.bool:
+                raise
+            return _numbers(x, place(sys._getframe(1))[0]).tolist()
+
+    def numpy(x: torch.Tensor, *, force: bool = False) -> Any:
+        real = recorder.real(x) if isinstance(x, FakeTensor) else x
+        if real is not None or (x.requires_grad and not force):
+            return array(x if real is None else real, force=force)
+        return _numbers(x, place(sys._getframe(1))[0])
+
+    def formatted(x: torch.Tensor, spec: str) -> str:
+        return format(x.item(), spec) if x.dim() == 0 else text(x, spec)
+
+    for name, by in (
+        ("item", read),
+        ("tolist", tolist),
+        ("numpy", numpy),
+        ("__format__", formatted),
+    ):
+        replace(torch.Tensor, name, by)
+
+
+def _element(x: torch.Tensor) -> torch.Tensor | None:
+    """The only element of a tensor, as it is now; None where the tensor is no plain one."""
+    plain = isinstance(x, (FakeTensor, torch.nn.Parameter)) or type(x) is torch.Tensor
+    return x.detach().reshape(()).clone() if plain else None
+
+
+def _numbers(x: torch.Tensor, where: str) -> Any:
+    """An array of objects: a number for every element."""
+    numbers = np.empty(x.numel(), dtype=object)
+    if x.numel() > MOST_NUMBERS:
+        numbers.fill(Unread(where, None))
+    else:
+        flat = x.detach().reshape(-1)
+        for i in range(x.numel()):
+            numbers[i] = Unread(where, _element(flat[i]))
+    return numbers.reshape(tuple(x.shape))
+
+
+def _function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of `math`, of such numbers too.
+
+    Example: ``math.exp(loss.item())``, a perplexity.
+    """
+
+    @wraps(function)
+    def answer(x: Any, *others: Any) -> Any:
+        if isinstance(x, Unread):
+            return Unread(x.where, None) if others else getattr(x, function.__name__)()
+        return function(x, *others)
+
+    return answer
+
+
+def _made(tensor: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """``torch.tensor`` of such numbers, alone, in a list or in an array: what they were read of."""
+
+    @wraps(tensor)
+    def made(data: Any, *args: Any, dtype: torch.dtype | None = None, **kwargs: Any) -> Any:
+        array = isinstance(data, np.ndarray) and data.dtype == object
+        several = array or isinstance(data, (list, tuple))
+        numbers = list(data.flat) if array else list(data) if several else [data]
+        read = [x for x in numbers if isinstance(x, Unread)]
+        own = [x.tensor for x in read if x.tensor is not None]
+        if not read or args:
+            return tensor(data, *args, **kwargs, **({} if dtype is None else {"dtype": dtype}))
+        if len(own) < len(read):
+            next(x for x in read if x.tensor is None).refused()
+        floating = any(x.is_floating_point() for x in own) or len(read) < len(numbers)
+        dtype = dtype or (torch.get_default_dtype() if floating else torch.int64)
+        parts = [
+            x.tensor.to(dtype).clone()
+            if isinstance(x, Unread) and x.tensor is not None
+            else torch.full((), x, dtype=dtype)
+            for x in numbers
+        ]
+        result = torch.stack(parts) if several else parts[0]
+        result = result.reshape(data.shape) if array else result
+        return result.requires_grad_(bool(kwargs.get("requires_grad")))
+
+    return made
+
+
+def _finite(
+    function: Callable[[Any], bool], value: bool, note: Callable[[str], None]
+) -> Callable[[Any], bool]:
+    @wraps(function)
+    def answer(x: Any) -> bool:
+        if not isinstance(x, Unread):
+            return function(x)
+        note(FINITE)
+        return value
+
+    return answer
+
+
+def _all_finite(
+    function: Callable[..., torch.Tensor], value: bool, note: Callable[[str], None]
+) -> Callable[..., torch.Tensor]:
+    @wraps(function)
+    def answer(x: torch.Tensor) -> torch.Tensor:
+        # PyTorch asks for a shape; or scores are asked for, which a mask makes infinite.
+        if x.is_meta or x.dim():
+            return function(x)
+        note(FINITE)
+        return torch.full(x.shape, value, dtype=torch.bool, device=x.device)
+
+    return answer
