@@ -374,6 +374,7 @@ class BodyWriter:
             self.primitives(adapter, {}, source)
             self.makes[adapter.id] = tuple([self.read(x) for x in adapter.outputs])
             return
+        self.of.expect_half(adapter)
         mirror = -1 if adapter.mirror_id is None else adapter.mirror_id
         read, made = self.of.reads.get(mirror, ()), self.of.makes.get(mirror, ())
         if len(made) != len(adapter.inputs) or len(read) != len(adapter.outputs):

@@ -64,6 +64,18 @@ class Forward:
             )
         return values
 
+    def expect_half(self, adapter: cells.Adapter) -> None:
+        """Raise `UnreadablePlan` for the all-reduce of a gradient whose forward half, an identity,
+        this device has not: the two are one autograd function, so no code would run it.  (Of other
+        fused primitives the forward half is missed in the forward pass.)"""
+        other = next((x for x in self.segment.nodes if x.id == adapter.mirror_id), None)
+        if isinstance(other, cells.Adapter) and not other.prims:
+            for prim in adapter.prims:
+                if prim.kind == "IdentityAllreducePrim":
+                    raise UnreadablePlan(
+                        f"expected the forward half of {prim.kind} in adapter {other.id}"
+                    )
+
     def differentiated(self) -> dict[int, int]:
         """gradient -> the value at the segment's border whose gradient that is.  (Where several
         tensors name one gradient, the runtime starts from the last.)"""

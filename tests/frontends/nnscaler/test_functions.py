@@ -36,6 +36,7 @@ def op(signature: str, *inputs: Any, **kwargs: Any) -> cells.ForwardOp:
     )
 
 
+FUSED = "IdentityAllreducePrim"
 SOFTMAX = "torch.nn.functional.softmax"
 TO, LAYER_NORM = "nnscaler.runtime.function.to", "nnscaler.runtime.function.layer_norm"
 KNOWN = [
@@ -220,6 +221,28 @@ def test_a_backward_operator_outside_a_segment_is_no_plan(tmp_path: Path) -> Non
     with pytest.raises(UnreadablePlan, match="a backward operator inside a segment") as caught:
         converted(made, tmp_path)
     assert caught.value.where.startswith("device 0, cell ")
+
+
+def test_half_of_a_fused_primitive_is_no_plan(tmp_path: Path) -> None:
+    """The two halves are one autograd function: none of them runs where the forward one is not."""
+    for seed in range(100):
+        made = plans(seed)
+        for adapter in adapters(made):
+            if adapter.state["_forward"] and adapter.state["_prims"][0].name == FUSED:
+                converted(made, tmp_path)
+                adapter.state["_prims"] = []
+                with pytest.raises(UnreadablePlan, match=f"expected the forward half of {FUSED}"):
+                    converted(made, tmp_path)
+                return
+    raise AssertionError(FUSED)
+
+
+def adapters(made: Plans) -> list[Obj]:
+    """Adapters in segments, with primitives."""
+    sequences = made.parallel.state["execplan"].state["_seq"].values()
+    bodies = [x.state["_cell"] for items in sequences for x in items if "_cell" in x.state]
+    nodes = [n for x in bodies for n in x.state.get("_nodes", [])]
+    return [n for n in nodes if n.name == "IRAdapter" and n.state["_prims"]]
 
 
 def test_a_type_of_the_file_is_the_type_that_is_cast_to(tmp_path: Path) -> None:
