@@ -35,18 +35,17 @@ def install(
     ``DistributedDataParallel(model, device_ids=[rank])`` do nothing about devices.
     """
     # A GPU is chosen by its number; there is one for each rank.
-    replace(torch.cuda, "set_device", _nothing)
+    replace(torch.cuda, "set_device", _doing_nothing())
     replace(torch.cuda, "current_device", lambda: 0)
     replace(torch.cuda, "device_count", lambda: world_size)
     # Nothing runs beside Python, and no memory is counted.
     for name in ("synchronize", "empty_cache", "reset_peak_memory_stats", "ipc_collect"):
-        replace(torch.cuda, name, _nothing)
+        replace(torch.cuda, name, _doing_nothing())
     for name in ("range_push", "range_pop", "mark"):
-        replace(torch.cuda.nvtx, name, _nothing)
+        replace(torch.cuda.nvtx, name, _doing_nothing())
     # GPUs draw from the generator that the CPU draws from; who seeds one seeds it.
-    seeded = torch.default_generator.manual_seed
     for name in ("manual_seed", "manual_seed_all"):
-        replace(torch.cuda, name, seeded)
+        replace(torch.cuda, name, _seeding())
     replace(torch.cuda, "get_rng_state", lambda *_: torch.get_rng_state())
     replace(torch.cuda, "set_rng_state", lambda state, *_: torch.set_rng_state(state))
     _answers(note)
@@ -236,6 +235,15 @@ def _data_parallel() -> None:
         made(self, module, None, None, *args, **kwargs)
 
     replace(DistributedDataParallel, "__init__", on_no_device)
+
+
+def _doing_nothing() -> Callable[..., None]:
+    """A function of its own for every name: torch's compiler has one rule for each function."""
+    return lambda *_, **__: None
+
+
+def _seeding() -> Callable[[int], object]:
+    return lambda seed: torch.default_generator.manual_seed(seed)
 
 
 def _nothing(*_: Any, **__: Any) -> None:

@@ -22,9 +22,14 @@ def install(note: Callable[[str], None]) -> None:
     Example: ``torch.save(model.state_dict(), "model.pt")`` makes no file.
     """
 
+    for owner, name in ((torch, "save"), (checkpoint, "save"), (checkpoint, "async_save")):
+        replace(owner, name, _saving(note))
+
+
+def _saving(note: Callable[[str], None]) -> Callable[..., None]:
+    """A function of its own for every name, as torch's compiler wants it."""
+
     def saved(*_: Any, **__: Any) -> None:
         note(UNWRITTEN)
 
-    replace(torch, "save", saved)
-    for name in ("save", "async_save"):
-        replace(checkpoint, name, saved)
+    return saved

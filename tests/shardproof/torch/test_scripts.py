@@ -193,3 +193,16 @@ def sharded(factor: int) -> Step:
 def test_a_mesh_of_gpus(tmp_path: Path) -> None:
     assert verify(tmp_path, sharded(0), sharded(1)).verdict == "proved"
     assert verify(tmp_path / "wrong", sharded(0), sharded(RANKS)).verdict == "refuted"
+
+
+def test_the_compiler_of_torch_knows_what_is_replaced(tmp_path: Path) -> None:
+    """It has one rule for each function, and reads them when a library asks it for something."""
+
+    def run(job: sp.Job) -> None:
+        from torch._dynamo import trace_rules
+
+        assert trace_rules.get_torch_obj_rule_map()
+        whole = seeded(None)
+        whole(job)
+
+    assert verify(tmp_path, run, run).verdict == "proved"
