@@ -410,13 +410,9 @@ class Products(Sums):
                 if digit.extent == ABSOLUTE:
                     raise Misaligned
                 if not digit.full:
-                    token = self.table.reduction(Reduction("sum", node, number))
-                    step = digit.stride
-                    partials.append(
-                        PartialRange(
-                            token, digit.start * step, digit.size * step, digit.extent * step
-                        )
-                    )
+                    token, n = self.table.reduction(Reduction("sum", node, number)), digit.stride
+                    part = PartialRange(token, digit.start * n, digit.size * n, digit.extent * n)
+                    partials.append(part)
         return partials
 
     def _single(self, x: Lineage) -> Addend:

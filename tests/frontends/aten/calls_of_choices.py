@@ -65,6 +65,13 @@ def _(d: Draw) -> Call:
     return (d.real(*shape), dim, d.ids(shape[dim], *index), d.number()), {}
 
 
+@call("aten.slice.Tensor")
+def _(d: Draw) -> Call:
+    a, b = 2 + d.below(7), d.below(4) + 1
+    low, step = d.below(a), 2 + d.below(3)
+    return (d.real(a, b), 0, low, min(a, low + 1 + d.below(a)), step), {}
+
+
 @call("aten.index_select.default")
 def _(d: Draw) -> Call:
     shape = d.sizes(1 + d.below(3))

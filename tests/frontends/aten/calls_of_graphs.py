@@ -84,13 +84,6 @@ def _(d: Draw) -> Call:
     return (d.real(a, b), (1, -1)[d.below(2)], low, high), {}
 
 
-@call("aten.slice.Tensor")
-def _(d: Draw) -> Call:
-    a, b = 2 + d.below(7), d.below(4) + 1
-    low, step = d.below(a), 2 + d.below(3)
-    return (d.real(a, b), 0, low, min(a, low + 1 + d.below(a)), step), {}
-
-
 @call("aten.select.int")
 def _(d: Draw) -> Call:
     a, b = d.sizes(2)
