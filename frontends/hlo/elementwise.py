@@ -88,8 +88,11 @@ def _endless(low: Lowering, node: Node, x: Item, y: Item, sign: int) -> Known | 
     limits = [number_of(i) if number_of(i) in (inf, -inf) else None for i in (x, y)]
     if (limits[0] is None) == (limits[1] is None):
         return None
+    limit, number = (limits[0], y) if limits[1] is None else (sign * limits[1], x)
+    # Minus infinity that is added to minus infinity is no harm.
+    harmless = limit == (-inf if number is x else -sign * inf)
+    masks.finite(low, number, "a sum with infinity", lowest=harmless)
     _assume_finite(low)
-    limit = limits[0] if limits[1] is None else sign * limits[1]
     return Known((np.broadcast_to(np.array(limit, dtype="float32"), low.shape(node)),), "float32")
 
 
@@ -255,6 +258,7 @@ def compare(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         return against
     x, y = (low.tensor(i) for i in xs)
     if x == y:
+        masks.finite(low, xs[0], "a comparison with itself", lowest=True)
         return _predicate(low, node, node.attrs.get("direction") in ("EQ", "GE", "LE"))
     known = _never_negative(low, node, xs)
     if known is not None:
@@ -424,6 +428,7 @@ def _mixed(low: Lowering, node: Node, p: Item, x: Item, y: Item) -> Item:
             parts.append(low.op("mul", mask, other=number).value if number != 1 else mask)
         else:
             parts.append(low.op("mul", mask, low.tensor(item)).value)
+            low.reaches.chosen.add(parts[-1])
     if not parts:
         return _constant(low, node, Fraction(0))
     return Tensor(parts[0]) if len(parts) == 1 else low.op("add", *parts)
