@@ -195,8 +195,8 @@ def _step(low: Lowering, x: int) -> int:
 
 
 def maximum(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """y + (x - y) step(x - y), which is x or y; of minus infinity, the other one.  Example:
-    ``maximum(x, 0)`` is ``x * step(x)``; ``minimum(x, y)`` is ``y - (y - x) * step(y - x)``."""
+    """p x + (1 - p) y with p = step(x - y), which is x or y; of minus infinity, the other one.
+    Example: ``maximum(x, 0)`` is ``x * step(x)``; in ``minimum(x, y)`` p is ``step(y - x)``."""
     exact = _of_ids(low, node, xs)
     if exact is not None:
         return exact
@@ -204,12 +204,14 @@ def maximum(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     for one, other in (xs, xs[::-1]):
         if number_of(one) == ignored:
             return other
-    x, y = (low.tensor(i) for i in (xs if node.target == "maximum" else xs[::-1]))
+    numbers = [low.tensor(i) for i in xs]
+    x, y = numbers if node.target == "maximum" else numbers[::-1]
     if finite(xs[1]) == 0 and node.target == "maximum":
         return low.op("mul", x, _step(low, x))
-    difference = low.op("sub", x, y).value
-    over = low.op("mul", difference, _step(low, difference)).value
-    return low.op("add", y, over) if node.target == "maximum" else low.op("sub", x, over)
+    # A choice gives the chosen one exactly, so what is compared with it afterwards is equal still.
+    first = Tensor(_step(low, low.op("sub", x, y).value))
+    given = (i if isinstance(i, Known) else Tensor(v) for i, v in zip(xs, numbers, strict=True))
+    return _mixed(low, node, first, *given)
 
 
 def clamp(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
