@@ -13,7 +13,7 @@ from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.graphs.graph import Node, PerRank
-from shardproof.frontends.hlo import indices, masks
+from shardproof.frontends.hlo import gates, indices, masks
 from shardproof.frontends.hlo.items import Gated, Ids, Item, Lookup, Tensor, exact
 from shardproof.frontends.hlo.known import Known, compact
 from shardproof.frontends.hlo.positive import nonnegative
@@ -79,7 +79,7 @@ def add(low: Lowering, node: Node, xs: Sequence[Item], sign: int = 1) -> Item:
         other = low.tensor(xs[1])
         moved = other if sign > 0 else low.tensor(low.op("mul", other, other=Fraction(-1)))
         return Tensor(moved) if a == 0 else low.op("add", moved, other=a)
-    return low.op("add" if sign > 0 else "sub", *(low.tensor(x) for x in xs))
+    return low.op("add" if sign > 0 else "sub", *map(low.tensor, xs))
 
 
 def _endless(low: Lowering, node: Node, x: Item, y: Item, sign: int) -> Known | None:
@@ -115,10 +115,10 @@ def multiply(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
             if factor != 1 and isinstance(other, Gated):
                 return Gated(low.op("mul", other.value, other=factor).value, other.gate)
             return other if factor == 1 else low.op("mul", low.tensor(other), other=factor)
-    for one, other in (xs, xs[::-1]):
-        if isinstance(one, Gated):
-            return Gated(low.op("mul", one.value, low.tensor(other)).value, one.gate)
-    return low.op("mul", *(low.tensor(x) for x in xs))
+    for place in (0, 1):
+        if isinstance(one := xs[place], Gated):
+            return gates.product(low, one, xs[1 - place])
+    return low.op("mul", *map(low.tensor, xs))
 
 
 def divide(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
@@ -404,10 +404,10 @@ def _gated(low: Lowering, p: Item, x: Item, y: Item) -> Gated | None:
         return None
     by_rank = len(p.functions) > 1 and finite(x) is not None
     if finite(y) == 0 and (by_rank or (finite(x) is None and number_of(x) is None)):
-        return Gated(low.tensor(x), p)
+        return gates.gated(low, x, p)
     if finite(x) == 0 and finite(y) is None and number_of(y) is None:
         negated = tuple(piecewise.negated(f) for f in p.functions)
-        return Gated(low.tensor(y), Ids(p.origin, p.axes, p.shape, negated))
+        return gates.gated(low, y, Ids(p.origin, p.axes, p.shape, negated))
     return None
 
 
@@ -445,6 +445,8 @@ def convert(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     if isinstance(xs[0], Ids):
         if integral(target) or target == "bool":
             return indices.cast(xs[0], source, target)
+        if source == "bool" and gates.is_predicate(xs[0]):
+            return gates.number(low, xs[0])
         return Tensor(low.tensor(xs[0]))
     if source == target or source == "bool":
         # A predicate is 0 or 1, whatever type it has.
@@ -463,14 +465,8 @@ def convert(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 def assume_small(low: Lowering) -> None:
     """Assume that integers do not overflow.  Example: how many labels count, as ``s32``."""
-    text = "integers that are computed of numbers do not overflow"
-    low.recorder.notes.append(Assumption("inferred", "overflow", "", text))
-
-
-def rounded(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """Fewer digits: the identity over the reals, as a cast between floats.  Example:
-    ``reduce-precision(x), exponent_bits=8, mantissa_bits=7`` is ``x``."""
-    return xs[0]
+    why = "integers that are computed of numbers do not overflow"
+    low.recorder.notes.append(Assumption("inferred", "overflow", "", why))
 
 
 def _assume_finite(low: Lowering) -> None:

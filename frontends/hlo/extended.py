@@ -77,6 +77,18 @@ class Reaches:
 
         Example: of ``amax`` of scores behind a causal mask, along their rows, nothing.
         """
+        self._read_on()
+        return self._known.get(value, NOTHING)
+
+    def maker(self, value: int) -> Recorded | None:
+        """The operator whose result a value is; None: it is an input or a constant.
+
+        Example: of ``exp(x)``, the operator ``exp``; of ``x``, None.
+        """
+        self._read_on()
+        return self._makers.get(value)
+
+    def _read_on(self) -> None:
         ops, constants = self.recorder.ops, self.recorder.constants
         for constant in constants[self._read[1] :]:
             if not constant.drawn and any(np.any(a == 0) for a in constant.arrays):
@@ -87,7 +99,6 @@ class Reaches:
             if reach.may:
                 self._known.update(dict.fromkeys(op.outputs, reach))
         self._read = len(ops), len(constants)
-        return self._known.get(value, NOTHING)
 
     def _made(self, op: Recorded) -> Reach:
         given = [self._known.get(v, NOTHING) for v in op.inputs]
