@@ -6,7 +6,7 @@ rules of accumulation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from shardproof.engine.plan.assumption import Assumption
@@ -14,7 +14,7 @@ from shardproof.engine.plan.ir import Attr, Body, Op, Source, Value
 from shardproof.engine.plan.recorded import RecordedSlice
 from shardproof.engine.plan_files.calling import wrong_call
 from shardproof.frontends.errors import UnreadablePlan
-from shardproof.frontends.nnscaler import cells, masks, objects, stepwise
+from shardproof.frontends.nnscaler import cells, masks, memory, objects, stepwise
 from shardproof.frontends.nnscaler.assumed import ASYNCHRONOUS, BEFORE_ADAPTER
 from shardproof.frontends.nnscaler.calls import Drawn, SharedInput
 from shardproof.frontends.nnscaler.forward import (
@@ -49,12 +49,20 @@ class BodyWriter:
     value of *that* body whose gradient it is: one name may stand for those of several values (of a
     partial sum and of what it is summed to).  ``arrived`` holds what each reader of that value has
     contributed, which is added up when it is read; ``owners`` is whose gradient a name was last.
+    ``unsafe``: see `memory.unsafe`; without it, whatever writes into its operand is.
     """
 
-    def __init__(self, device: Device, name: str, of: Forward | None = None) -> None:
+    def __init__(
+        self,
+        device: Device,
+        name: str,
+        of: Forward | None = None,
+        unsafe: Mapping[int, str] | None = None,
+    ) -> None:
         self.device = device
         self.name = name
         self.of = of
+        self.unsafe = unsafe
         self.values: list[Value] = []
         self.claims: dict[int, RecordedSlice] = {}
         self.ops: list[Op] = []
@@ -129,7 +137,7 @@ class BodyWriter:
             self.objects.update(made_objects)
             self.device.objects.note(made_objects)
             return
-        operator = declared(known)
+        operator = memory.named(declared(known), op, self.unsafe)
         self.called[op.id] = (op, operator)
         if operator.word:
             self.device.assumed.add(known_by_name(operator.word, operator))

@@ -122,8 +122,12 @@ def sign(arguments: Arguments) -> Composed:
     return chain.done()
 
 
-def _filling(arguments: Arguments, name: str, function: str) -> tuple[int | Fraction, str]:
-    """The number that entries are replaced by, and what is assumed of it."""
+def filling(arguments: Arguments, name: str, function: str) -> tuple[int | Fraction, str]:
+    """The number that entries are replaced by, and what is assumed of it.
+
+    Example: for 2.5 it is 5/2, of which nothing is assumed; for minus infinity -1e30, with what the
+    verdict then assumes.
+    """
     if arguments.get(name) == -math.inf:
         return HIDDEN, _HIDES.format(name=function)
     if arguments.get(name) is None:
@@ -138,7 +142,7 @@ def masked_fill(arguments: Arguments) -> tuple[str, Operands] | Composed:
     assumption that says so.
     """
     x, mask = operand(arguments, "input"), operand(arguments, "mask")
-    value, assumed = _filling(arguments, "value", "masked_fill")
+    value, assumed = filling(arguments, "value", "masked_fill")
     if not assumed:
         return "masked_fill", {"input": x, "mask": mask, "value": arguments["value"]}
     chain = Chain(x, mask)
@@ -163,11 +167,11 @@ def where(arguments: Arguments) -> Composed:
     elif isinstance(x, Tensor):
         chain = Chain(condition, x)
         other = chain("affine", 0, factor=-1, shift=1)
-        value, assumed = _filling(arguments, "other", "where")
+        value, assumed = filling(arguments, "other", "where")
         chain("masked_fill", 1, other, value=value)
     elif isinstance(y, Tensor):
         chain = Chain(condition, y)
-        value, assumed = _filling(arguments, "input", "where")
+        value, assumed = filling(arguments, "input", "where")
         chain("masked_fill", 1, 0, value=value)
     else:
         raise Refused("constant operands")

@@ -23,7 +23,7 @@ from shardproof.engine.findings import Finding
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Body, Call, Group, Op, Program, Shard, Source, Value
 from shardproof.frontends.errors import UnreadablePlan
-from shardproof.frontends.nnscaler import cells, masks
+from shardproof.frontends.nnscaler import cells, masks, memory
 from shardproof.frontends.nnscaler.assumed import numbers
 from shardproof.frontends.nnscaler.bodies import BodyWriter
 from shardproof.frontends.nnscaler.calls import SharedInput
@@ -222,7 +222,7 @@ class _DeviceWriter:
                     f"expected the forward segment {cell.mirror_id} before its backward",
                     f"device {self.number}, segment {cell.id}",
                 )
-        writer = BodyWriter(self, name, of)
+        writer = BodyWriter(self, name, of, memory.unsafe(cell))
         inputs = [writer.write(x) for x in ins]
         try:
             if of is not None:

@@ -3,8 +3,8 @@
 Signatures and parameters are those of nnScaler's function registry (``graph/parser/mapping.py``,
 ``graph/function/function.py`` and ``runtime/function/function.py`` of its main branch) and of
 PyTorch 2.  `frontends.nnscaler.calls` says how a row is written.  What draws random numbers
-(``rand``, ``randn``; dropout is understood), has no particular content (``empty``) or writes into
-its operand (``fill_``, ``setitem``) is in no row.
+(``rand``, ``randn``; dropout is understood), has no particular content (``empty``) or a shape that
+depends on numbers (``nonzero``) is in no row.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from shardproof.frontends.nnscaler import (
     composed,
     draws,
     indexed,
+    inplace,
     losses,
     ranges,
     tables,
@@ -66,6 +67,8 @@ _NAMED: Final[Mapping[str, Function]] = {
         "neg": rewritten(low.neg, "input out"),
         "pow": function("pow", "input: exponent out=None"),
         "masked_fill": rewritten(composed.masked_fill, "input mask value"),
+        "masked_fill_": rewritten(inplace.masked_fill, "input mask value"),
+        "fill_": rewritten(inplace.fill, "input value"),
         "clone": function("identity", "input: memory_format~"),
         "detach": function("detach", "input:"),
         "square": rewritten(composed.square, "input out"),
@@ -214,6 +217,7 @@ _NAMED: Final[Mapping[str, Function]] = {
     f"{_RUNTIME}.cat": rewritten(low.cat, "*tensors dim"),
     f"{_RUNTIME}.stack": rewritten(low.stack, "*tensors dim"),
     f"{_RUNTIME}.fullslice": rewritten(indexed.fullslice, "input *slicers"),
+    **_lowered(inplace.setitem, "input *rest", f"{_RUNTIME}.setitem", "_operator.setitem"),
     f"{_RUNTIME}.identity": function("identity", "tensor:"),
     f"{_RUNTIME}.multiref": function("multiref", "tensor: times"),
     "torch.view_as_complex": rewritten(complexes.view_as_complex, "input"),

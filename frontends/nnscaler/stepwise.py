@@ -115,7 +115,11 @@ def pulled(
     for tensor, i in zip(op.outputs, graded, strict=True):
         arrived = parts.get(i, [])
         kind = "add_n" if len(arrived) > 1 else "identity"
-        writer.contribute(kind, arrived, [tensor], [values[i]], {}, source)
+        none: dict[str, Attr] = {}
+        if not arrived:
+            # An operand of which nothing is left, as of what is written over.
+            kind, none = "full", {"size": of.values[values[i]].shape, "value": 0}
+        writer.contribute(kind, arrived, [tensor], [values[i]], none, source)
 
 
 def _shared_values(writer: Writer, operator: Declared) -> dict[int, int]:

@@ -154,12 +154,16 @@ class Wider(Blocks):
 
     def masked_attention(self, x: Value) -> Any:
         """Attention in one function, with a mask of numbers."""
-        b, s, n, d = self.b, self.s, self.heads, self.width
-        q, k, v = (self.heads_of(x, n) for _ in range(3))
+        s = self.s
         full = self.op(f"{R}.full", f" -> {s}^ {s}^", shapes=(s, s), size=(s, s), fill_value=-9.0,
                        dtype=FLOAT32, requires_grad=False)  # fmt: skip
         mask = self.op("torch.triu", "a^ b^ -> a^ b^", full, shapes=(s, s), diagonal=1)
         full.graded = mask.graded = False
+        return self.attended(x, mask)
+
+    def attended(self, x: Value, mask: Value) -> Any:
+        b, s, n, d = self.b, self.s, self.heads, self.width
+        q, k, v = (self.heads_of(x, n) for _ in range(3))
         found = self.op(f"{F}.scaled_dot_product_attention",
                         "a b c^ d^, a b e^ d^, a b e^ f, c^ e^ -> a b c^ f", q, k, v, mask,
                         shapes=(b, n, s, d), dropout_p=0.0, is_causal=False)  # fmt: skip
@@ -167,6 +171,32 @@ class Wider(Blocks):
                         dim0=1, dim1=2)  # fmt: skip
         joined = self.view(found, f"a b c {d} -> a b (c {d})", x.shape, f"{T}.reshape")
         return self.linear(joined, self.h)
+
+    def written(self, x: Value) -> Any:
+        """Numbers that are written into a mask."""
+        s = self.s
+        full = self.op(f"{R}.full", f" -> {s}^ {s}^", shapes=(s, s), size=(s, s), fill_value=-9.0,
+                       dtype=FLOAT32, requires_grad=False)  # fmt: skip
+        mask = self.op("torch.triu", "a^ b^ -> a^ b^", full, shapes=(s, s), diagonal=1)
+        own = self.op("torch.clone", "a^ b^ -> a^ b^", mask, shapes=(s, s))
+        first = self.op(f"{R}.fullslice", "a^ b^, ?, ? -> a^ 1", own, slice(None), slice(0, 1),
+                        shapes=(s, 1))  # fmt: skip
+        new = self.op("torch.add", "a^ 1, ? -> a^ 1", first, 0.5, shapes=(s, 1), alpha=1)
+        put = self.op(f"{R}.setitem", "a^ b^, ?, ?, a^ 1 -> a^ b^", own, slice(None), slice(0, 1),
+                      new, shapes=(s, s))  # fmt: skip
+        for each in (full, mask, own, first, new, put):
+            each.graded = False
+        return self.attended(x, put)
+
+    def written_over(self, x: Value) -> Any:
+        """A position that is written over by another one."""
+        b, s, h = x.shape
+        # What is communicated before it is written is refused, so that is whole on a rank.
+        other = self.op("torch.mul", "a^ b^ c^, ? -> a^ b^ c^", x, 2.0, shapes=x.shape)
+        over = self.op(f"{R}.setitem", "a^ b^ c^, ?, ?, a^ c^ -> a^ b^ c^", other, slice(None), 0,
+                       self.op(f"{R}.fullslice", "a^ b^ c^, ?, ? -> a^ c^", x, slice(None), s - 1,
+                               shapes=(b, h)), shapes=x.shape)  # fmt: skip
+        return self.same("torch.sin", over)
 
     def grouped(self, x: Value) -> Any:
         """A convolution in groups along the sequence, cut between groups."""

@@ -46,6 +46,13 @@ def _dropout(
     return x * keeps / (1 - p) if training and p else x
 
 
+def _set(x: Tensor, *given: Any) -> Tensor:
+    """`setitem`: into the memory of ``x``."""
+    *places, value = given
+    x[places[0] if isinstance(places[0], tuple) else tuple(places)] = value
+    return x
+
+
 def _conv2d(x: Tensor, weight: Tensor, bias: Any, *, padding: Any, **kwargs: Any) -> Tensor:
     """``padding``: before and behind the rows, before and behind the columns."""
     around = [*padding[2:], *padding[:2]]
@@ -58,6 +65,7 @@ def _conv3d(x: Tensor, weight: Tensor, bias: Any, *, padding: Any, **kwargs: Any
 
 
 OWN: dict[str, Callable[..., Any]] = {
+    "setitem": _set,
     "identity": lambda x: x,
     "multiref": lambda x, times: x if times == 1 else (x,) * times,
     "to": lambda x, dtype_or_device: x.to(dtype_or_device),
@@ -227,11 +235,15 @@ def function(signature: str) -> Callable[..., Any]:
     if signature == "torch.Tensor.view":
         # Strides are no part of a plan.
         return lambda x, *given, size=(): x.reshape(*given, *size)
+    if signature in ("torch.fill_", "torch.masked_fill_"):
+        signature = signature.replace("torch.", "torch.Tensor.")
     if signature.startswith("torch."):
         found: Any = torch
         for part in signature.split(".")[1:]:
             found = getattr(found, part)
         return found  # type: ignore[no-any-return]
+    if signature == "_operator.setitem":
+        return _set
     if module == "_operator":
         return getattr(operator, name)  # type: ignore[no-any-return]
     if signature.startswith("einops."):

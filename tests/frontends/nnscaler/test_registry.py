@@ -14,6 +14,7 @@ from shardproof.engine.interpreters import FloatInterpreter, exact
 from shardproof.engine.ops import apply_backward, apply_forward
 from shardproof.frontends.nnscaler import cells
 from shardproof.frontends.nnscaler.functions import FUNCTIONS
+from shardproof.frontends.nnscaler.memory import WRITING
 from shardproof.frontends.nnscaler.operators import declared
 from shardproof.frontends.nnscaler.records import FullTensor, Part, Tensor
 from shardproof.frontends.untrusted.inert import DType
@@ -77,6 +78,25 @@ NORM = [at(X), at(X, "fro"), at(X, p=2, dim=(1,), keepdim=True), at(X, "fro", 0)
 EINSUM = ["ij,jk->ik", "bij, bjk -> bik", "ij,ij", "ij->ji", "ij->", "ij,kj->ikj"]
 
 
+SETTING = [
+    at(X, slice(None), slice(0, 2), some(3, 2)),
+    at(X, 1, some(4)),
+    at(X, 1, -1.5),
+    at(X, slice(1, 2), 2, 3),
+    at(X, None, slice(-2, None), slice(1, 3), some(2)),
+    at(some(2, 4, 5), slice(None), slice(1, 3), slice(2, 4), some(1, 2, 1, 1)),
+    at(some(2, 4, 5), 0, slice(1, 3), slice(0, 5), some(5)),
+    at(X, (slice(0, 2), 3), some(2)),
+    at(X, slice(None), some(3, 1)),
+    at(X, slice(2, 2), 5.0),
+    at(X, lambda: mask(3, 4), 0.5),
+    at(X, lambda: mask(3), 2.0),
+    at(lambda: ids(9, 4), slice(1, 3), 7),
+    at(lambda: ids(9, 4), slice(1, 3), lambda: ids(9, 1)),
+    at(lambda: mask(4), 2, True),
+]
+
+
 def equations(last: bool) -> list[Any]:
     shapes = {"i": 3, "j": 4, "k": 5, "b": 2}
     found = []
@@ -112,6 +132,10 @@ CALLS: Calls = {
     **_named("nan_to_num", [at(X), at(X, nan=0.0), at(X, 1.0, 2.0, None)]),
     **_named("pow", [at(X, 2), at(X, 0.5), at(X, exponent=-1)]),
     **_named("masked_fill", [at(X, lambda: mask(3, 4), -1.5), at(X, lambda: mask(4), value=2)]),
+    **_named("masked_fill_", [at(X, lambda: mask(3, 4), -1.5), at(X, lambda: mask(4), value=2)]),
+    **_named("fill_", [at(X, -1.5), at(X, value=2), at(lambda: ids(3, 4), 5)]),
+    f"{R}.setitem": SETTING,
+    "_operator.setitem": SETTING,
     **_named("sum mean amax", [at(X, 1), at(X, (0,), True), at(X, dim=(0, 1), keepdim=True)]),
     **_named("norm", NORM),
     "torch.functional.norm": NORM,
@@ -369,7 +393,9 @@ def test_a_function_is_pytorchs(signature: str) -> None:
         named = {key: part(value) for key, value in kwargs.items()}
         outputs = tuple(record(torch.zeros(1), 90 + i) for i in range(9))
         op = cells.ForwardOp(1, "f", signature, operands, outputs, named, (), "", None)
-        expected = call(op, lambda x, held=held: held[x.id], strict=False)
+        # A leaf cannot be written, and is compared afterwards.
+        kept = (lambda x: x.clone()) if signature in WRITING else (lambda x: x)
+        expected = call(op, lambda x, held=held, kept=kept: kept(held[x.id]), strict=False)
         found = declared(op)
         arrays = [numbers(held[x.id]) for x in found.tensors]
         tensors = [exact(x) for x in arrays]
@@ -413,7 +439,9 @@ def pulled(found: Any, tensors: list[Any], given: list[Any], wrt: list[int]) -> 
         made = apply_backward(r, step.name, operands, gradient, attrs, places)
         for place, x in zip(places, made, strict=True):
             parts.setdefault(step.operands[place], []).append(x)
-    return [apply_forward(r, "add_n", parts[i], {})[0] for i in wrt]
+    # Of what is written over nothing is left.
+    zeros = {i: exact(np.zeros_like(tensors[i].data)) for i in wrt if i not in parts}
+    return [zeros[i] if i in zeros else apply_forward(r, "add_n", parts[i], {})[0] for i in wrt]
 
 
 def backward(signature: str, found: Any, held: Any, results: Any, expected: Any) -> None:

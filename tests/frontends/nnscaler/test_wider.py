@@ -42,10 +42,29 @@ def another_row(made: Plans) -> None:
         op.state["_kwargs"] = {**op.state["_kwargs"], "padding_idx": 0}
 
 
+def another_place(made: Plans) -> None:
+    """The first of two that are written is another column."""
+    name = "nnscaler.runtime.function.setitem"
+    for op in made.operators[[x[0].state["signature"] for x in made.operators].index(name)]:
+        op.state["_inputs"][2] = slice(1, 2)
+
+
+def another_number(made: Plans) -> None:
+    """Another position is written over."""
+    name = "nnscaler.runtime.function.setitem"
+    for op in made.operators[[x[0].state["signature"] for x in made.operators].index(name)]:
+        op.state["_inputs"][2] = 1
+
+
 @pytest.mark.parametrize(
     ("block", "alter"),
-    [("rotary", squared), ("padding_row", another_row)],
-    ids=["rotary", "padding_row"],
+    [
+        ("rotary", squared),
+        ("padding_row", another_row),
+        ("written", another_place),
+        ("written_over", another_number),
+    ],
+    ids=["rotary", "padding_row", "written", "written_over"],
 )
 @pytest.mark.parametrize("right", [True, False])
 def test_a_block_beside_the_runtime(
