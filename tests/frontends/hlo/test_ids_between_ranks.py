@@ -1,4 +1,4 @@
-"""Ids that ranks hand to each other are ids still, and numbers that differ by rank alone."""
+"""Ids that ranks hand to each other are ids still; numbers and places that are known."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import shardproof
 from shardproof.frontends.hlo import inline, text
 from shardproof.frontends.hlo.lower import lower
-from tests.frontends.hlo.test_lower import agree
+from tests.frontends.hlo.test_lower import ADD, agree
 
 ROWS = (
     "offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, "
@@ -77,3 +77,16 @@ def test_a_number_of_each_rank() -> None:
         "  b = f32[4] broadcast(s), dimensions={}\n  ROOT y = f32[4] multiply(b, x)\n}\n"
     )
     agree(inline.graph(text.parse("HloModule m, num_partitions=4\n" + body)))
+
+
+def test_entries_added_to_a_known_place_of_each_row() -> None:
+    """What is out of bounds is dropped: the last row's place is 5."""
+    body = (
+        "ENTRY e {\n  x = f32[4,5] parameter(0)\n  i = s32[4,1,1] iota(), iota_dimension=0\n"
+        "  o = s32[] constant(2)\n  v = s32[4,1,1] broadcast(o), dimensions={}\n"
+        "  k = s32[4,1,1] add(i, v)\n  u = f32[4,1] parameter(1)\n"
+        "  ROOT y = f32[4,5] scatter(x, k, u), update_window_dims={}, inserted_window_dims={1}, "
+        "scatter_dims_to_operand_dims={1}, input_batching_dims={0}, "
+        "scatter_indices_batching_dims={0}, index_vector_dim=2, to_apply=add\n}\n"
+    )
+    agree(inline.graph(text.parse("HloModule m\n" + ADD + body)))

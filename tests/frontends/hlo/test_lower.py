@@ -336,12 +336,6 @@ PROGRAMS = {
     "gather of one row": "  t = f32[2,9,3] parameter(0)\n  i = s32[5,1] constant({{7}, {7}, {7}, "
     "{7}, {7}})\n  ROOT y = f32[5,2,3] gather(t, i), offset_dims={1,2}, "
     "collapsed_slice_dims={1}, start_index_map={1}, index_vector_dim=1, slice_sizes={2,1,3}",
-    "scatter to a known place of each row": "  x = f32[4,5] parameter(0)\n"
-    "  i = s32[4,1,1] iota(), iota_dimension=0\n  o = s32[] constant(2)\n"
-    "  v = s32[4,1,1] broadcast(o), dimensions={}\n  k = s32[4,1,1] add(i, v)\n"
-    "  u = f32[4,1] parameter(1)\n  ROOT y = f32[4,5] scatter(x, k, u), update_window_dims={}, "
-    "inserted_window_dims={1}, scatter_dims_to_operand_dims={1}, input_batching_dims={0}, "
-    "scatter_indices_batching_dims={0}, index_vector_dim=2, to_apply=add",
     "scatter to known rows": "  t = f32[9,3] parameter(0)\n  i = s32[4] iota(), "
     "iota_dimension=0\n  k = s32[2,4,1] broadcast(i), dimensions={1}\n"
     "  u = f32[2,4,3] parameter(1)\n  ROOT y = f32[9,3] scatter(t, k, u), "
