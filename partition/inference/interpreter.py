@@ -320,7 +320,16 @@ class LineageInterpreter(Products):
         return joined(addends)
 
     def amax(self, x: Lineage, dim: int) -> Lineage:
-        """The maximum over a dimension, or its part over a shard of one."""
+        """The maximum over a dimension, or its part over a shard of one; of one position: that."""
+        if x.shape[dim] > 1:
+            return self._maximum(x, dim)
+        known = self.reference_size or 0
+        made = tried(lambda t: self._maximum(t, dim), x) if known else None
+        if made and any(t.partials and t.node < known for t in made.addends):
+            return made
+        return self.reshape(x, x.shape[:dim] + x.shape[dim + 1 :])
+
+    def _maximum(self, x: Lineage, dim: int) -> Lineage:
         if has_places(x):
             order = [i for i in range(len(x.shape)) if i != dim]
             rows = permuted(x, [*order, dim])

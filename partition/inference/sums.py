@@ -381,9 +381,10 @@ class Sums(Values):
 
 
 W = TypeVar("W")
+V = TypeVar("V")
 
 
-def tried(make: Callable[[W], Addend], way: W) -> Addend | None:
+def tried(make: Callable[[W], V], way: W) -> V | None:
     """What ``make`` gives for a way of reading views, or None where it raises `Misaligned`.
 
     Example: the concatenation of two different inputs as one view is None.

@@ -109,6 +109,21 @@ class Blocks(Families):
                        local="rows", padding_idx=None, start=0, stop=s)  # fmt: skip
         return self.add(x, rows)
 
+    def one_key(self, x: Value) -> Any:
+        """Attention to the first position alone, beside the stream."""
+        b, s, h = x.shape
+        first = self.op(f"{R}.fullslice", "a b^ c, ?, ? -> a 1 c", x, slice(None), slice(0, 1),
+                        shapes=(b, 1, h))  # fmt: skip
+        turned = self.op("torch.transpose", "a b c -> a c b", self.linear(first, h),
+                         shapes=(b, h, 1), dim0=1, dim1=2)  # fmt: skip
+        scores = self.op("torch.matmul", "a b k+, a k+ c -> a b c", self.linear(x, h), turned,
+                         shapes=(b, s, 1))  # fmt: skip
+        weights = self.op(f"{F}.softmax", "a b^ c^ -> a b^ c^", scores, shapes=(b, s, 1), dim=-1,
+                          _stacklevel=3, dtype=None)  # fmt: skip
+        mixed = self.op("torch.matmul", "a b k+, a k+ c -> a b c", weights, self.linear(first, h),
+                        shapes=(b, s, h))  # fmt: skip
+        return self.add(x, mixed)
+
     def single(self, x: Value) -> Any:
         """Attention to the first one or two positions."""
         b, s, h = x.shape

@@ -79,6 +79,7 @@ def other_divisor(made: Plans) -> None:
         ("rotated", altered("linspace", end=2), "refuted"),
         ("detached", not_stopped, "refuted"),
         ("sized", other_divisor, "refuted"),
+        ("one_key", altered("softmax", dim=1), "refuted"),
     ],
 )
 def test_a_block_is_proved_and_its_twin_is_not(
