@@ -133,7 +133,7 @@ class LineageInterpreter(Products):
             whole = [closed_maximum(self.windows, t) if t.partials else t for t in x.addends]
         except Misaligned:
             return None
-        if len(whole) == 1 and (self.references.has(whole[0]) or self._had(whole[0])):
+        if len(whole) == 1 and (self.references.has(whole[0]) or self.had(whole[0])):
             return None
         parts = whole
         if len(whole) == 1 and self.references.of(whole[0]) is None:
@@ -165,15 +165,6 @@ class LineageInterpreter(Products):
             return Lineage(x.shape, (one,))
         names = labels(len(x.shape))
         return self.einsum(f"{','.join([names] * len(factors))}->{names}", *factors)
-
-    def _had(self, addend: Addend) -> bool:
-        """Whether the single-device program takes the exponential of an exponent without the
-        logarithms that are added to it."""
-        parts = logarithms(self.table, addend)
-        if parts is None or self.references is None:
-            return False
-        left = self.fold(Lineage(parts[0], tuple(parts[1]))).addends
-        return len(left) == 1 and self.references.has(left[0])
 
     def _without_logarithms(self, addend: Addend) -> Addend | None:
         """``exp(a + log(b))`` as ``b exp(a)``, and ``exp(a - log(b))`` as ``exp(a) / b``; None if
