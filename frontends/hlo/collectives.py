@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
+from shardproof.frontends.builder import piecewise
 from shardproof.frontends.graphs.graph import Node, Shape
 from shardproof.frontends.graphs.recorder import GROUP, PAIRS
+from shardproof.frontends.hlo import indices
 from shardproof.frontends.hlo.elementwise import inverse
 from shardproof.frontends.hlo.exchange import Exchanged
-from shardproof.frontends.hlo.items import Item, Tensor
+from shardproof.frontends.hlo.items import Ids, Item, Tensor
 from shardproof.frontends.hlo.state import Lowering
 
 
@@ -31,6 +34,19 @@ def _collective(
     dtype = low.recorder.values[x].dtype
     attrs[GROUP] = node.groups
     return Tensor(low.recorder.append(operator, [x], shape, dtype, attrs))
+
+
+def _ids(
+    low: Lowering, x: Item, key: tuple[object, ...], move: Callable[[Item], int]
+) -> Ids | None:
+    """Ids that ranks hand to each other, as ids: what is computed of each one is computed of what
+    arrives; None: these are none, or every rank computes another function of them."""
+    if not isinstance(x, Ids) or len(x.functions) > 1:
+        return None
+    (rule,) = x.functions
+    plain = replace(x, functions=(piecewise.identity(rule[0].low, rule[-1].high),))
+    moved = indices.ids_after_move(low, plain, key, lambda value: move(Tensor(value)))
+    return replace(moved, functions=x.functions)
 
 
 def all_reduce(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
@@ -62,15 +78,19 @@ def all_reduce(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 def all_gather(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     """The group's parts one after the other along a dimension.
 
-    Example: ``f32[8]`` in groups {{0,1},{2,3}} along dimension 0 is ``f32[16]``; in groups
-    {{1,0},{2,3}} it is refused, since members are joined in the order of ranks.
+    Example: ``f32[8]`` in groups {{0,1},{2,3}} along dimension 0 is ``f32[16]``, ids stay ids; in
+    groups {{1,0},{2,3}} it is refused, since members are joined in the order of ranks.
     """
     if _alone(node):
         return xs[0]
     _ordered(node)
-    return _collective(
-        low, node, xs[0], "all_gather", low.shape(node), dim=node.attrs["dimensions"][0]
-    )
+    (dim,) = node.attrs["dimensions"]
+
+    def gathered(item: Item) -> int:
+        return _collective(low, node, item, "all_gather", low.shape(node), dim=dim).value
+
+    ids = _ids(low, xs[0], (node.groups, dim), gathered)
+    return ids or Tensor(gathered(xs[0]))
 
 
 def reduce_scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
@@ -115,7 +135,12 @@ def permute(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     Example: ``source_target_pairs={{0,1},{1,2},{2,3}}`` passes tensors on by one rank, and rank 0
     has zeros.
     """
-    x = low.tensor(xs[0])
-    dtype = low.recorder.values[x].dtype
-    attrs = {PAIRS: node.pairs}
-    return Tensor(low.recorder.append("permute_ranks", [x], low.shape(node), dtype, attrs))
+
+    def passed(item: Item) -> int:
+        x = low.tensor(item)
+        dtype, attrs = low.recorder.values[x].dtype, {PAIRS: node.pairs}
+        return low.recorder.append("permute_ranks", [x], low.shape(node), dtype, attrs)
+
+    everywhere = {target for _, target in node.pairs} == set(range(low.graph.ranks))
+    ids = _ids(low, xs[0], (node.pairs,), passed) if everywhere else None
+    return ids or Tensor(passed(xs[0]))

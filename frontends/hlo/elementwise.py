@@ -13,7 +13,7 @@ from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.graphs.graph import Node, PerRank
-from shardproof.frontends.hlo import indices, masks
+from shardproof.frontends.hlo import gates, indices, masks
 from shardproof.frontends.hlo.items import Gated, Ids, Item, Lookup, Tensor, exact
 from shardproof.frontends.hlo.known import Known, compact
 from shardproof.frontends.hlo.positive import nonnegative
@@ -79,7 +79,7 @@ def add(low: Lowering, node: Node, xs: Sequence[Item], sign: int = 1) -> Item:
         other = low.tensor(xs[1])
         moved = other if sign > 0 else low.tensor(low.op("mul", other, other=Fraction(-1)))
         return Tensor(moved) if a == 0 else low.op("add", moved, other=a)
-    return low.op("add" if sign > 0 else "sub", *(low.tensor(x) for x in xs))
+    return low.op("add" if sign > 0 else "sub", *map(low.tensor, xs))
 
 
 def _endless(low: Lowering, node: Node, x: Item, y: Item, sign: int) -> Known | None:
@@ -88,8 +88,11 @@ def _endless(low: Lowering, node: Node, x: Item, y: Item, sign: int) -> Known | 
     limits = [number_of(i) if number_of(i) in (inf, -inf) else None for i in (x, y)]
     if (limits[0] is None) == (limits[1] is None):
         return None
+    limit, number = (limits[0], y) if limits[1] is None else (sign * limits[1], x)
+    # Minus infinity that is added to minus infinity is no harm.
+    harmless = limit == (-inf if number is x else -sign * inf)
+    masks.finite(low, number, "a sum with infinity", lowest=harmless)
     _assume_finite(low)
-    limit = limits[0] if limits[1] is None else sign * limits[1]
     return Known((np.broadcast_to(np.array(limit, dtype="float32"), low.shape(node)),), "float32")
 
 
@@ -112,10 +115,10 @@ def multiply(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
             if factor != 1 and isinstance(other, Gated):
                 return Gated(low.op("mul", other.value, other=factor).value, other.gate)
             return other if factor == 1 else low.op("mul", low.tensor(other), other=factor)
-    for one, other in (xs, xs[::-1]):
-        if isinstance(one, Gated):
-            return Gated(low.op("mul", one.value, low.tensor(other)).value, one.gate)
-    return low.op("mul", *(low.tensor(x) for x in xs))
+    for place in (0, 1):
+        if isinstance(one := xs[place], Gated):
+            return gates.product(low, one, xs[1 - place])
+    return low.op("mul", *map(low.tensor, xs))
 
 
 def divide(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
@@ -192,8 +195,8 @@ def _step(low: Lowering, x: int) -> int:
 
 
 def maximum(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """y + (x - y) step(x - y), which is x or y; of minus infinity, the other one.  Example:
-    ``maximum(x, 0)`` is ``x * step(x)``; ``minimum(x, y)`` is ``y - (y - x) * step(y - x)``."""
+    """p x + (1 - p) y with p = step(x - y), which is x or y; of minus infinity, the other one.
+    Example: ``maximum(x, 0)`` is ``x * step(x)``; in ``minimum(x, y)`` p is ``step(y - x)``."""
     exact = _of_ids(low, node, xs)
     if exact is not None:
         return exact
@@ -201,12 +204,14 @@ def maximum(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     for one, other in (xs, xs[::-1]):
         if number_of(one) == ignored:
             return other
-    x, y = (low.tensor(i) for i in (xs if node.target == "maximum" else xs[::-1]))
+    numbers = [low.tensor(i) for i in xs]
+    x, y = numbers if node.target == "maximum" else numbers[::-1]
     if finite(xs[1]) == 0 and node.target == "maximum":
         return low.op("mul", x, _step(low, x))
-    difference = low.op("sub", x, y).value
-    over = low.op("mul", difference, _step(low, difference)).value
-    return low.op("add", y, over) if node.target == "maximum" else low.op("sub", x, over)
+    # A choice gives the chosen one exactly, so what is compared with it afterwards is equal still.
+    first = Tensor(_step(low, low.op("sub", x, y).value))
+    given = (i if isinstance(i, Known) else Tensor(v) for i, v in zip(xs, numbers, strict=True))
+    return _mixed(low, node, first, *given)
 
 
 def clamp(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
@@ -255,6 +260,7 @@ def compare(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         return against
     x, y = (low.tensor(i) for i in xs)
     if x == y:
+        masks.finite(low, xs[0], "a comparison with itself", lowest=True)
         return _predicate(low, node, node.attrs.get("direction") in ("EQ", "GE", "LE"))
     known = _never_negative(low, node, xs)
     if known is not None:
@@ -398,10 +404,10 @@ def _gated(low: Lowering, p: Item, x: Item, y: Item) -> Gated | None:
         return None
     by_rank = len(p.functions) > 1 and finite(x) is not None
     if finite(y) == 0 and (by_rank or (finite(x) is None and number_of(x) is None)):
-        return Gated(low.tensor(x), p)
+        return gates.gated(low, x, p)
     if finite(x) == 0 and finite(y) is None and number_of(y) is None:
         negated = tuple(piecewise.negated(f) for f in p.functions)
-        return Gated(low.tensor(y), Ids(p.origin, p.axes, p.shape, negated))
+        return gates.gated(low, y, Ids(p.origin, p.axes, p.shape, negated))
     return None
 
 
@@ -424,6 +430,7 @@ def _mixed(low: Lowering, node: Node, p: Item, x: Item, y: Item) -> Item:
             parts.append(low.op("mul", mask, other=number).value if number != 1 else mask)
         else:
             parts.append(low.op("mul", mask, low.tensor(item)).value)
+            low.reaches.chosen.add(parts[-1])
     if not parts:
         return _constant(low, node, Fraction(0))
     return Tensor(parts[0]) if len(parts) == 1 else low.op("add", *parts)
@@ -438,6 +445,8 @@ def convert(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     if isinstance(xs[0], Ids):
         if integral(target) or target == "bool":
             return indices.cast(xs[0], source, target)
+        if source == "bool" and gates.is_predicate(xs[0]):
+            return gates.number(low, xs[0])
         return Tensor(low.tensor(xs[0]))
     if source == target or source == "bool":
         # A predicate is 0 or 1, whatever type it has.
@@ -456,14 +465,8 @@ def convert(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 def assume_small(low: Lowering) -> None:
     """Assume that integers do not overflow.  Example: how many labels count, as ``s32``."""
-    text = "integers that are computed of numbers do not overflow"
-    low.recorder.notes.append(Assumption("inferred", "overflow", "", text))
-
-
-def rounded(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """Fewer digits: the identity over the reals, as a cast between floats.  Example:
-    ``reduce-precision(x), exponent_bits=8, mantissa_bits=7`` is ``x``."""
-    return xs[0]
+    why = "integers that are computed of numbers do not overflow"
+    low.recorder.notes.append(Assumption("inferred", "overflow", "", why))
 
 
 def _assume_finite(low: Lowering) -> None:

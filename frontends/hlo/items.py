@@ -19,7 +19,7 @@ import numpy as np
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.frontends.builder import piecewise
-from shardproof.frontends.builder.piecewise import Function, chosen_rows
+from shardproof.frontends.builder.piecewise import Function, Rows, chosen_rows
 from shardproof.frontends.graphs.graph import PerRank, Shape
 from shardproof.frontends.graphs.recorder import Recorder
 from shardproof.frontends.hlo import exchange
@@ -172,6 +172,8 @@ class Values:
 
     def __init__(self, recorder: Recorder, expressions: Expressions) -> None:
         self.recorder, self.expressions = recorder, expressions
+        #: Lookups by the value that they became.
+        self.lookups: dict[int, Lookup] = {}
 
     def tensor(self, item: Item) -> int:
         """The value that an item becomes once an operator computes with it; equal items become one
@@ -184,7 +186,9 @@ class Values:
             case Gated(value, gate):
                 known = self.recorder.known(("gated", value, gate))
                 if known is None:
-                    known = self.recorder.op("mul", self.ids(gate), value)
+                    known = self.ids(gate)
+                    if value != self.full(gate.shape, Fraction(1)):
+                        known = self.recorder.op("mul", known, value)
                 return self.recorder.once(("gated", value, gate), known)
             case Bits():
                 return self.bits(item)
@@ -215,6 +219,8 @@ class Values:
             return self.full(item.shape, exact(number))
         if any(not np.all(np.isfinite(compact(a).astype(np.float64))) for a in item.arrays):
             raise Unsupported("a constant with numbers that are not finite")
+        if all(compact(a).size and compact(a).min() == compact(a).max() for a in item.arrays):
+            return self.by_rank([compact(a).reshape(-1)[0].item() for a in item.arrays], item.shape)
         cores = [_core(a) for a in item.arrays]
         wide = tuple(max(c.shape[d] for c in cores) for d in range(len(item.shape)))
         cores = [np.broadcast_to(c, wide) for c in cores]
@@ -222,6 +228,15 @@ class Values:
         line = tuple(wide[d] for d in kept)
         value = self.recorder.constant([c.reshape(line or (1,)) for c in cores])
         return self.broadcast(self.view(value, line), kept, item.shape)
+
+    def by_rank(self, numbers: Sequence[object], shape: Shape) -> int:
+        """A tensor of one number on each rank: one of as many tensors side by side as there are
+        different numbers."""
+        kinds = sorted({exact(n) for n in numbers})
+        own = PerRank(tuple(kinds.index(exact(n)) for n in numbers))
+        sides = [self.full((1, *shape), number) for number in kinds]
+        joined = self.recorder.op("concat", *sides, dim=0)
+        return self.view(self.recorder.op("slice", joined, dim=0, start=own, size=1), shape)
 
     def full(self, shape: Shape, number: Fraction) -> int:
         """A tensor of one number, one value for each shape and number."""
@@ -344,19 +359,27 @@ class Values:
         starts = [list(parts or ()) for parts in windows]
         if not any(starts):
             return self.full(item.shape, Fraction(0))
-        if any(len(parts) != 1 for parts in starts):
+        if len({len(parts) for parts in starts}) != 1:
             raise Narrow(item.ids.origin, rows)
-        first = [parts[0] for parts in starts]
-        sizes = {(p.row, p.size) for p in first}
+        chosen = [self.rows(item, own) for own in zip(*starts, strict=True)]
+        total = chosen[0]
+        for other in chosen[1:]:
+            total = self.recorder.op("add", total, other)
+        value = self.broadcast(total, item.dims, item.shape)
+        self.lookups[value] = item
+        return value
+
+    def rows(self, item: Lookup, parts: Sequence[Rows]) -> int:
+        """Rows of a lookup for one interval of ids on each rank, zero for all others."""
+        sizes = {(p.row, p.size) for p in parts}
         if len(sizes) != 1:
             raise Unsupported("a gather that reads other rows on other ranks")
         row, size = sizes.pop()
         table = item.table
-        if size < rows:
+        if size < self.recorder.shape(table)[item.dim]:
             table = self.recorder.op("slice", table, dim=item.dim, start=row, size=size)
-        onehot = self.onehot(item.ids.origin, [p.id for p in first], size)
-        chosen = self.recorder.op("einsum", onehot, table, equation=item.equation)
-        return self.broadcast(chosen, item.dims, item.shape)
+        onehot = self.onehot(item.ids.origin, [p.id for p in parts], size)
+        return self.recorder.op("einsum", onehot, table, equation=item.equation)
 
     def onehot(self, origin: int, starts: Sequence[int], size: int) -> int:
         """[ids, classes]: 1 where the id is the class; classes begin at each rank's own start."""

@@ -22,7 +22,7 @@ from shardproof.frontends.hlo.opcodes import ELEMENTWISE, MOVEMENT
 #: Known tensors may have this many different elements.
 MOST_KNOWN = 1 << 26
 #: What is exact for floats too.
-_EXACT = frozenset({*MOVEMENT, "select", "compare"})
+_EXACT = frozenset({*MOVEMENT, "select", "compare", "is-finite"})
 
 
 @dataclass(frozen=True, slots=True)

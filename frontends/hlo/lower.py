@@ -215,7 +215,7 @@ RULES: Mapping[str, Rule] = {
     "ceil": elementwise.function("ceil"),
     "xor": elementwise.logical,
     "is-finite": elementwise.is_finite,
-    "reduce-precision": elementwise.rounded,
+    "reduce-precision": movement.rounded,
     "broadcast": movement.broadcast,
     "reshape": movement.reshape,
     "bitcast": movement.bitcast,

@@ -10,12 +10,11 @@ import numpy as np
 
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.assumption import Assumption
+from shardproof.frontends.hlo.extended import HIDDEN, May
 from shardproof.frontends.hlo.items import Item, Tensor
 from shardproof.frontends.hlo.known import Known, compact
 from shardproof.frontends.hlo.state import Lowering
 
-#: What hides an entry, in place of minus infinity.
-HIDDEN: Final = -(10**30)
 ASSUMED: Final = (
     "minus infinity that hides entries is taken for -1e30, of which every exponential is zero: "
     "that no row, and no rank's part of one, is hidden altogether is not shown"
@@ -69,23 +68,17 @@ def causal(low: Lowering, mask: Known, scores: int) -> Tensor:
     return Tensor(low.values.view(masked, shape))
 
 
-#: What is finite of minus infinity, too; of a maximum it is assumed that something is shown
-#: (`ASSUMED`).
-FINITE: Final = frozenset({"exp", "sigmoid", "tanh", "erf", "relu", "amax"})
+def finite(low: Lowering, item: Item, question: str, lowest: bool = False) -> None:
+    """Raise `Unsupported` where a value may be infinite or no number, since a mask hides it or a
+    constant is zero; ``question``: what wants to know; ``lowest``: minus infinity alone is no harm.
 
-
-def finite(low: Lowering, item: Item, question: str) -> None:
-    """Raise `Unsupported` where a value may be minus infinity, since a mask hides it; ``question``:
-    what wants to know.
-
-    Example: of ``select(mask, scores, -inf)``, or of twice that; its softmax is finite, and so is
-    the largest score of each row.
+    Example: of ``select(mask, scores, -inf)``, or of the logarithm of its softmax; its softmax is
+    finite, and so is the largest score of each row.
     """
-    endless: set[int] = set()
-    for op in low.recorder.ops:
-        read = (value in endless for value in op.inputs)
-        constant = op.name == "full" and op.attrs.get("value") == HIDDEN
-        if op.name == "apply_mask" or constant or (op.name not in FINITE and any(read)):
-            endless.update(op.outputs)
-    if isinstance(item, Tensor) and item.value in endless:
-        raise Unsupported(f"{question} of what may be minus infinity where a mask hides it")
+    if isinstance(item, Known):
+        return
+    may = low.reaches.of(low.tensor(item)).may
+    if May.WILD in may or (May.LOW in may and not lowest):
+        raise Unsupported(
+            f"{question} of what may be minus infinity where a mask hides it or a constant is zero"
+        )

@@ -58,6 +58,12 @@ def reshape(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     return Tensor(low.values.view(low.tensor(xs[0]), low.shape(node)))
 
 
+def rounded(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """Fewer digits: the identity over the reals, as a cast between floats.  Example:
+    ``reduce-precision(x), exponent_bits=8, mantissa_bits=7`` is ``x``."""
+    return xs[0]
+
+
 def bitcast(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     """The operand itself; raises `Unsupported` where the shape changes.
 

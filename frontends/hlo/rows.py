@@ -170,6 +170,8 @@ def scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         return lookups.scatter(low, node, xs)
     operand, ids, updates = xs[0], xs[1], low.tensor(xs[2])
     shape = low.shape(node)
+    if node.attrs.get("input_batching_dims", ()) and how == "add":
+        return _added(low, operand, _placed_apart(low, node, ids, updates))
     box = _box(low, node, ids, low.recorder.shape(updates))
     if box is not None:
         starts, sizes = box
@@ -200,6 +202,31 @@ def scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     if how == "replace":
         return framed(low, operand, value, rows.dim, start, shape)
     return _added(low, operand, framed(low, _zero(low, node), value, rows.dim, start, shape).value)
+
+
+def _placed_apart(low: Lowering, node: Node, ids: Known, updates: int) -> int:
+    """Entries at a known place in each row, zero elsewhere: a product with a table of 0 and 1; what
+    is out of bounds is nowhere.
+
+    Example: entries ``f32[4]`` at places 0, 1, 2 and 3 of the rows of ``f32[4,5]`` are the product
+    of these, repeated, and the diagonal of ones.
+    """
+    attrs, shape, vector = node.attrs, low.shape(node), node.attrs["index_vector_dim"]
+    batching, own = attrs["input_batching_dims"], attrs["scatter_indices_batching_dims"]
+    dims = attrs["scatter_dims_to_operand_dims"]
+    if len(dims) != 1 or attrs.get("update_window_dims", ()) or vector != len(ids.shape) - 1:
+        raise Unsupported("a scatter of other boxes than whole rows")
+    count = shape[dims[0]]
+    tables = tuple(
+        (a[..., :1].astype(np.int64) == np.arange(count)).astype("float32") for a in ids.arrays
+    )
+    letters = "abcdefghijklmnopqrstu"[: len(ids.shape) - 1]
+    names = {dims[0]: "v", **{d: letters[e] for d, e in zip(batching, own, strict=True)}}
+    if sorted(names) != list(range(len(shape))):
+        raise Unsupported("a scatter of other boxes than whole rows")
+    result = "".join(names[d] for d in range(len(shape)))
+    table = low.tensor(Known(tables, "float32"))
+    return low.op("einsum", updates, table, equation=f"{letters},{letters}v->{result}").value
 
 
 def _added(low: Lowering, operand: Item, part: int) -> Tensor:

@@ -9,6 +9,7 @@ from shardproof.engine.errors import Unsupported
 from shardproof.frontends.graphs.graph import Graph, Node, Shape
 from shardproof.frontends.graphs.recorder import Recorder
 from shardproof.frontends.hlo.expressions import Expressions
+from shardproof.frontends.hlo.extended import Reaches
 from shardproof.frontends.hlo.items import Item, Narrow, Tensor, Values
 from shardproof.frontends.hlo.module import Type
 
@@ -35,6 +36,7 @@ class Lowering:
         self.domains = domains
         self.settled = settled
         self.recorder = Recorder(graph.ranks)
+        self.reaches = Reaches(self.recorder)
         self.values = Values(self.recorder, self.expressions)
         self.items: dict[int, Item] = {}
         self.origins: dict[int, int] = {}

@@ -133,7 +133,7 @@ class LineageInterpreter(Products):
             whole = [closed_maximum(self.windows, t) if t.partials else t for t in x.addends]
         except Misaligned:
             return None
-        if len(whole) == 1 and self.references.has(whole[0]):
+        if len(whole) == 1 and (self.references.has(whole[0]) or self.had(whole[0])):
             return None
         parts = whole
         if len(whole) == 1 and self.references.of(whole[0]) is None:

@@ -28,7 +28,7 @@ from shardproof.partition.inference.exponentials import References
 from shardproof.partition.inference.floats import Way, dropped, ways
 from shardproof.partition.inference.masks import masked_once, unscaled
 from shardproof.partition.inference.match import Matcher
-from shardproof.partition.inference.opened import cancelled
+from shardproof.partition.inference.opened import cancelled, logarithms
 from shardproof.partition.inference.pieces import each
 from shardproof.partition.inference.views import (
     lineage_axes,
@@ -191,6 +191,18 @@ class Sums(Values):
         if constant:
             addends.append(Addend(constant, self.table.one, view_of_constant(shape)))
         return self.fold(Lineage(shape, tuple(addends)))
+
+    def had(self, addend: Addend) -> bool:
+        """Whether the single-device program takes the exponential of an exponent without the
+        logarithms that are added to it.
+
+        Example: of ``x - log(s)``, where it has ``exp(x)``.
+        """
+        parts = logarithms(self.table, addend)
+        if parts is None or self.references is None:
+            return False
+        left = self.fold(Lineage(parts[0], tuple(parts[1]))).addends
+        return len(left) == 1 and self.references.has(left[0])
 
     def fold(self, x: Lineage) -> Lineage:
         """Collect equal addends, join partial ones; a complete sum of several becomes a node."""

@@ -1,0 +1,60 @@
+"""Rows of labels that do not count, which are read all the same and multiplied by zero."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import shardproof
+
+TOTAL = (
+    "total {\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT c = f32[] add(a, b)\n}\n"
+)
+#: The scores of labels that count, added up, and where each one's gradient goes.
+BODY = """ENTRY main {
+  x = f32[ROWS,5] parameter(0)
+  y = s32[ROWS] parameter(1)
+  n = s32[] constant(0)
+  l = s32[ROWS] broadcast(n), dimensions={}
+  p = pred[ROWS] compare(y, l), direction=GE
+  q = pred[ROWS] compare(y, l), direction=HOW
+  s = s32[ROWS] select(p, y, l)
+  i = s32[ROWS,1] reshape(s)
+  g = f32[ROWS] gather(x, i), offset_dims={}, collapsed_slice_dims={1}, start_index_map={1}, \
+operand_batching_dims={0}, start_indices_batching_dims={0}, index_vector_dim=1, slice_sizes={1,1}
+  f = f32[ROWS] convert(q)
+  o = f32[] constant(1)
+  w = f32[ROWS] broadcast(o), dimensions={}
+  h = f32[ROWS] add(g, w)
+  m = f32[ROWS] multiply(h, f)
+  z = f32[] constant(0)
+  own = f32[] reduce(m, z), dimensions={0}, to_apply=total
+  e = f32[ROWS,5] broadcast(z), dimensions={}
+  c = f32[ROWS] convert(p)
+  u = f32[ROWS] negate(c)
+  d = f32[ROWS,5] scatter(e, i, u), update_window_dims={}, inserted_window_dims={1}, \
+scatter_dims_to_operand_dims={1}, input_batching_dims={0}, scatter_indices_batching_dims={0}, \
+index_vector_dim=1, to_apply=total
+REST}
+"""
+ALONE = "  ROOT r = (f32[], f32[ROWS,5]) tuple(own, d)\n"
+JOINED = "  sum = f32[] all-reduce(own), replica_groups={{0,1}}, to_apply=total\n" + ALONE.replace(
+    "own", "sum"
+)
+
+
+def program(rows: int, how: str, rest: str, ranks: int) -> str:
+    body = (TOTAL + BODY.replace("REST", rest)).replace("HOW", how).replace("ROWS", str(rows))
+    return f"HloModule m, replica_count={ranks}, num_partitions=1\n\n{body}"
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"), [("GE", "proved"), ("GT", "refuted")], ids=["the same", "0 left out"]
+)
+def test_labels_that_do_not_count(how: str, expected: str, tmp_path: Path) -> None:
+    files = tmp_path / "single.hlo", tmp_path / "parallel.hlo"
+    files[0].write_text(program(8, "GE", ALONE, 1))
+    files[1].write_text(program(4, how, JOINED, 2))
+    result = shardproof.verify(*files, out=tmp_path / "run", cache_dir=tmp_path / "cache")
+    assert result.verdict == expected, result.reason
