@@ -16,7 +16,7 @@ import pytest
 from shardproof.checker import check
 from shardproof.engine.plan.ir import Plan, Program
 from shardproof.frontends.builder.builder import BodyBuilder, ProgramBuilder, along
-from shardproof.partition.stages.partition import partition
+from shardproof.partition.stages.partition import _unfolded, partition
 from tests.faults.plans import assert_proved, verify
 
 WIDTH = 6
@@ -244,7 +244,10 @@ def test_a_claim_that_is_too_large_is_stated_behind_its_inputs(
     monkeypatch.setattr("shardproof.engine.obligations.obligation.MOST_PRODUCTS", 40)
     with monkeypatch.context() as patch:
         patch.setattr("shardproof.partition.stages.partition.WIDEST", 0)
-        patch.setattr("shardproof.partition.stages.partition._fewest", lambda *_: None)
+        patch.setattr(
+            "shardproof.partition.stages.partition._unfolded",
+            lambda result, claim, _: _unfolded(result, claim, frozenset()),
+        )
         assert "a claim over more than 40 products" in _problems(made)
     assert _problems(made) == set()
     assert_proved(made)

@@ -62,8 +62,25 @@ def rows_of_some(along: str) -> Loss:
     return loss
 
 
+def read_in_python(factor: float) -> Loss:
+    """Python reads an entry of memory that was a table of constants."""
+
+    def loss(w: torch.Tensor, batch: Batch) -> torch.Tensor:
+        table = torch.arange(4.0)
+        torch.mul(batch["x"], factor, out=table)
+        return (w * float(table[1])).sum()
+
+    return loss
+
+
 #: The wrong ones are refuted.
 TRAPS = (
+    Trap(
+        "an entry that Python reads of memory of a table",
+        read_in_python(2.0),
+        lambda w, batch: (w * (batch["x"] * 2.0)[1]).sum(),
+        read_in_python(3.0),
+    ),
     Trap(
         "memory of a table written as out=", over_a_table(2.0), over_a_table(0, 1), over_a_table(3)
     ),
@@ -114,13 +131,13 @@ def another_type(factor: float) -> Loss:
     return loss
 
 
-def read_in_python(factor: float) -> Loss:
-    """Python reads an entry of memory that was a table of constants."""
+def compared_in_python(factor: float) -> Loss:
+    """Python compares an entry of memory that was a table of constants."""
 
     def loss(w: torch.Tensor, batch: Batch) -> torch.Tensor:
         table = torch.arange(4.0)
         torch.mul(batch["x"], factor, out=table)
-        return (w * float(table[1])).sum()
+        return (w if float(table[1]) > 1.0 else -w).sum()
 
     return loss
 
@@ -151,7 +168,7 @@ def listed_twice(w: torch.Tensor, batch: Batch) -> torch.Tensor:
 UNCLEAR: dict[str, tuple[Loss, Loss]] = {
     "a tensor that is listed twice": (listed_twice, lambda w, batch: (w * batch["x"] * 2).sum()),
     "memory of another type": (another_type(1.0), another_type(2.0)),
-    "a value that Python reads": (read_in_python(1.0), read_in_python(2.0)),
+    "a value that Python compares": (compared_in_python(1.0), compared_in_python(2.0)),
     "a tensor that was there before": (
         counted(1.0),
         lambda w, batch: (w * batch["x"] * 3.0).sum(),
