@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import fresh as placed
 import fresh_ranks as ranks
-from shapes import Case
+from shapes import Case, beside_twins
 
 #: Steps, and what is wrong in each of their twins.
 STEPS: dict[Callable[[str], Case], tuple[str, ...]] = {
@@ -20,9 +19,4 @@ STEPS: dict[Callable[[str], Case], tuple[str, ...]] = {
     ranks.switch: ("unweighted", "own balance"),
     ranks.flat: ("sum over rounds", "count"),
 }
-RIGHT: dict[str, Callable[[], Case]] = {step.__name__: partial(step, "") for step in STEPS}
-WRONG: dict[str, Callable[[], Case]] = {
-    f"{step.__name__}, {wrong}": partial(step, wrong)
-    for step, wrongs in STEPS.items()
-    for wrong in wrongs
-}
+RIGHT, WRONG = beside_twins(STEPS)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import others as placed
 import others_ranks as ranks
-from shapes import Case
+from shapes import Case, beside_twins
 
 #: Steps, and what is wrong in each of their twins.
 STEPS: dict[Callable[[str], Case], tuple[str, ...]] = {
@@ -26,11 +25,4 @@ STEPS: dict[Callable[[str], Case], tuple[str, ...]] = {
     ranks.divided: ("no z-loss", "all counted"),
     ranks.messages: ("own degree",),
 }
-RIGHT: dict[str, Callable[[], Case]] = {
-    step.__name__.replace("_", " "): partial(step, "") for step in STEPS
-}
-WRONG: dict[str, Callable[[], Case]] = {
-    f"{step.__name__.replace('_', ' ')}, {wrong}": partial(step, wrong)
-    for step, wrongs in STEPS.items()
-    for wrong in wrongs
-}
+RIGHT, WRONG = beside_twins(STEPS)
