@@ -181,14 +181,14 @@ class Matcher:
         self._aliases: dict[int, Alias | None] = {}
         self._closed = Closed(table, reference_size)
         self._users: dict[int, list[int]] = {}
-        self._work = 0
+        self._work = self._aside = 0
 
     def renew(self) -> None:
         """Look for values of another plan as long as for those of the first.
 
         Example: what was spent on a candidate repair is not missing for the next.
         """
-        self._work = 0
+        self._work = self._aside = 0
 
     @property
     def matched(self) -> bool:
@@ -211,6 +211,15 @@ class Matcher:
         parts = normal([partial for partial in partials if partial is not None])
         self.opened |= alias.opened
         return Lineage(x.shape, (_renamed(addend, alias)._replace(partials=parts),))
+
+    def known_aside(self, x: Lineage) -> Lineage:
+        """As `known`, of one of several readings of a value: what is spent on these is not missing
+        for values themselves."""
+        self._work, self._aside = self._aside, self._work
+        try:
+            return self.known(x)
+        finally:
+            self._work, self._aside = self._aside, self._work
 
     def _part(self, partial: PartialRange, alias: Alias) -> PartialRange | None:
         """A part of a value as one of the node that it is; None where its range is none there."""
