@@ -20,13 +20,10 @@ from shardproof.engine.algebra.affine import ZERO
 from shardproof.engine.claims.cone import operands
 from shardproof.engine.lineage.expressions import Combine, Einsum, Operand
 from shardproof.engine.lineage.lineage import (
-    BROADCAST,
     Addend,
-    Dim,
     Lineage,
     PartialRange,
     StridedInterval,
-    View,
 )
 from shardproof.engine.lineage.nodes import NodeTable, Reduction
 from shardproof.engine.lineage.positions import normal
@@ -34,6 +31,7 @@ from shardproof.partition.inference.canonical import Draft, canonical
 from shardproof.partition.inference.chains import Chains
 from shardproof.partition.inference.closed import Closed
 from shardproof.partition.inference.substitution import Labels, Path, Read, TooLarge
+from shardproof.partition.inference.views import along_axes
 
 #: Products that an expansion may have, and factors of a product.
 MOST_PRODUCTS, MOST_FACTORS = 24, 8
@@ -183,14 +181,14 @@ class Matcher:
         self._closed = Closed(table, reference_size)
         self._chains = Chains(table, reference_size)
         self._users: dict[int, list[int]] = {}
-        self._work = 0
+        self._work = self._aside = 0
 
     def renew(self) -> None:
         """Look for values of another plan as long as for those of the first.
 
         Example: what was spent on a candidate repair is not missing for the next.
         """
-        self._work = 0
+        self._work = self._aside = 0
 
     @property
     def matched(self) -> bool:
@@ -212,7 +210,17 @@ class Matcher:
             return x
         parts = normal([partial for partial in partials if partial is not None])
         self.opened |= alias.opened
-        return Lineage(x.shape, (_renamed(addend, alias)._replace(partials=parts),))
+        view = along_axes(addend.view, alias.axes)
+        return Lineage(x.shape, (Addend(addend.factor * alias.factor, alias.node, view, parts),))
+
+    def known_aside(self, x: Lineage) -> Lineage:
+        """As `known`, of one of several readings of a value: what is spent on these is not missing
+        for values themselves."""
+        self._work, self._aside = self._aside, self._work
+        try:
+            return self.known(x)
+        finally:
+            self._work, self._aside = self._aside, self._work
 
     def _part(self, partial: PartialRange, alias: Alias) -> PartialRange | None:
         """A part of a value as one of the node that it is; None where its range is none there."""
@@ -486,12 +494,3 @@ def _form(
     )
     places = tuple(form.labels.get(label) for label in labels)
     return _Form(form.operands, form.outputs, places), form.labels, form.order
-
-
-def _renamed(addend: Addend, alias: Alias) -> Addend:
-    def atom(a: StridedInterval) -> StridedInterval:
-        return a if a.axis == BROADCAST else a._replace(axis=alias.axes[a.axis])
-
-    dims: tuple[Dim, ...] = tuple(tuple(atom(a) for a in dim) for dim in addend.view.dims)
-    view = View(dims, tuple(atom(a) for a in addend.view.fixed))
-    return Addend(addend.factor * alias.factor, alias.node, view)

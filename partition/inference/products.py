@@ -41,13 +41,14 @@ from shardproof.partition.inference.laws import (
 )
 from shardproof.partition.inference.masks import is_of_a_table, masked_by
 from shardproof.partition.inference.pieces import each, multiplied
-from shardproof.partition.inference.sums import Sums, tried
+from shardproof.partition.inference.sums import MOST_TERMS, Sums, tried
 from shardproof.partition.inference.vanishing import Zeros
 from shardproof.partition.inference.views import result_view, view_of_constant
 from shardproof.partition.inference.windows import Reads, is_endless
 
-#: Products of such addends that are kept apart.  Partial sums that somebody completes are one or
-#: two; behind a fault there are as many as ranks, and every operator multiplies them.
+#: Products of such addends that are kept apart (of one operand: `MOST_TERMS`, they stay as many).
+#: Partial sums that somebody completes are one or two; behind a fault there are as many as ranks,
+#: and every operator multiplies them.
 MOST_PRODUCTS = 4
 
 #: The product in a region: its labels, its operands there, and how far labels run.
@@ -93,7 +94,7 @@ class Products(Sums):
                 return self.fold(multiplied(operands, output, xs, extents, self._einsum))
             except Misaligned:
                 xs = tuple(self.piece(x) if has_places(x) else x for x in xs)
-        if prod(len(x.addends) for x in xs) > MOST_PRODUCTS:
+        if prod(len(x.addends) for x in xs) > (MOST_PRODUCTS if len(xs) > 1 else MOST_TERMS):
             xs = tuple(
                 Lineage(x.shape, (self._single(x),)) if len(x.addends) > 1 else x for x in xs
             )

@@ -137,15 +137,34 @@ class Values:
         size = self.reference_size
         guess = size is not None and (first is None or first.node >= size)
         if size is not None and guess and all(self._is_common(t.node, size) for t in addends):
+            made: list[Addend] = []
             for other in others():
                 if other is not None and other.node < size:
                     return other
+                if other is not None:
+                    made.append(other)
+            if (regrouped := self._by_another_route(first, made)) is not None:
+                return regrouped
         if guess and self.matcher is not None and self.matcher.meets:
             # Exponentials are written by others: what is made of them has no such value yet.
             first = next(iter(others()), None) or first
         if first is None:
             raise Misaligned
         return first
+
+    def _by_another_route(self, first: Addend | None, readings: Sequence[Addend]) -> Addend | None:
+        """The first reading that keeps positions which move with coordinates as an axis, and is a
+        value of the single-device program by another route; None where none is.
+
+        Example: of ``a + (b + c)`` at row ``<dp>`` of 2, row ``<dp>`` of ``(a + b) + c``.
+        """
+        if self.matcher is None or (first is not None and not self.table[first.node].coordinates):
+            return None
+        for reading in readings:
+            if not self.table[reading.node].coordinates:
+                made = self.matcher.known_aside(Lineage((), (reading,))).addends[0]
+                return None if made is reading else made
+        return None
 
     def _is_common(self, number: int, size: int) -> bool:
         """Whether a node is one of the single-device program, or a mask, which is nobody's own."""

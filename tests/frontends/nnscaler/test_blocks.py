@@ -77,6 +77,8 @@ def other_divisor(made: Plans) -> None:
         ("stacked", altered("conv1d", padding=2, dilation=2), "refuted"),
         ("stacked", another("gelu", "torch.tanh"), "refuted"),
         ("rotated", altered("linspace", end=2), "refuted"),
+        ("rotated_beside", altered("linspace", end=2), "refuted"),
+        ("rooted_beside", altered("rms_norm", eps=0.25), "refuted"),
         ("detached", not_stopped, "refuted"),
         ("sized", other_divisor, "refuted"),
         ("one_key", altered("softmax", dim=1), "refuted"),
