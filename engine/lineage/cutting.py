@@ -13,13 +13,18 @@ from shardproof.engine.lineage.lineage import Addend, Dim, Place
 from shardproof.engine.lineage.places import (
     MOST_REGIONS,
     Shape,
+    blocks,
     collapsed,
     cut,
     normal,
     of_dim,
     reshaped_addend,
+    split,
 )
 from shardproof.engine.lineage.views import Misaligned, narrow, regroup
+
+#: Blocks into which a dimension is taken apart because its view has none.
+MOST_BLOCKS = 64
 
 
 def cut_up(addend: Addend, shape: Shape, dim: int, start: Affine, size: int) -> list[Addend]:
@@ -81,6 +86,8 @@ def moved_apart(addend: Addend, shape: Shape, target: Shape) -> list[Addend]:
     try:
         return [reshaped_addend(addend, shape, target)]
     except Misaligned:
+        if not addend.places:
+            return _blocks_apart(addend, shape, target)
         if len(addend.places) != 1:
             raise
     (place,) = addend.places
@@ -93,6 +100,35 @@ def moved_apart(addend: Addend, shape: Shape, target: Shape) -> list[Addend]:
         view=regroup(addend.view, (size,)), places=(Place(0, start, size, total),)
     )
     return _rows_apart(flat, total, (start, size), target)
+
+
+def _blocks_apart(addend: Addend, shape: Shape, target: Shape) -> list[Addend]:
+    """A view of which one dimension becomes several, as an addend for each position of the first of
+    these; raises `Misaligned` where it is none.
+
+    Example: the classes ``n5[a0[0 +24 of *]]`` of one-hots, whose axis has no blocks, reshaped to
+    [4, 6], are ``n5[a0[0 +6 of *]] in 0[0 +1 of 4]``, ``n5[a0[6 +6 of *]] in 0[1 +1 of 4]``, ...
+    """
+    at = to = 0
+    for own, others in blocks(shape, target):
+        sizes = [n for n in target[to : to + others] if n != 1]
+        if own == 1 and len(sizes) > 1 and sizes[0] <= MOST_BLOCKS:
+            try:
+                split(addend, at, target[to : to + others])
+            except Misaligned:
+                break
+        at, to = at + own, to + others
+    else:
+        raise Misaligned
+    inner = shape[at] // sizes[0]
+    result: list[Addend] = []
+    for start in range(0, shape[at], inner):
+        dims = list(addend.view.dims)
+        dims[at] = narrow(dims[at], affine(start), inner)
+        places = (Place(at, start, inner, shape[at]),)
+        part = addend._replace(view=addend.view._replace(dims=tuple(dims)), places=places)
+        result.append(reshaped_addend(part, shape, target))
+    return result
 
 
 def _rows_apart(flat: Addend, total: int, interval: tuple[int, int], target: Shape) -> list[Addend]:

@@ -104,7 +104,7 @@ def _regrouped(view: View, shape: Shape, target: Shape, sizes: Shape) -> View:
     dims: list[Dim] = []
     fixed = list(view.fixed)
     at = 0
-    for own, others in _blocks(shape, target):
+    for own, others in blocks(shape, target):
         made = regroup(View(view.dims[at : at + own]), sizes[len(dims) : len(dims) + others])
         at += own
         apart = list(made.dims)
@@ -116,10 +116,10 @@ def _regrouped(view: View, shape: Shape, target: Shape, sizes: Shape) -> View:
     return View(tuple(dims), tuple(fixed))
 
 
-def _blocks(shape: Shape, target: Shape) -> list[tuple[int, int]]:
+def blocks(shape: Shape, target: Shape) -> list[tuple[int, int]]:
     """How many dimensions of each of two shapes belong together in a reshape: the fewest that have
     as many positions.  Example: of [8, 8, 4] and [64, 4], two and one, then one and one."""
-    blocks: list[tuple[int, int]] = []
+    together: list[tuple[int, int]] = []
     i = j = 0
     while i < len(shape) and j < len(target):
         first, other = i, j
@@ -132,12 +132,12 @@ def _blocks(shape: Shape, target: Shape) -> list[tuple[int, int]]:
                 need, j = need * target[j], j + 1
             else:
                 return [(len(shape), len(target))]
-        blocks.append((i - first, j - other))
+        together.append((i - first, j - other))
     if i < len(shape) or j < len(target):
         rest = (len(shape) - i, len(target) - j)
-        last = blocks.pop() if blocks else (0, 0)
-        blocks.append((last[0] + rest[0], last[1] + rest[1]))
-    return blocks
+        last = together.pop() if together else (0, 0)
+        together.append((last[0] + rest[0], last[1] + rest[1]))
+    return together
 
 
 def split(addend: Addend, dim: int, sizes: Shape) -> Addend:

@@ -131,7 +131,7 @@ def build(nodes: NodeTable, claim: Claim, widened: Cut = 0, more: int = 0) -> Ob
     here = cone(nodes, inputs, claim.outputs, adds=claim.adds, widened=widened)
     try:
         return _reduced(nodes, claim, here, more)
-    except Unsupported as error:
+    except (Unsupported, ShapeMismatch) as error:
         try:
             whole = _build(nodes, claim, here, 0, None, None)
         except Unsupported:
@@ -175,7 +175,8 @@ def _represented(
 ) -> Obligation:
     try:
         return _build(nodes, claim, here, more, None, required)
-    except Unsupported:
+    except (Unsupported, ShapeMismatch):
+        # Of dimensions that are cut unlike, the represented positions may be too few on one side.
         # Splitting dimensions as others are split costs positions; it is done where it is needed.
         return _build(nodes, claim, here, more, relations, required)
 

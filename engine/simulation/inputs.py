@@ -26,7 +26,7 @@ MATRIX_SCALE = 0.5
 MOST_DRAWS = 8
 #: Between what numbers of the batch lie where none is to be negative.
 POSITIVE = (0.1, 0.9)
-#: Integers that are no indices and have no domain are below this.
+#: Integers that are no indices are below this where they have no domain, and on every other seed.
 MOST_DRAWN = 8
 #: By what part of itself a number is changed where it is asked what rounding may do.
 NUDGE = 1e-12
@@ -56,6 +56,7 @@ class Inputs:
     ``rotary``: names of buffers that hold (real, imaginary) pairs; ``tables``: of embeddings.
     ``scale``: of matrices and tables; where it is small, so are activations, and a constant that is
     added to their squares counts; where it is more than 1, constants are numbers of no scale.
+    ``roots``: named inputs that roots and logarithms are taken of, which are positive.
     ``repeated``: an index may come several times in a row, and others not at all: where every index
     comes once, a sum over a row hides which row of a table is which.
     ``positive``: no number is negative, and those of the batch and of named inputs are below 1:
@@ -71,6 +72,7 @@ class Inputs:
     rotary: frozenset[str]
     tables: frozenset[str]
     random: np.random.Generator
+    roots: frozenset[str] = frozenset()
     scale: float = 1.0
     positive: bool = False
     repeated: bool = False
@@ -120,12 +122,24 @@ class Inputs:
                 raise Unsupported(
                     f"no value of {shard.name} in [{low}, {high}) is left at small sizes"
                 )
+            if self.repeated:
+                last = max(first + 1, min(last, classes))
             drawn = self._ids(shape or [1], last - first).reshape(shape) + first
+        elif low >= 0 and high - low > MOST_DRAWN:
+            drawn = low + self._counts(high - low, shape)
         else:
             drawn = self.random.integers(low, high, shape).astype(float)
         if low < 0:
             drawn = np.where(self.random.random(shape) < NEGATIVE, float(low), drawn)
         return drawn
+
+    def _counts(self, many: int, shape: list[int]) -> NDArray[np.float64]:
+        """Whole numbers below ``many`` that are no indices: small ones, as those of first steps
+        are, for which powers and schedules differ most, or of any size."""
+        if not (self.repeated or self.signed):
+            return self.random.integers(1, MOST_DRAWN, shape).astype(float)
+        sizes: NDArray[np.float64] = np.exp2(self.random.uniform(0, math.log2(many), shape))
+        return np.floor(sizes)
 
     def _values(self, name: str, dims: tuple[Dim, ...]) -> NDArray[np.float64]:
         shape = [count(dim) for dim in dims]
@@ -134,6 +148,8 @@ class Inputs:
             return np.stack([np.cos(angles), np.sin(angles)], axis=-1)
         if self.positive and name in self.sizes.recorder.others:
             return self._numbers(shape)
+        if name in self.roots:
+            return self.random.uniform(*POSITIVE, shape) * min(1.0, self.scale) ** 2
         values: NDArray[np.float64] = self.random.standard_normal(shape)
         if self.positive:
             values = np.abs(values)
@@ -185,10 +201,11 @@ class Inputs:
     def _ids(self, shape: list[int], classes: int) -> NDArray[np.float64]:
         """Random index data, along the last dimension without repetition while there are classes
         left, and no row like one before, if it can be: equal ids would hide what tells positions
-        and slices apart.  Where they are ``repeated``, any."""
-        if self.repeated:
-            return self.random.integers(0, classes, shape).astype(float)
+        and slices apart.  Where they are ``repeated``, any of half as many as a row is long."""
         *outer, length = shape
+        if self.repeated:
+            some = self.random.permutation(classes)[: max(2, length // 2)]
+            return self.random.choice(some, shape).astype(float)
         rows: list[NDArray[np.int64]] = []
         seen: set[tuple[int, ...]] = set()
         for _ in range(int(np.prod(outer))):

@@ -28,6 +28,7 @@ from shardproof.engine.simulation.replay import (
     count_instances,
     needed_axes,
 )
+from shardproof.engine.simulation.roots import roots
 from shardproof.engine.simulation.small_shapes import Sizes, small_shapes
 from shardproof.engine.specification.demands import Demand, demands
 from shardproof.engine.specification.gradients import Derived
@@ -370,6 +371,7 @@ def _evaluated(
         rotary=read_by("apply_rotary_emb", -1, single),
         tables=read_by("embedding", 1, single),
         random=np.random.default_rng(seed),
+        roots=roots(single),
         scale=SHARP_SCALE if seed >= SHARP else SMALL if seed % 2 else 1.0,
         positive=seed % 4 >= 2,
         repeated=seed % 4 == 3,
@@ -424,6 +426,11 @@ def compare(
     )
 
 
+def _is_count(data: Floats) -> bool:
+    """Whether all numbers are whole."""
+    return bool(np.all(data == np.rint(data)))
+
+
 def _comparisons(
     demands: Sequence[Demand], wanted: Mapping[int, Floats], one: Replay, many: Replay
 ) -> Iterator[Comparison]:
@@ -436,7 +443,11 @@ def _comparisons(
     least: dict[str, float] = {}
     for demand in demands:
         if demand.kind != LOSS:
-            scale = SMALLEST_SCALE * scales.get(demand.expected, 0.0)
+            scale = scales.get(demand.expected, 0.0)
+            if demand.expected >= 0 and _is_count(wanted[demand.expected]):
+                # However many steps were counted says nothing of how large numbers are.
+                scale = min(scale, 1.0)
+            scale *= SMALLEST_SCALE
             least[demand.kind] = max(least.get(demand.kind, 0.0), scale)
         elif demand.program < 0:
             number = wanted[demand.expected].reshape(-1)

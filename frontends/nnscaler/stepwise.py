@@ -9,7 +9,7 @@ from typing import Protocol
 from shardproof.engine.plan.ir import Attr, Source, Value
 from shardproof.frontends.nnscaler import cells
 from shardproof.frontends.nnscaler.calls import SharedInput
-from shardproof.frontends.nnscaler.forward import Forward, source_of
+from shardproof.frontends.nnscaler.forward import Device, Forward, source_of
 from shardproof.frontends.nnscaler.operators import Declared, differentiable
 from shardproof.frontends.nnscaler.records import Tensor
 
@@ -18,6 +18,12 @@ class Writer(Protocol):
     """What is asked of `frontends.nnscaler.bodies.BodyWriter`."""
 
     values: list[Value]
+    owners: dict[int, int]
+    arrived: dict[tuple[int, int], tuple[list[int], Source]]
+
+    @property
+    def device(self) -> Device:
+        """The device that runs the body."""
 
     def emit(
         self,
@@ -114,12 +120,28 @@ def pulled(
         writer.emit(step.name, [*inputs, given], results, attrs, source, backward=True)
     for tensor, i in zip(op.outputs, graded, strict=True):
         arrived = parts.get(i, [])
+        if len(arrived) > 1 and not tensor.is_attr:
+            _contributed(writer, arrived, tensor, values[i], source)
+            continue
         kind = "add_n" if len(arrived) > 1 else "identity"
         none: dict[str, Attr] = {}
         if not arrived:
             # An operand of which nothing is left, as of what is written over.
             kind, none = "full", {"size": of.values[values[i]].shape, "value": 0}
         writer.contribute(kind, arrived, [tensor], [values[i]], none, source)
+
+
+def _contributed(
+    writer: Writer, parts: Sequence[int], tensor: Tensor, owner: int, source: Source
+) -> None:
+    """What several steps contribute to the gradient of an operand: added up with what its other
+    readers contribute, in one sum, as the derivative of the single-device program adds it."""
+    key = (tensor.id, owner)
+    before, first = writer.arrived.get(key, ([], source))
+    if before:
+        writer.device.joined.add(tensor.full.id)
+    writer.owners[tensor.id] = owner
+    writer.arrived[key] = ([*before, *parts], first)
 
 
 def _shared_values(writer: Writer, operator: Declared) -> dict[int, int]:

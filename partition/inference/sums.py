@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from math import prod
 from string import ascii_letters
 from typing import TypeVar
 
@@ -39,8 +40,9 @@ from shardproof.partition.inference.views import (
 from shardproof.partition.inference.visible import Masked, along_diagonal, completed
 from shardproof.partition.inference.windows import Reads, Windows
 
-#: Sums of more partial addends than this are taken as they are.
-MOST_TERMS = 32
+#: Sums of more partial addends than this are taken as they are; those of single numbers (the norm
+#: of all gradients has one for each parameter) of more than the second.
+MOST_TERMS, MOST_NUMBERS = 32, 512
 
 
 def in_order(addends: Iterable[Addend]) -> tuple[Addend, ...]:
@@ -135,15 +137,34 @@ class Values:
         size = self.reference_size
         guess = size is not None and (first is None or first.node >= size)
         if size is not None and guess and all(self._is_common(t.node, size) for t in addends):
+            made: list[Addend] = []
             for other in others():
                 if other is not None and other.node < size:
                     return other
+                if other is not None:
+                    made.append(other)
+            if (regrouped := self._by_another_route(first, made)) is not None:
+                return regrouped
         if guess and self.matcher is not None and self.matcher.meets:
             # Exponentials are written by others: what is made of them has no such value yet.
             first = next(iter(others()), None) or first
         if first is None:
             raise Misaligned
         return first
+
+    def _by_another_route(self, first: Addend | None, readings: Sequence[Addend]) -> Addend | None:
+        """The first reading that keeps positions which move with coordinates as an axis, and is a
+        value of the single-device program by another route; None where none is.
+
+        Example: of ``a + (b + c)`` at row ``<dp>`` of 2, row ``<dp>`` of ``(a + b) + c``.
+        """
+        if self.matcher is None or (first is not None and not self.table[first.node].coordinates):
+            return None
+        for reading in readings:
+            if not self.table[reading.node].coordinates:
+                made = self.matcher.known_aside(Lineage((), (reading,))).addends[0]
+                return None if made is reading else made
+        return None
 
     def _is_common(self, number: int, size: int) -> bool:
         """Whether a node is one of the single-device program, or a mask, which is nobody's own."""
@@ -233,7 +254,7 @@ class Sums(Values):
         if len(addends) < 2:
             return self.known(Lineage(x.shape, tuple(addends)))
         if any(addend.partials for addend in addends):
-            if len(addends) > MOST_TERMS:
+            if len(addends) > (MOST_NUMBERS if prod(x.shape) == 1 else MOST_TERMS):
                 return self.piece(Lineage(x.shape, tuple(addends)))
             return Lineage(x.shape, tuple(addends))
         addends = masked_once(self.table, addends)

@@ -164,6 +164,18 @@ class Blocks(Families):
         return self.op(f"{F}.rms_norm", "a b c^, ?, c^ -> a b c^", x, (self.h,),
                        self.weight(self.h), shapes=x.shape, eps=0.5)  # fmt: skip
 
+    def rooted_beside(self, x: Value) -> Any:
+        """A norm of several steps that read their operand, which the stream beside it reads too."""
+        return self.add(x, self.rooted(x))
+
+    def rotated_beside(self, x: Value) -> Any:
+        """Rotary positions beside the stream, and a norm behind them: halves of the gradient differ."""
+        return self.rooted(self.add(x, self.rotated(x)))
+
+    def routed(self, x: Value) -> Any:
+        """Experts in front of attention to the first position: their gate has gradients in parts."""
+        return self.single(self.add(x, self.experts(x)))
+
     def thing(self, signature: str, *inputs: Any, **kwargs: Any) -> Thing:
         """What an operator gives that is no tensor."""
         made = Thing(f"v{len(self.operations)}", stage=self.stage)

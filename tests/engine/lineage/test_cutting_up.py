@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from shardproof.engine.algebra.affine import ZERO, affine
 from shardproof.engine.lineage.cutting import cut_up, moved_apart
 from shardproof.engine.lineage.joining import joined
-from shardproof.engine.lineage.lineage import Addend, Place, StridedInterval, View
+from shardproof.engine.lineage.lineage import ABSOLUTE, Addend, Place, StridedInterval, View
 from shardproof.engine.lineage.places import collapsed, normal, placed, reshaped_addend
 from shardproof.engine.lineage.views import Misaligned
 
@@ -94,6 +94,19 @@ def test_an_interval_of_a_flat_tensor_as_rows_of_another_length(
         pytest.fail("an interval of rows is rows and parts of rows")
     expected = entries([addend], (40,)).reshape(target)
     np.testing.assert_array_equal(entries(found, target), expected)
+
+
+@pytest.mark.parametrize("extent", [ROWS, ABSOLUTE], ids=["of six", "without an end"])
+def test_rows_that_begin_at_no_block_are_taken_apart(extent: int) -> None:
+    rows = StridedInterval(0, 1, extent, affine(1), 4)
+    addend = Addend(Fraction(1), 0, View(((rows,), (axis(1, COLUMNS),))))
+    shape, target = (4, COLUMNS), (2, 2, COLUMNS)
+    expected = entries([addend], shape).reshape(target)
+    apart = moved_apart(addend, shape, target)
+    assert len(apart) == 2
+    np.testing.assert_array_equal(entries(apart, target), expected)
+    with pytest.raises(Misaligned):
+        moved_apart(addend, shape, (2, 2 * COLUMNS))
 
 
 def test_what_is_one_view_stays_one() -> None:

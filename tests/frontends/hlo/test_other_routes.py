@@ -1,0 +1,166 @@
+"""What a rank with one row computes in another order, sums of many parts, and classes in blocks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import shardproof
+
+#: Rows over two ranks, one each, and sums of products over two: three parts are added up at once.
+ROW_OF_TWO = """HloModule single
+
+ENTRY main {
+  a = f32[2,4] parameter(0)
+  b = f32[2,4] parameter(1)
+  c = f32[2,4] parameter(2)
+  w = f32[4,3] parameter(3)
+  z = f32[2,3] parameter(4)
+  e = f32[2,4] exponential(b)
+  t = f32[2,4] tanh(c)
+  p = f32[2,3] dot(a, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  q = f32[2,3] dot(e, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  r = f32[2,3] dot(t, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  s = f32[2,3] add(p, q)
+  u = f32[2,3] add(s, r)
+  x = f32[2,3] exponential(u)
+  ROOT y = f32[2,3] multiply(x, z)
+}
+"""
+ONE_ROW = """HloModule parallel, num_partitions=4
+
+add {
+  p = f32[] parameter(0)
+  q = f32[] parameter(1)
+  ROOT r = f32[] add(p, q)
+}
+
+ENTRY main {
+  a = f32[1,2] parameter(0), sharding={devices=[2,2]0,1,2,3}
+  b = f32[1,2] parameter(1), sharding={devices=[2,2]0,1,2,3}
+  c = f32[1,2] parameter(2), sharding={devices=[2,2]0,1,2,3}
+  w = f32[2,3] parameter(3), sharding={devices=[2,1,2]0,2,1,3 last_tile_dim_replicate}
+  z = f32[1,3] parameter(4), sharding={devices=[2,1,2]0,1,2,3 last_tile_dim_replicate}
+  e = f32[1,2] exponential(b)
+  t = f32[1,2] tanh(c)
+  f = f32[2] reshape(a)
+  g = f32[2] reshape(e)
+  h = f32[2] reshape(t)
+  i = f32[3] dot(f, w), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+  j = f32[3] dot(g, w), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+  k = f32[3] dot(h, w), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+  s = f32[3] add(i, j)
+  l = f32[3] add(s, LAST)
+  u = f32[3] all-reduce(l), channel_id=1, replica_groups={{0,1},{2,3}}, \
+use_global_device_ids=true, to_apply=add
+  v = f32[1,3] reshape(u)
+  x = f32[1,3] exponential(v)
+  ROOT y = f32[1,3] multiply(x, z)
+}
+"""
+#: A product with rows that are made in five ways is a sum of five parts on every rank.
+FIVE = """HloModule NAME
+
+add {
+  p = f32[] parameter(0)
+  q = f32[] parameter(1)
+  ROOT r = f32[] add(p, q)
+}
+
+ENTRY main {
+  x = f32[5,ROWS] parameter(0)
+  z = f32[5,ROWS,3] parameter(1)
+  a = f32[1,ROWS] slice(x), slice={[0:1], [0:ROWS]}
+  b = f32[1,ROWS] slice(x), slice={[1:2], [0:ROWS]}
+  c = f32[1,ROWS] slice(x), slice={[2:3], [0:ROWS]}
+  d = f32[1,ROWS] slice(x), slice={[3:4], [0:ROWS]}
+  e = f32[1,ROWS] slice(x), slice={[4:5], [0:ROWS]}
+  b1 = f32[1,ROWS] exponential(b)
+  c1 = f32[1,ROWS] tanh(c)
+  d1 = f32[1,ROWS] logistic(d)
+  e1 = f32[1,ROWS] exponential(d1)
+  y = f32[5,ROWS] concatenate(a, b1, c1, d1, e1), dimensions={0}
+  v = f32[5,ROWS,1] reshape(y)
+  g = f32[1,3] dot(v, z), lhs_contracting_dims={0,1}, rhs_contracting_dims={0,1}
+  t = f32[3,1] transpose(g), dimensions={1,0}
+  END
+}
+"""
+SUMMED = "ROOT u = f32[3,1] all-reduce(t), channel_id=1, replica_groups={{0,1}}, \
+use_global_device_ids=true, to_apply=add"
+#: One-hots of own rows for all classes, exchanged for those of all rows for own classes.
+CLASSES = """HloModule single
+
+ENTRY main {
+  i = s32[4] parameter(0)
+  w = f32[6,3] parameter(1)
+  n = s32[4,6] broadcast(i), dimensions={0}
+  k = s32[4,6] iota(), iota_dimension=1
+  p = pred[4,6] compare(n, k), direction=EQ
+  h = f32[4,6] convert(p)
+  ROOT y = f32[4,3] dot(h, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+"""
+IN_BLOCKS = """HloModule parallel, num_partitions=2
+
+add {
+  p = f32[] parameter(0)
+  q = f32[] parameter(1)
+  ROOT r = f32[] add(p, q)
+}
+
+ENTRY main {
+  i = s32[2] parameter(0), sharding={devices=[2]0,1}
+  w = f32[3,3] parameter(1), sharding={devices=[2,1]0,1}
+  n = s32[2,6] broadcast(i), dimensions={0}
+  k = s32[2,6] iota(), iota_dimension=1
+  p = pred[2,6] compare(n, k), direction=EQ
+  h = f32[2,6] convert(p)
+  b = f32[2,2,3] reshape(h)
+  t = f32[2,2,3] transpose(b), dimensions={1,0,2}
+  a = f32[2,2,3] EXCHANGED
+  m = f32[4,3] reshape(a)
+  g = f32[4,3] dot(m, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT y = f32[4,3] all-reduce(g), channel_id=2, replica_groups={{0,1}}, \
+use_global_device_ids=true, to_apply=add
+}
+"""
+EXCHANGE = "all-to-all(t), channel_id=1, replica_groups={{0,1}}, dimensions={0}"
+
+
+def five(name: str, rows: int, end: str) -> str:
+    return FIVE.replace("NAME", name).replace("ROWS", str(rows)).replace("END", end)
+
+
+ALONE = five("single", 4, "ROOT u = f32[3,1] copy(t)")
+
+
+@pytest.mark.parametrize(
+    ("single", "parallel", "expected"),
+    [
+        (ROW_OF_TWO, ONE_ROW.replace("LAST", "k"), "proved"),
+        (ROW_OF_TWO, ONE_ROW.replace("LAST", "j"), "refuted"),
+        (ALONE, five("parallel, num_partitions=2", 2, SUMMED), "proved"),
+        (ALONE, five("parallel, num_partitions=2", 2, "ROOT u = f32[3,1] copy(t)"), "refuted"),
+        (CLASSES, IN_BLOCKS.replace("EXCHANGED", EXCHANGE), "proved"),
+        (CLASSES, IN_BLOCKS.replace("EXCHANGED", "copy(t)"), "refuted"),
+    ],
+    ids=[
+        "one row, three parts",
+        "one row, a part twice",
+        "five parts",
+        "five parts, no sum",
+        "classes exchanged",
+        "classes kept",
+    ],
+)
+def test_other_routes(single: str, parallel: str, expected: str, tmp_path: Path) -> None:
+    files = tmp_path / "single.hlo", tmp_path / "parallel.hlo"
+    files[0].write_text(single)
+    files[1].write_text(parallel)
+    run = tmp_path / "run"
+    result = shardproof.verify(*files, out=run, cache_dir=tmp_path / "cache")
+    assert result.verdict == expected, result.reason
+    if expected == "proved":
+        assert shardproof.check(run).ok
