@@ -284,14 +284,18 @@ class Job:
         self,
         loss: torch.Tensor | Sequence[torch.Tensor] | None = None,
         outputs: Mapping[str, torch.Tensor] | None = None,
+        pieces: Mapping[str, Statement] | None = None,
     ) -> None:
-        """The step is over: what is compared are its losses, all gradients and ``outputs``."""
+        """The step is over: what is compared are its losses, all gradients and ``outputs``.
+        ``pieces``: which part of the single device's output an output is, if not all of it.
+
+        Example: ``pieces={"y": sp.piece("y", dim=0, start=2 * job.rank, size=2)}`` of two rows.
+        """
         if not self._started:
             raise InvalidInput("job.end is called without job.start")
         if self._ended:
             self.ended_twice = True
             raise InvalidInput("job.end is called twice in one step")
-        self._ended = True
         losses = [] if loss is None else [loss] if isinstance(loss, torch.Tensor) else list(loss)
         with torch.no_grad():
             for value in losses:
@@ -300,9 +304,36 @@ class Job:
                 self._gradient(part)
                 if self._optimizer is not None:
                     self._updated(part)
+            stated = dict(pieces or {})
             for name, value in (outputs or {}).items():
-                self._compared(OUTPUT, name, value)
+                self._output(name, value, stated.pop(name, None))
+        if stated:
+            raise InvalidInput(f"job.end: pieces of {sorted(stated)}, which are no outputs")
         self._recorder.mark(END)
+        self._ended = True  # An error that comes after is not looked at.
+
+    def _output(self, name: str, value: torch.Tensor, statement: Statement | None) -> None:
+        """An output, or its pieces, which are one after the other along a dimension."""
+        if statement is None or isinstance(statement, Same) or not isinstance(value, torch.Tensor):
+            self._compared(OUTPUT, name, value)
+            return
+        listed = [statement] if isinstance(statement, Piece) else list(statement)
+        dims = {piece.dim % max(1, value.dim()) for piece in listed}
+        size = sum(piece.size for piece in listed)
+        if isinstance(value, DTensor) or len(dims) != 1 or value.dim() <= min(dims):
+            raise InvalidInput(f"job.end: {name} {list(value.shape)} as pieces {listed}"[:400])
+        (dim,) = dims
+        if {p.name for p in listed} != {name} or size != value.shape[dim]:
+            raise InvalidInput(f"job.end: {name} {list(value.shape)} as pieces {listed}"[:400])
+        at = 0
+        for piece in listed:
+            part = value.narrow(dim, at, piece.size)
+            offset = tuple(piece.start if d == dim else 0 for d in range(value.dim()))
+            unsaid = tuple(0 if d == dim else n for d, n in enumerate(value.shape))
+            box = Box(name, unsaid, offset, tuple(part.shape), piece.said)
+            number = self._recorder.tensor(part)
+            self._recorder.mark(OUTPUT, (number,), boxes=(box,), kwargs={"name": name})
+            at += piece.size
 
     def _gradient(self, part: Part) -> None:
         gradient = part.parameter.grad

@@ -92,8 +92,9 @@ class Box(msgspec.Struct, frozen=True):
     Example: rank 1's part of ``up.weight`` [16, 8] under ``Shard(0)`` on two ranks: offset (8, 0),
     shape (8, 8), ``said`` "DTensor", ``text`` "S(0)".
 
-    ``said``: "computed", "DTensor", "DDP", "stated", "same name".  ``partial``: ranks over which
-    local tensors have to be added up to get the box (the framework's Partial), with the reduction.
+    ``said``: "computed", "DTensor", "DDP", "stated", "same name"; ``full_shape`` has 0 where
+    nothing says how long the full tensor is.  ``partial``: ranks over which local tensors have to
+    be added up to get the box (the framework's Partial), with the reduction.
     """
 
     name: str

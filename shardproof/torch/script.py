@@ -49,7 +49,7 @@ class Production:
     world_size: int
     batch: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
-    def end(self, loss: Any = None, outputs: Any = None) -> None:
+    def end(self, loss: Any = None, outputs: Any = None, pieces: Any = None) -> None:
         """Nothing."""
 
 
