@@ -20,19 +20,18 @@ from shardproof.engine.algebra.affine import ZERO
 from shardproof.engine.claims.cone import operands
 from shardproof.engine.lineage.expressions import Combine, Einsum, Operand
 from shardproof.engine.lineage.lineage import (
-    BROADCAST,
     Addend,
-    Dim,
     Lineage,
     PartialRange,
     StridedInterval,
-    View,
 )
 from shardproof.engine.lineage.nodes import NodeTable, Reduction
 from shardproof.engine.lineage.positions import normal
 from shardproof.partition.inference.canonical import Draft, canonical
+from shardproof.partition.inference.chains import Chains
 from shardproof.partition.inference.closed import Closed
 from shardproof.partition.inference.substitution import Labels, Path, Read, TooLarge
+from shardproof.partition.inference.views import along_axes
 
 #: Products that an expansion may have, and factors of a product.
 MOST_PRODUCTS, MOST_FACTORS = 24, 8
@@ -180,6 +179,7 @@ class Matcher:
         self.opened = opened
         self._aliases: dict[int, Alias | None] = {}
         self._closed = Closed(table, reference_size)
+        self._chains = Chains(table, reference_size)
         self._users: dict[int, list[int]] = {}
         self._work = self._aside = 0
 
@@ -210,7 +210,8 @@ class Matcher:
             return x
         parts = normal([partial for partial in partials if partial is not None])
         self.opened |= alias.opened
-        return Lineage(x.shape, (_renamed(addend, alias)._replace(partials=parts),))
+        view = along_axes(addend.view, alias.axes)
+        return Lineage(x.shape, (Addend(addend.factor * alias.factor, alias.node, view, parts),))
 
     def known_aside(self, x: Lineage) -> Lineage:
         """As `known`, of one of several readings of a value: what is spent on these is not missing
@@ -295,7 +296,30 @@ class Matcher:
                     continue
                 if alias is not None:
                     return alias
-        return self._met(number) if self.meets else None
+        alias = self._added(number) if self._work <= MOST_WORK else None
+        return self._met(number) if alias is None and self.meets else alias
+
+    def _added(self, number: int) -> Alias | None:
+        """The reference node that a node is, where both are sums of the same addends."""
+        extents = self.table[number].extents
+        try:
+            mine = self._chain(number)
+            others = self._chains.above(_leaves(mine), extents, len(mine.forms))
+            made = (self._alike(mine, extents, n, self._chain(n)) for n in others)
+            return next((alias for alias in made if alias is not None), None)
+        except TooLarge:
+            return None
+
+    def _chain(self, number: int) -> _Sum:
+        """A node as the sum of all its addends."""
+        addends, axes, labels, opened = self._chains.addends(number)
+        self._work += len(addends)
+        factors: dict[_Form, Fraction] = {}
+        for factor, read in addends:
+            leaves = () if read.node == self.table.one else (read,)
+            form, _, _ = _form(leaves, axes, labels.extents)
+            factors[form] = factors.get(form, Fraction(0)) + factor
+        return _Sum({form: factor for form, factor in factors.items() if factor}, {}, (), opened)
 
     def _met(self, number: int) -> Alias | None:
         """The reference node that a node is, where both are multiplied out down to the first nodes
@@ -402,7 +426,12 @@ class Matcher:
         depth: int = TALLEST,
     ) -> Alias | None:
         """How a candidate is the value, if its expansion is the same."""
-        there = self._sum(candidate, leaves, depth)
+        return self._alike(value, extents, candidate, self._sum(candidate, leaves, depth))
+
+    def _alike(
+        self, value: _Sum, extents: tuple[int, ...], candidate: int, there: _Sum
+    ) -> Alias | None:
+        """How a candidate is the value, if what it is multiplied out to is the same."""
         mine, other = value.forms, there.forms
         if len(other) != len(mine) or _outlines(mine) != _outlines(other):
             return None
@@ -465,12 +494,3 @@ def _form(
     )
     places = tuple(form.labels.get(label) for label in labels)
     return _Form(form.operands, form.outputs, places), form.labels, form.order
-
-
-def _renamed(addend: Addend, alias: Alias) -> Addend:
-    def atom(a: StridedInterval) -> StridedInterval:
-        return a if a.axis == BROADCAST else a._replace(axis=alias.axes[a.axis])
-
-    dims: tuple[Dim, ...] = tuple(tuple(atom(a) for a in dim) for dim in addend.view.dims)
-    view = View(dims, tuple(atom(a) for a in addend.view.fixed))
-    return Addend(addend.factor * alias.factor, alias.node, view)

@@ -44,7 +44,7 @@ from shardproof.partition.inference.pieces import each, multiplied
 from shardproof.partition.inference.sums import MOST_TERMS, Sums, tried
 from shardproof.partition.inference.vanishing import Zeros
 from shardproof.partition.inference.views import result_view, view_of_constant
-from shardproof.partition.inference.windows import Reads
+from shardproof.partition.inference.windows import Reads, is_endless
 
 #: Products of such addends that are kept apart (of one operand: `MOST_TERMS`, they stay as many).
 #: Partial sums that somebody completes are one or two; behind a fault there are as many as ranks,
@@ -167,6 +167,8 @@ class Products(Sums):
             used = {*"".join(names), *output}
             letters = "".join(a for a in ascii_letters if a not in used)
             made = partial(self._product, names, output, sizes=sizes)
+            if any(is_endless(dim) for t in addends for dim in t.view.dims):
+                yield tried(partial(made, widest=True), addends)
             yield tried(made, [t._replace(view=sunk(t.view)) for t in addends])
             yield from self.under_masks(names, addends, made)
             readings = ways(addends, self.mesh, letters, sums=True, sides=self.as_partial)
@@ -194,15 +196,16 @@ class Products(Sums):
         addends: Sequence[Addend],
         sizes: Mapping[str, int],
         closed: frozenset[str] = frozenset(),
+        widest: bool = False,
     ) -> Addend:
         """One addend of a product; ``closed``: labels that run along what the addends have of them,
-        and no further."""
+        and no further; ``widest``: blocks of axes without an end are parts of larger ones."""
         factor = Fraction(1)
         for addend in addends:
             factor *= addend.factor
         extents: dict[int, int] = {}
         intervals: dict[int, StridedInterval] = {}
-        reads = Reads(self.windows, addends)
+        reads = Reads(self.windows, addends, widest=widest)
         dims: dict[str, list[int | StridedInterval]] = {}
         for name in dict.fromkeys("".join(names) + output):
             holders = [(k, x.index(name)) for k, x in enumerate(names) if name in x]
@@ -213,7 +216,7 @@ class Products(Sums):
                 label = len(extents)
                 owners = [k for k, _ in holders]
                 whole = name in output and not is_of_a_table(self.table, addends, owners)
-                ends = name in closed or (not whole and _endless(position))
+                ends = name in closed or (not whole and is_endless(position))
                 joined = reads.label(label, position, owners, closed=ends)
                 if joined.axis == BROADCAST:
                     if name not in output and joined.size != 1:
@@ -491,10 +494,3 @@ class Products(Sums):
         left, output = spec.split("->")
         names = left.split(",")
         return self._product(names, output, addends, {}, over)
-
-
-def _endless(position: Sequence[StridedInterval | None]) -> bool:
-    """Whether aligned atoms are all of axes without an end (classes of a one-hot): a sum over them
-    is one over the block that is read."""
-    intervals = [a for a in position if a is not None and a.axis != BROADCAST]
-    return bool(intervals) and all(a.extent == ABSOLUTE for a in intervals)

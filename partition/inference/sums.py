@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from math import prod
 from string import ascii_letters
 from typing import TypeVar
 
@@ -39,8 +40,9 @@ from shardproof.partition.inference.views import (
 from shardproof.partition.inference.visible import Masked, along_diagonal, completed
 from shardproof.partition.inference.windows import Reads, Windows
 
-#: Sums of more partial addends than this are taken as they are.
-MOST_TERMS = 32
+#: Sums of more partial addends than this are taken as they are; those of single numbers (the norm
+#: of all gradients has one for each parameter) of more than the second.
+MOST_TERMS, MOST_NUMBERS = 32, 512
 
 
 def in_order(addends: Iterable[Addend]) -> tuple[Addend, ...]:
@@ -252,7 +254,7 @@ class Sums(Values):
         if len(addends) < 2:
             return self.known(Lineage(x.shape, tuple(addends)))
         if any(addend.partials for addend in addends):
-            if len(addends) > MOST_TERMS:
+            if len(addends) > (MOST_NUMBERS if prod(x.shape) == 1 else MOST_TERMS):
                 return self.piece(Lineage(x.shape, tuple(addends)))
             return Lineage(x.shape, tuple(addends))
         addends = masked_once(self.table, addends)

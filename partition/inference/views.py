@@ -42,6 +42,19 @@ def view_of_constant(shape: tuple[int, ...]) -> View:
     return View(tuple(() if n == 1 else (constant_interval(n),) for n in shape))
 
 
+def along_axes(view: View, axes: Sequence[int]) -> View:
+    """A view with axis i as axis ``axes[i]``.
+
+    Example: ``[a0[4], a1[8]]`` along (1, 0) is ``[a1[4], a0[8]]``.
+    """
+
+    def renamed(a: StridedInterval) -> StridedInterval:
+        return a if a.axis == BROADCAST else a._replace(axis=axes[a.axis])
+
+    dims = tuple(tuple(renamed(a) for a in dim) for dim in view.dims)
+    return View(dims, tuple(renamed(a) for a in view.fixed))
+
+
 def at_one_position(view: View, dim: int) -> View:
     """The same view, where one position of an axis without an end is no part of a dimension.
 

@@ -61,15 +61,18 @@ class Windows:
         nodes: Sequence[int],
         *,
         closed: bool = False,
+        widest: bool = False,
     ) -> Settled:
         """Aligned intervals that are no common interval as one label (``closed``: which runs along
-        what they are, no further); raises `Misaligned` where they are none."""
+        what they are, no further; ``widest``: along the largest windows of the single-device
+        program that they lie in); raises `Misaligned` where they are none."""
         none = (None,) * len(position)
         varying = [i for i, a in enumerate(position) if a is not None and a.axis != BROADCAST]
         intervals = [a for a in position if a is not None and a.axis != BROADCAST]
         if len({a.size for a in intervals}) > 1:
             raise Misaligned
-        windows = self._windows(intervals, [nodes[i] for i in varying], closed)
+        of = [nodes[i] for i in varying]
+        windows = self._windows(intervals, of, closed and not widest, widest)
         result: list[StridedInterval | None] = list(position)
         fixed: list[StridedInterval | None] = list(none)
         blocks: list[Block | None] = list(none)
@@ -83,14 +86,19 @@ class Windows:
         return Settled(first, tuple(result), tuple(fixed), tuple(blocks))
 
     def _windows(
-        self, intervals: Sequence[StridedInterval], nodes: Sequence[int], closed: bool
+        self,
+        intervals: Sequence[StridedInterval],
+        nodes: Sequence[int],
+        closed: bool,
+        widest: bool,
     ) -> Sequence[Window]:
         exact = not any(a.start.terms for a in intervals)
         if exact and (self.defining or closed):
             windows: Sequence[Window] = [(a.start.const, a.size) for a in intervals]
             self._note(intervals, nodes, windows)
             return windows
-        known = [self._known(a, n) for a, n in zip(intervals, nodes, strict=True)]
+        step = -1 if widest else 1
+        known = [self._known(a, n)[::step] for a, n in zip(intervals, nodes, strict=True)]
         for count, chosen in enumerate(product(*known)):
             if count > MOST_CHOICES:
                 break
@@ -197,9 +205,13 @@ class Reads:
     fixed positions.
     """
 
-    def __init__(self, windows: Windows, addends: Sequence[Addend]) -> None:
+    def __init__(
+        self, windows: Windows, addends: Sequence[Addend], *, widest: bool = False
+    ) -> None:
+        """``widest``: closed labels are parts of what the single-device program reads."""
         self.windows = windows
         self.addends = addends
+        self.widest = widest
         self._intervals: list[list[tuple[StridedInterval, int]]] = [[] for _ in addends]
         self._fixed: dict[int, list[StridedInterval]] = {}
         self._blocks: dict[int, list[Block]] = {}
@@ -228,7 +240,8 @@ class Reads:
                             )
                 return joined
         nodes = [self.addends[k].node for k in owners]
-        settled = self.windows.settle(position, nodes, closed=closed)
+        widest = closed and self.widest
+        settled = self.windows.settle(position, nodes, closed=closed, widest=widest)
         for i, k in enumerate(owners):
             interval, fixed, block = settled.intervals[i], settled.fixed[i], settled.blocks[i]
             if interval is not None and interval.axis != BROADCAST:
@@ -264,3 +277,13 @@ class Reads:
         except ValueError:
             raise Misaligned from None
         return self.windows.table.define(Restrict(addend.node, blocks), full, node.coordinates)
+
+
+def is_endless(position: Sequence[StridedInterval | None]) -> bool:
+    """Whether aligned intervals are all of axes without an end (classes of a one-hot): a sum over
+    them is one over the block that is read.
+
+    Example: ``a1[0 +16 of *]`` alone is, ``a1[0 +16 of 32]`` is not.
+    """
+    intervals = [a for a in position if a is not None and a.axis != BROADCAST]
+    return bool(intervals) and all(a.extent == ABSOLUTE for a in intervals)

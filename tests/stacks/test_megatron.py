@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,35 @@ def test_adam_of_megatron_is_proved(tmp_path: Path) -> None:
     other = adapter.steps(gpt(), vocabulary=32, optimizer={**ADAM, "weight_decay": 0.5}, tp=2)
     wrong = replace(both, parallel=other.parallel)
     assert wrong.verify(**HERE, out=tmp_path / "wrong").verdict == "refuted"
+
+
+CLIPPED = {"lr": 0.01, "clip_grad": 1.0}
+
+
+def test_clipping_by_the_norm_of_all_gradients_is_proved(tmp_path: Path) -> None:
+    """Parameters that all ranks have are counted by the first one."""
+    both = adapter.steps(gpt(), vocabulary=32, optimizer=CLIPPED, tp=2)
+    result = both.verify(**HERE, out=tmp_path / "run")
+    assert result.verdict == "proved", sp.told(result)
+    assert any("Megatron's clipping" in a for a in result.assumptions)
+
+
+def test_clipping_by_the_norm_of_a_rank_is_refuted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def own_norm(gradients: list[torch.Tensor], *_: Any, **__: Any) -> torch.Tensor:
+        return sum((g * g).sum() for g in gradients) ** 0.5
+
+    def optimizers(note: Any) -> None:
+        usual(note)
+        home = import_module("megatron.core.optimizer.optimizer")
+        home.get_grad_norm_fp32 = own_norm  # type: ignore[attr-defined]
+
+    usual = adapter.optimizers
+    monkeypatch.setattr(adapter, "optimizers", optimizers)
+    both = adapter.steps(gpt(), vocabulary=32, optimizer=CLIPPED, tp=2)
+    result = both.verify(**HERE, out=tmp_path / "run")
+    assert result.verdict == "refuted", sp.told(result)
 
 
 def test_an_optimizer_that_keeps_other_parameters_is_refused() -> None:

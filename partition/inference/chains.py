@@ -1,0 +1,96 @@
+"""Sums of many addends, which programs add up one by one: as the norm of all gradients is.
+
+A chain ``((a + b) + c) + d`` has a definition for every addend, so what multiplies definitions out
+one under the other (`partition.inference.match`) does not reach its end.  Here a sum of sums is
+one sum, however deep, and nothing else is multiplied out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+
+from shardproof.engine.claims.cone import operand_nodes
+from shardproof.engine.lineage.expressions import Combine
+from shardproof.engine.lineage.nodes import NodeTable
+from shardproof.partition.inference.substitution import Labels, Read, TooLarge
+
+#: Addends of one sum, and sums above one of its addends that are looked at.
+MOST_ADDENDS, MOST_ABOVE = 400, 1_000
+
+
+class Chains:
+    """The sums of a node table; reference nodes are those below ``reference_size``.
+
+    Example: ``((a + b) + c) + d`` has four addends, and opens three definitions.
+    """
+
+    def __init__(self, table: NodeTable, reference_size: int) -> None:
+        self._table = table
+        self._reference_size = reference_size
+        self._above: dict[int, list[int]] = {}
+        self._counts: dict[int, int] = {}
+
+    def addends(
+        self, number: int
+    ) -> tuple[list[tuple[Fraction, Read]], list[int], Labels, frozenset[int]]:
+        """The factors and reads of what a node is a sum of, the label of each of its axes, all
+        labels, and the definitions that were opened; raises `TooLarge` where there are too many, or
+        one that only the parallel side has.
+
+        Example: of ``2 (a + b) + c`` these are twice a, twice b, and c.
+        """
+        labels = Labels()
+        axes = [labels.new(n) for n in self._table[number].extents]
+        whole = tuple((axis, 1, labels.extents[label], label) for axis, label in enumerate(axes))
+        addends: list[tuple[Fraction, Read]] = []
+        opened: set[int] = set()
+        todo = [(Fraction(1), Read(number, whole))]
+        while todo:
+            factor, read = todo.pop()
+            definition = self._table[read.node].definition
+            if not isinstance(definition, Combine):
+                if read.node >= self._reference_size:
+                    raise TooLarge
+                addends.append((factor, read))
+            else:
+                opened.add(read.node)
+                inner: dict[int, int] = {}
+                for place, (own, o) in enumerate(
+                    zip(definition.factors, definition.operands, strict=True)
+                ):
+                    below = labels.substituted(o, read, definition.outputs, inner, place)
+                    todo.append((factor * own, below))
+            if len(addends) + len(todo) > MOST_ADDENDS:
+                raise TooLarge
+        return addends, axes, labels, frozenset(opened)
+
+    def above(self, leaves: frozenset[int], extents: Sequence[int], count: int) -> Iterator[int]:
+        """Reference nodes of these extents that are sums of ``count`` addends or somewhat more,
+        above the leaf that is added least.
+
+        Example: above d, of four addends, is ``((a + b) + c) + d``.
+        """
+        if not self._counts:
+            self._count()
+        if not leaves:
+            return
+        level = [min(leaves, key=lambda n: (len(self._above.get(n, ())), n))]
+        seen = set(level)
+        while level and len(seen) <= MOST_ABOVE:
+            for n in level:
+                alike = sorted(self._table[n].extents) == sorted(extents)
+                if alike and count <= self._counts.get(n, 0) <= 2 * count:
+                    yield n
+            users = [u for n in level for u in self._above.get(n, ()) if u not in seen]
+            level = list(dict.fromkeys(users))
+            seen.update(level)
+
+    def _count(self) -> None:
+        """How many addends every sum has, and which sums read a node."""
+        for number in range(self._reference_size):
+            if isinstance(self._table[number].definition, Combine):
+                below = operand_nodes(self._table, number)
+                self._counts[number] = sum(self._counts.get(n, 1) for n in below)
+                for n in below:
+                    self._above.setdefault(n, []).append(number)
