@@ -13,7 +13,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shardproof.diagnosis.locate.divergences import Divergence, alike
+from shardproof.diagnosis.locate.divergences import Divergence
+from shardproof.diagnosis.locate.sentences import alike
 from shardproof.diagnosis.repair.trial import Called, called
 from shardproof.engine.algebra.affine import ZERO, Affine
 from shardproof.engine.findings import Difference
