@@ -319,8 +319,9 @@ class Sums(Values):
         return None
 
     def _as_parts(self, shape: tuple[int, ...], addends: Sequence[Addend]) -> Lineage | None:
-        """Positions of one value as a part of the sum over all of them, if they are one; positions
-        that each rank has of several values as parts of the sums over all, which ranks add up."""
+        """Positions of one value as parts of the sum over all of them, next to one another or not
+        (a ring begins at each rank's own); positions that each rank has of several values as parts
+        of the sums over all, which ranks add up."""
         several = len({addend.node for addend in addends}) > 1
         moving = (a.start.terms for t in addends for a in t.view.fixed)
         if several and not any(moving):
@@ -328,8 +329,7 @@ class Sums(Values):
         parts = [part for addend in addends if (part := self.as_partial(addend)) is not None]
         if len(parts) < len(addends):
             return None
-        joined = collect(merge_partials(self.table, parts, self.mesh))
-        return Lineage(shape, tuple(joined)) if several or len(joined) < len(addends) else None
+        return Lineage(shape, tuple(collect(merge_partials(self.table, parts, self.mesh))))
 
     def _in_sums(self, addend: Addend, sums: set[int]) -> Addend:
         """A view as part of one of some sums, if it is one."""
