@@ -232,8 +232,10 @@ class Diagnosis:
         wrong = attempts.failed_instances(state) if state.faults else []
         at_odds = bool(wrong)
         every = wrong or divergences(state)
-        if every and not at_odds and not self.causes:
-            # What no divergence leads to has a cause of its own, and comes first.
+        right = all(c.holds for c in state.conclusions if c.kind == LOSS)
+        if right and every and not at_odds and not self.causes:
+            # What no divergence leads to has a cause of its own, and comes first, but for gradients
+            # behind a forward pass that is wrong itself.
             after = self._conclusion(state, begun(state).lone)
             if after is not None:
                 return after
