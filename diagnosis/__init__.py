@@ -2,5 +2,5 @@
 
 In: a refuted plan. Out: findings with their place, cause, verified repair and counterexample.
 Rooms: `locate`, `repair`, `explain`; `search.py` is the loop over causes and the file to open
-first.
+first, `outcome.py` says what it came to.
 """

@@ -8,15 +8,15 @@ layers is one cause.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Final
 
 from shardproof.diagnosis.explain.causes import Cause, in_layers, is_same, joined
 from shardproof.diagnosis.explain.contradictions import faults, misfits
-from shardproof.diagnosis.explain.counterexample import Examples
-from shardproof.diagnosis.locate.divergences import OWN, Divergence, divergences, explain
+from shardproof.diagnosis.locate.divergences import OWN, Divergence, begun, divergences
 from shardproof.diagnosis.locate.made import made_at
+from shardproof.diagnosis.locate.sentences import explain
 from shardproof.diagnosis.repair import trial as attempts
 from shardproof.diagnosis.repair.addends import OF_THE_LOSS
 from shardproof.diagnosis.repair.candidates import candidates
@@ -46,7 +46,6 @@ from shardproof.engine.findings import Finding
 from shardproof.engine.lineage.lineage import Lineage
 from shardproof.engine.plan.expectations import GRADIENT, LOSS
 from shardproof.engine.plan.ir import Plan
-from shardproof.engine.simulation.simulate import Simulation
 from shardproof.engine.specification.conclusions import Conclusion, row_name
 from shardproof.partition.evidence.recorded import metadata
 from shardproof.partition.stages.partition import Partition
@@ -55,21 +54,14 @@ from shardproof.partition.stages.partition import Partition
 #: first one is free: a large plan has one try, which is also how it goes on).
 MOST_TRIES: Final = 40
 MOST_ROWS: Final = 150_000
-#: Rows of a plan that is run again with its repairs, for values inside it.
-MOST_AGAIN: Final = 20_000
 #: Causes that are looked for, and steps of the search (a cause in several layers may take some).
 MOST_CAUSES: Final = 5
 MOST_STEPS: Final = 20
-#: Sentences about one cause in several layers; more are counted.
-MOST_SENTENCES: Final = 3
 
 #: A chunk that is not where the plan records it: evidence that the order of groups is another one.
 CHUNK_POSITION: Final = "chunk position"
 #: A gradient that arrives for another value than the plan records it for: evidence likewise.
 GRADIENT_NAME: Final = "gradient name"
-
-#: Operators that are defined in fewer places: nothing by itself in a plan that is wrong.
-DEFINEDNESS: Final = "definedness"
 
 
 #: The cause and the repair where another order of groups is what it takes.
@@ -240,9 +232,14 @@ class Diagnosis:
         wrong = attempts.failed_instances(state) if state.faults else []
         at_odds = bool(wrong)
         every = wrong or divergences(state)
+        if every and not at_odds and not self.causes:
+            # What no divergence leads to has a cause of its own, and comes first.
+            after = self._conclusion(state, begun(state).lone)
+            if after is not None:
+                return after
         fresh = [c for c in every if c not in self.stuck and self._explains(state, c)]
         if not fresh:
-            return None if every else self._conclusion(state)
+            return None if every else self._conclusion(state, None)
         divergence = fresh[0]
         findings = misfits(state, [divergence]) if at_odds else (explain(state, divergence),)
         best = self.best(state, _proposed(state, divergence), Resolved(state, divergence))
@@ -285,11 +282,14 @@ class Diagnosis:
             for cause in self.causes
         )
 
-    def _conclusion(self, state: Partition) -> Partition | None:
-        """A gradient or output that no operator before it makes wrong: its reduction."""
+    def _conclusion(self, state: Partition, among: frozenset[int] | None) -> Partition | None:
+        """A gradient or output that no operator before it makes wrong: its reduction, or what did
+        no harm to other values.  ``among``: the values that are looked at, if not all."""
         makers = {v: n for n, r in enumerate(state.parallel.unrolled.instances) for v in r.outputs}
         for conclusion in state.conclusions:
             if conclusion.holds or conclusion.value not in makers or conclusion.kind in (OWN, LOSS):
+                continue
+            if among is not None and conclusion.value not in among:
                 continue
             divergence = Divergence((makers[conclusion.value],), -1, conclusion.message)
             made = origins(state)
@@ -307,8 +307,24 @@ class Diagnosis:
                 # It begins before its reduction: where the repair is.
                 begins = divergence_at(state, best[0].edits[0].site, conclusion.message)
                 divergence, finding = begins, explain(state, begins)
+            elif best is None:
+                other = self._in_harmless(state)
+                if other is not None:
+                    divergence, best = other
+                    finding = explain(state, divergence)
             self._add(state, divergence, (finding,), best)
             return best[1] if best else None
+        return None
+
+    def _in_harmless(
+        self, state: Partition
+    ) -> tuple[Divergence, tuple[Candidate, Partition]] | None:
+        """A divergence that did no harm to the values that are compared, if the plan holds once it
+        is put right: a parameter that is gathered in another way, forward and backward."""
+        for divergence in begun(state).harmless:
+            best = self.best(state, _proposed(state, divergence), Resolved(state, divergence))
+            if best is not None and holds(best[1]):
+                return divergence, best
         return None
 
     def _add(
@@ -360,98 +376,6 @@ def recorded_otherwise(state: Partition) -> set[str]:
     return kinds & {CHUNK_POSITION, GRADIENT_NAME}
 
 
-def diagnosed(
-    result: Partition,
-    simulation: Simulation | None,
-    otherwise: Callable[[], Plan | None] | None = None,
-    tell: Callable[[int, int], None] = lambda done, total: None,
-    search: Diagnosis | None = None,
-) -> tuple[Finding, ...]:
-    """What is wrong with a refuted plan: cause by cause, the first one first, then those findings
-    beside the verdict that go away with a cause; nothing if no operator is found to begin it.
-
-    Example: "add in h.1.mlp on ranks [0, 1] of the first replica: its input h.1.mlp.linear is still
-    a partial sum ...", with the repair "holds with an all-reduce over ranks [0, 1] (axis tp) after
-    linear in `h.1.mlp`".
-
-    ``simulation``: of the plan, if it could be run; ``otherwise``, ``tell``: see `Diagnosis`;
-    ``search``: that of the plan, if it was begun.
-    """
-    search = search or Diagnosis(result, otherwise, tell)
-    repaired = search.run()
-    # A large plan is not run again: values are held against the single-device operator's there.
-    again = repaired and len(result.parallel.unrolled.instances) <= MOST_AGAIN
-    examples = Examples(result, simulation, search.state if again else None)
-    causes = [
-        finding
-        for number in range(len(search.causes))
-        for finding in _findings_of(search, number, examples)
-    ]
-    return (*causes, *followers(search))
-
-
-def _findings_of(search: Diagnosis, number: int, examples: Examples) -> Iterator[Finding]:
-    cause = search.causes[number]
-    first, *rest = cause.findings
-    message = first.message
-    if cause.name == ORDER:
-        chunks = sum(f.kind == CHUNK_POSITION for f in search.result.findings)
-        message = f"{message}; {chunks} chunks before it and elsewhere are cut at other positions "
-        message += "than the plan records, as if its groups were in another order than by rank"
-    if cause.assuming:
-        earlier = ", ".join(_place(search.causes[n].findings[0]) for n in cause.assuming)
-        message = f"{message} (assuming that {earlier} is put right)"
-    repair = ""
-    # Without the repair of one cause, those of others help if it is assumed to be put right.
-    if cause.repairs and holds(search.state):
-        others = sum(1 for c in search.causes if c.repairs) - 1
-        together = f", together with the {_other(others)} named here" if others else ""
-        left = [_place(c.findings[0]) for c in search.causes if not c.repairs]
-        if left:
-            together += f", assuming that {', '.join(left)} is put right"
-        repair = f"holds with {_listed(cause.repairs)}{together}"
-    elif search.exhausted and number == len(search.causes) - 1:
-        message = f"{message} (repairs were tried up to the bound on work)"
-    alone = not cause.assuming and not number
-    expected, actual = examples.extremes() if alone else ("", "")
-    differences = examples.at(cause.state, cause.divergence) if cause.divergence is not None else ()
-    yield first._replace(
-        message=message,
-        repair=repair,
-        cause=cause.name if repair or not cause.repairs else first.cause or _likely(cause),
-        group=number + 1,
-        expected=first.expected or expected,
-        actual=first.actual or actual,
-        counterexample=(*differences, *(examples.of_conclusion() if alone else ())),
-    )
-    for finding in rest:
-        yield finding._replace(group=number + 1, cause="")
-
-
-def followers(search: Diagnosis) -> list[Finding]:
-    """Findings beside the verdict that go away with the repair of a cause, with its number.
-
-    Example: a finding "metadata" of a value that is recorded as complete, gone with the all-reduce
-    of group 1.
-    """
-    left = [f for f in search.result.findings if f.kind != DEFINEDNESS]
-    result: list[Finding] = []
-    for number, cause in enumerate(search.causes, 1):
-        if cause.after is None or not left or cause.after.parallel.unrolled.faults:
-            continue
-        still = search.still(cause.after)
-        gone = [f for f in left if f.message not in still]
-        result += [f._replace(group=number) for f in gone]
-        left = [f for f in left if f.message in still]
-    return result
-
-
-def _listed(repairs: Sequence[str]) -> str:
-    rest = len(repairs) - MOST_SENTENCES
-    more = f"; and so in {rest} more places" if rest > 0 else ""
-    return "; ".join(repairs[:MOST_SENTENCES]) + more
-
-
 def _of_conclusion(state: Partition, conclusion: Conclusion) -> Finding:
     return Finding(
         "conclusion",
@@ -461,16 +385,6 @@ def _of_conclusion(state: Partition, conclusion: Conclusion) -> Finding:
         made_at(state.parallel.unrolled.instances, conclusion.value),
         conclusion.ranks,
     )
-
-
-def _likely(cause: Cause) -> str:
-    """What is likely wrong where a repair put the losses right, but not all gradients."""
-
-    def wrong(state: Partition) -> bool:
-        return any(c.kind == LOSS and not c.holds for c in state.conclusions)
-
-    put_right = cause.after is not None and wrong(cause.state) and not wrong(cause.after)
-    return cause.name if put_right else ""
 
 
 def _proposed(state: Partition, divergence: Divergence) -> Iterator[Candidate]:
@@ -486,12 +400,3 @@ def _other_shards(plan: Plan, conclusion: Conclusion) -> Iterator[Candidate]:
 
 def _forward(operator: str) -> str:
     return operator.removeprefix("backward of ")
-
-
-def _other(count: int) -> str:
-    return "other repair" if count == 1 else f"{count} other repairs"
-
-
-def _place(finding: Finding) -> str:
-    where = f" in {finding.layer}" if finding.layer else ""
-    return f"{finding.operator}{where}" if finding.operator else finding.kind

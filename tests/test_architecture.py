@@ -42,7 +42,7 @@ ROOMS: dict[str, str] = {
     "engine": "errors findings system algebra storage lineage plan ops plan_files schedule claims interpreters "
     "specification small_model simulation records obligations reference_runtime",
     "partition": "inference templates stages audit evidence",
-    "diagnosis": "locate repair explain search",
+    "diagnosis": "locate repair explain search outcome",
     "frontends": "errors builder untrusted aten torch zoo graphs nnscaler | hlo | fx | jax | plans packages "
     "frontend",
     "cluster": "machine settings memory verdicts local on_ray lower_claims execute",

@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from shardproof.diagnosis.locate.divergences import Divergence, fault_sentence, ranks_of
+from shardproof.diagnosis.locate.divergences import Divergence
+from shardproof.diagnosis.locate.sentences import fault_sentence, ranks_of
 from shardproof.diagnosis.repair.elsewhere import numbered, pattern, places_of, spoken_layers
 from shardproof.diagnosis.repair.origins import Candidate
 from shardproof.engine.findings import Finding

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from shardproof.diagnosis.locate.divergences import Divergence, between
+from shardproof.diagnosis.locate.divergences import Divergence
+from shardproof.diagnosis.locate.sentences import between
 from shardproof.diagnosis.repair.edits import peer
 from shardproof.diagnosis.repair.structure import omitted, unwritten
 from shardproof.engine.findings import Finding

@@ -13,7 +13,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shardproof.diagnosis.locate.divergences import Divergence, alike
+from shardproof.diagnosis.locate.divergences import Divergence
+from shardproof.diagnosis.locate.sentences import alike
 from shardproof.diagnosis.repair.trial import Called, called
 from shardproof.engine.algebra.affine import ZERO, Affine
 from shardproof.engine.findings import Difference
@@ -30,7 +31,7 @@ from shardproof.engine.simulation.simulate import (
     simulate,
     simulate_again,
 )
-from shardproof.engine.simulation.true_size import confirmed
+from shardproof.engine.simulation.true_size import confirmed, with_numbers
 from shardproof.engine.specification.conclusions import row_name
 from shardproof.engine.specification.demands import Demand
 from shardproof.partition.stages.partition import Partition
@@ -284,7 +285,8 @@ def simulated(
 
     A difference between plans of a smaller vocabulary is one of this plan if this plan differs,
     too.  Where this plan is too large to be run, it is one unless the plan counts positions (a sum
-    of ones over the vocabulary).
+    of ones over the vocabulary).  Where no input shows a difference, and both sides were seen to
+    differ with the numbers that constants have, they are run with these.
     """
     single, parallel = result.derived, result.parallel.unrolled
     first: Simulation | None = None
@@ -296,11 +298,18 @@ def simulated(
             itself = confirmed(simulation, result.plan, single, parallel)
             large = itself.failure and not simulation.counts(result.counted)
             simulation = simulation if itself.differs or large else itself
-        if simulation.differs or simulation.failure or (until_defined and not simulation.undefined):
+        if simulation.differs or (until_defined and not simulation.undefined):
             return simulation
         if first is None or first.undefined:
             first = simulation
+        if simulation.failure:
+            first = simulation
+            break
     assert first is not None
+    for seed in range(SHARP) if result.plan.numbers and not until_defined else ():
+        itself = with_numbers(result.plan, single, parallel, seed)
+        if itself.differs:
+            return itself
     return first
 
 

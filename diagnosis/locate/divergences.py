@@ -9,25 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from fractions import Fraction
+from functools import reduce
 from math import prod
+from operator import or_
 from typing import Final, Literal, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 from shardproof.engine.claims.claim import SUMS
-from shardproof.engine.findings import Finding
 from shardproof.engine.lineage.lineage import Addend, Lineage
 from shardproof.engine.schedule.instances import Instance
 from shardproof.engine.specification.demands import roots
-from shardproof.partition.evidence.alignment import PLACES, counterparts
+from shardproof.partition.evidence.alignment import counterparts
 from shardproof.partition.inference.collectives import JOINS
 from shardproof.partition.stages.partition import Partition
 
 #: What an operator's result is a view of: (factor, node) of each addend.
 Essence = frozenset[tuple[Fraction, int]]
 
-
-#: Attributes that differ where a rank has a part only.
-_OF_SHARDS: Final = PLACES | {"start", "size"}
 
 #: What is wrong with a sum over positions that are not next to one another.
 GAPS: Final = "what it adds up has gaps that nothing fills"
@@ -36,9 +34,6 @@ GAPS: Final = "what it adds up has gaps that nothing fills"
 AVERAGED: Final = (
     "its result is the mean over a part of what the single-device operator takes it over"
 )
-
-#: Ranks that are named one by one.
-FEW: Final = 4
 
 #: Conclusions about values of the single-device side.
 OWN = "single-device gradient"
@@ -76,6 +71,19 @@ class Divergence(NamedTuple):
     kind: Kind = ""
 
 
+class Begun(NamedTuple):
+    """Where values begin to diverge. ``faults``: what failing conclusions come from; ``harmless``:
+    what the values that they come from have no longer; ``lone``: values of failing conclusions
+    that come from none of ``faults``.
+
+    Example: a gradient that is scaled and scaled back is harmless.
+    """
+
+    faults: tuple[Divergence, ...]
+    harmless: tuple[Divergence, ...]
+    lone: frozenset[int]
+
+
 def essence(lineage: Lineage | None) -> Essence | None:
     """What a value is, wherever it lies: the nodes of its addends with their factors.
 
@@ -88,7 +96,7 @@ def essence(lineage: Lineage | None) -> Essence | None:
 
 #: A partition is asked about again and again, and is not changed once it is made; what is known of
 #: it is forgotten with it.
-_KNOWN: WeakKeyDictionary[Partition, tuple[Divergence, ...]] = WeakKeyDictionary()
+_KNOWN: WeakKeyDictionary[Partition, Begun] = WeakKeyDictionary()
 
 
 def divergences(result: Partition) -> tuple[Divergence, ...]:
@@ -98,13 +106,22 @@ def divergences(result: Partition) -> tuple[Divergence, ...]:
     Example: a loss that is divided by the number of tensor-parallel ranks has two, the ``mul`` and
     its backward.
     """
-    divergences = _KNOWN.get(result)
-    if divergences is None:
-        divergences = _KNOWN[result] = _divergences(result)
-    return divergences
+    return begun(result).faults
 
 
-def _divergences(result: Partition) -> tuple[Divergence, ...]:
+def begun(result: Partition) -> Begun:
+    """Where values begin to diverge, with and without harm.
+
+    Example: of a right plan whose loss is scaled and whose gradients are scaled back, one that is
+    harmless.
+    """
+    known = _KNOWN.get(result)
+    if known is None:
+        known = _KNOWN[result] = _divergences(result)
+    return known
+
+
+def _divergences(result: Partition) -> Begun:
     """Where faults begin.  The factor of a local mean, and of its gradients, is made up for later
     by averaging over replicas, where some conclusion holds: it is then looked at only where there
     is no other divergence."""
@@ -117,8 +134,8 @@ def _divergences(result: Partition) -> tuple[Divergence, ...]:
     ]
     some = any(c.holds and c.value >= 0 and c.kind != OWN for c in result.conclusions)
     means = {fault.factor for fault in faults if fault and some and fault.words == AVERAGED}
-    begun = _begin(result, aligned, faults, means)
-    return begun or (_begin(result, aligned, faults, set()) if means else ())
+    first = _begin(result, aligned, faults, means)
+    return _begin(result, aligned, faults, set()) if means and not first.faults else first
 
 
 def _begin(
@@ -126,30 +143,59 @@ def _begin(
     aligned: Sequence[int],
     faults: Sequence[Fault | None],
     means: Collection[Fraction | None],
-) -> tuple[Divergence, ...]:
-    """Where faults begin, but for the factors ``means`` of values that no failing conclusion is
-    about, in the order of the program."""
-    wrong: set[int] = set()
+) -> Begun:
+    """Where faults begin that a failing conclusion comes from, but for the factors ``means`` of
+    values that no failing conclusion is about, in the order of the program.  Of each value that is
+    wrong it is kept which faults made it so, as bits."""
+    wrong: dict[int, int] = {}
     ends = _ends(result, aligned)
+    usual = {essence(lineage) for lineage in result.single.lineages}
     alike: dict[tuple[object, ...], list[int]] = {}
     about: dict[tuple[object, ...], tuple[int, str, Kind]] = {}
     gaps = _ranges(result, [c.value for c in result.conclusions if c.kind != OWN and not c.holds])
     for number, instance in enumerate(result.parallel.unrolled.instances):
-        tainted = any(v in wrong for v in instance.inputs)
-        fault = None if tainted else faults[number] or _gap(result, instance, gaps)
+        counterpart = aligned[number]
+        taint = reduce(or_, (wrong.get(v, 0) for v in instance.inputs), 0)
+        fault = None if taint else faults[number] or _gap(result, instance, gaps)
         if fault and fault.factor in means and ends.isdisjoint(instance.outputs):
             continue
-        if fault or tainted:
-            wrong.update(instance.outputs)
         if fault:
-            counterpart = aligned[number]
             key = (
                 counterpart if counterpart >= 0 else (instance.kind, instance.source),
                 fault.words,
             )
             alike.setdefault(key, []).append(number)
-            about[key] = (counterpart, fault.words, fault.kind)
-    return tuple(Divergence(tuple(rows), *about[key]) for key, rows in alike.items())
+            about.setdefault(key, (counterpart, fault.words, fault.kind))
+            taint = 1 << list(about).index(key)
+        if taint and (fault or not _recovered(result, instance, counterpart, usual)):
+            wrong.update((v, wrong.get(v, 0) | taint) for v in instance.outputs)
+    failing = {c.value for c in result.conclusions if c.kind != OWN and not c.holds} - {-1}
+    blamed = reduce(or_, (wrong.get(v, 0) for v in failing), 0) if failing else -1
+    every = [Divergence(tuple(rows), *about[key]) for key, rows in alike.items()]
+    return Begun(
+        tuple(d for bit, d in enumerate(every) if blamed >> bit & 1),
+        tuple(d for bit, d in enumerate(every) if not blamed >> bit & 1),
+        frozenset(v for v in failing if not wrong.get(v, 0)),
+    )
+
+
+def _recovered(
+    result: Partition, instance: Instance, counterpart: int, usual: Collection[Essence | None]
+) -> bool:
+    """Whether an instance that reads what diverges gives what the single device has there all the
+    same: what went before it did no harm (a loss that is scaled, and its gradients scaled back).
+    ``usual``: what the single device's values are, for an instance that it has not."""
+    outputs = [result.parallel.lineages[v] for v in instance.outputs]
+    for lineage in outputs:
+        if lineage is None or len(essence(lineage) or ()) < len(lineage.addends):
+            return False
+        if any(t.partials or t.places for t in lineage.addends):
+            return False
+    if counterpart < 0:
+        return all(essence(lineage) in usual for lineage in outputs)
+    expected = result.single.unrolled.instances[counterpart].outputs
+    theirs = [essence(result.single.lineages[v]) for v in expected]
+    return len(theirs) == len(outputs) and [essence(x) for x in outputs] == theirs
 
 
 def _compared(result: Partition) -> set[int]:
@@ -316,158 +362,3 @@ def _averaged(result: Partition, value: int, factor: Fraction) -> bool:
     for the part: the mean over half of them is twice the half of the mean."""
     partials = {p for t in _addends(result, value) for p in t.partials}
     return bool(partials) and factor * prod(Fraction(p.size, p.extent) for p in partials) == 1
-
-
-def between(result: Partition, instances: Sequence[Instance]) -> str:
-    """Where in the model instances are that belong to no layer: what comes before and after
-    them.
-
-    Example: "between wte and wpe" for the all-reduce of partial embeddings.
-    """
-    every = result.parallel.unrolled.instances
-    made = {v: instance for instance in every for v in instance.outputs}
-    read: dict[int, Instance] = {}
-    for instance in every:
-        for v in instance.inputs:
-            read.setdefault(v, instance)
-
-    def nearest(start: Sequence[Instance], ahead: bool) -> str:
-        seen, here = set(), list(start)
-        while here:
-            instance = here.pop(0)
-            values = instance.outputs if ahead else instance.inputs
-            for v in values:
-                other = (read if ahead else made).get(v)
-                if other is None or id(other) in seen:
-                    continue
-                seen.add(id(other))
-                if other.source.module:
-                    return other.source.module
-                here.append(other)
-        return ""
-
-    first, last = nearest(instances[:1], False), nearest(instances[:1], True)
-    if first and last and first != last:
-        return f"between {first} and {last}"
-    return first or last
-
-
-def explain(result: Partition, divergence: Divergence) -> Finding:
-    """A divergence as a finding: operator, layer, source, ranks and microbatches, in words.
-
-    Example: "add in h.1.mlp on ranks [0, 1] of the first replica: its input h.1.mlp.linear is still
-    a partial sum: a reduction before it is missing", with the layer, line and ranks in fields of
-    their own.
-    """
-    instances = [result.parallel.unrolled.instances[n] for n in divergence.instances]
-    instance = instances[0]
-    ranks, microbatches = _who(result, instances)
-    name = f"backward of {instance.name}" if instance.backward else instance.name
-    layer = instance.source.module or between(result, instances)
-    right, right_microbatches = _who(result, alike(result, divergence))
-    return Finding(
-        "mismatch",
-        fault_sentence(result, name, layer, ranks, divergence.cause),
-        name,
-        layer,
-        instance.source.location or instance.source.cell,
-        ranks,
-        microbatches,
-        cause=divergence.kind,
-        reference=reference(result, divergence),
-        layers=(instance.source.module,) if instance.source.module else (),
-        agreeing_ranks=tuple(rank for rank in right if rank not in ranks),
-        agreeing_microbatches=tuple(m for m in right_microbatches if m not in microbatches),
-    )
-
-
-def fault_sentence(
-    result: Partition, name: str, layer: str, ranks: Sequence[int], cause: str
-) -> str:
-    """What is wrong with an operator, in a sentence; ``layer``: modules, or as `between` has it.
-
-    Example: "linear in layers.0 on ranks 0 to 7: its result is 1/2 times the single-device
-    operator's".
-    """
-    where = f" {layer}" if layer.startswith("between") else f" in {layer}" if layer else ""
-    return f"{name}{where} on ranks {_span(ranks)}{of_replicas(result)}: {cause}"
-
-
-def _span(ranks: Sequence[int]) -> str:
-    """Ranks as a list, or from where to where if they are many in a row."""
-    if len(ranks) > FEW and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
-        return f"{ranks[0]} to {ranks[-1]}"
-    return str(list(ranks))
-
-
-def of_replicas(result: Partition) -> str:
-    """What to say of ranks where there are several replicas.
-
-    Example: " of the first replica" with dp 2, nothing with tp alone.
-    """
-    extents = result.plan.programs[0].extents
-    replicas = prod(extents.get(axis, 1) for axis in result.plan.replica_axes)
-    return " of the first replica" if replicas > 1 else ""
-
-
-def _who(
-    result: Partition, instances: Sequence[Instance]
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The ranks of the first replica, and the microbatches, of instances."""
-    ranks = tuple(sorted({x for r in instances for p in r.programs for x in ranks_of(result, p)}))
-    return ranks, tuple(sorted({r.microbatch for r in instances if r.microbatch >= 0}))
-
-
-def ranks_of(result: Partition, program: int) -> list[int]:
-    """The ranks of a program in the first replica.
-
-    Example: ``[0, 1]`` of a program on dp 2, tp 2, where ``dp`` divides the batch.
-    """
-    own = result.parallel.programs[program]
-    ranks = [own.base]
-    for axis, extent, stride in own.axes:
-        if axis not in result.plan.replica_axes:
-            ranks = [rank + stride * place for rank in ranks for place in range(extent)]
-    return ranks
-
-
-def alike(result: Partition, divergence: Divergence) -> list[Instance]:
-    """The instances that do right what those of a divergence do wrong.
-
-    Example: where a norm has another epsilon on rank 0, the same norm on rank 1, which has the
-    right one.
-    """
-    every = result.parallel.unrolled.instances
-    if divergence.counterpart >= 0:
-        right = [
-            n
-            for n, m in enumerate(counterparts(result, loosely=True))
-            if m == divergence.counterpart
-        ]
-    else:
-        instance = every[divergence.instances[0]]
-        what = (instance.kind, instance.name, instance.source)
-        alike = instance.kind == "op" or any((instance.source.cell, instance.source.location))
-        right = [n for n, r in enumerate(every) if alike and (r.kind, r.name, r.source) == what]
-    return [every[n] for n in right if n not in divergence.instances]
-
-
-def reference(result: Partition, divergence: Divergence) -> str:
-    """The operator of the single-device side that a divergence was held against, and which of its
-    constants are other ones; empty if none was.
-
-    Example: "mul (examples/gpt.py:156) with other 1/512 (here about 0.000976562)".
-    """
-    if divergence.counterpart < 0:
-        return ""
-    theirs = result.single.unrolled.instances[divergence.counterpart]
-    mine = result.parallel.unrolled.instances[divergence.instances[0]]
-    name = f"backward of {theirs.name}" if theirs.backward else theirs.name
-    place = ", ".join(x for x in (theirs.source.cell, theirs.source.location) if x)
-    constants = [
-        f"{key} {shown(value)} (here {shown(mine.attrs[key])})"
-        for key, value in theirs.attrs.items()
-        if key in mine.attrs and key not in _OF_SHARDS and mine.attrs[key] != value
-    ]
-    with_constants = f" with {', '.join(constants)}" if constants else ""
-    return f"{name}{f' ({place})' if place else ''}{with_constants}"

@@ -150,6 +150,33 @@ def _behind(nodes: NodeTable, numbers: set[int], opens: frozenset[int]) -> set[i
     return cut
 
 
+def recomputed(
+    nodes: NodeTable, inputs: Sequence[Lineage], outputs: Sequence[Lineage]
+) -> frozenset[int]:
+    """Behind which nodes the cut of a claim lies where all that other symbols determine is read by
+    its definition: what partial sums in the inputs are made of, the operator may compute again.
+
+    Example: the gradient of a gate, of which parts of the sum over ``onehot(select(x w))`` arrive:
+    the onehot, the choice and the product are read as they are defined, and ``x`` and ``w`` are
+    symbols.
+    """
+    opaque = _cone(nodes, inputs, outputs, True, 0).opaque
+    return frozenset().union(*(_determined(nodes, n, opaque) for n in sorted(opaque)))
+
+
+def _determined(nodes: NodeTable, number: int, opaque: frozenset[int]) -> set[int]:
+    """The definitions by which other symbols determine one (none: they do not, or by too many)."""
+    behind, todo = {number}, [number]
+    while todo and len(behind) <= MOST_NODES:
+        inner = operand_nodes(nodes, todo.pop())
+        if not inner:
+            return set()
+        fresh = {n for n in inner if n != nodes.one} - behind - opaque
+        behind |= fresh
+        todo += sorted(fresh)
+    return behind if len(behind) <= MOST_NODES else set()
+
+
 def _unblocked(nodes: NodeTable, numbers: set[int]) -> set[int]:
     """Nodes, where one is a block of another, that other one: its entries are no more free."""
     opaque = set(numbers)

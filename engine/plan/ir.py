@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from shardproof.engine.algebra.affine import ZERO, Affine
 from shardproof.engine.findings import Finding
@@ -325,6 +325,8 @@ class Plan:
     (`engine.plan.expectations`).
     ``otherwise``: gives the parallel programs as the records have them, where the reader went by
     another account; it is no part of the plan, and not stored with it.
+    ``numbers``: of constants, by name, with which both sides were seen to differ; no part of the
+    plan either.
     """
 
     name: str
@@ -341,6 +343,7 @@ class Plan:
     otherwise: Callable[[], tuple[Program, ...]] | None = field(
         default=None, compare=False, repr=False
     )
+    numbers: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def ranks(self) -> int:

@@ -30,8 +30,8 @@ POSITIVE = (0.1, 0.9)
 MOST_DRAWN = 8
 #: By what part of itself a number is changed where it is asked what rounding may do.
 NUDGE = 1e-12
-#: How often an index is a negative one, where its domain has any.
-NEGATIVE = 0.25
+#: How often an index is a negative one, where its domain has any, and where they come again.
+NEGATIVE, OFTEN = 0.25, 0.75
 
 
 def read_by(operator: str, position: int, unrolled: Unrolled) -> frozenset[str]:
@@ -95,7 +95,10 @@ class Inputs:
         if name not in self._parameters:
             dims = tuple(self.sizes.dim(dim) for dim in self.sizes.recorder.parameters[name])
             known = self.sizes.recorder.integers.get(name)
-            if known is None:
+            own = self.sizes.plan.numbers.get(name) if self.sizes.true else None
+            if own is not None:
+                values = np.asarray(own, dtype=float).reshape([count(dim) for dim in dims])
+            elif known is None:
                 values = self._nudged(self._values(name, dims))
             else:
                 values = self._integers(*known, dims)
@@ -130,7 +133,8 @@ class Inputs:
         else:
             drawn = self.random.integers(low, high, shape).astype(float)
         if low < 0:
-            drawn = np.where(self.random.random(shape) < NEGATIVE, float(low), drawn)
+            often = OFTEN if self.repeated or self.signed else NEGATIVE
+            drawn = np.where(self.random.random(shape) < often, float(low), drawn)
         return drawn
 
     def _counts(self, many: int, shape: list[int]) -> NDArray[np.float64]:

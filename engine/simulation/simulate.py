@@ -341,6 +341,7 @@ def run_both(
         moved = _comparisons(demands, near[2], near[0], near[1])
         comparisons = tuple(map(_settled, comparisons, moved))
     undefined = any(bool(np.isnan(data).any()) for data in wanted.values())
+    undefined |= any(map(_divides_by_zero, comparisons))
     if seed >= SHARP:
         ends = [x for c in comparisons for x in (c.expected, c.actual)]
         undefined |= not all(np.isfinite(x).all() for x in ends)
@@ -424,6 +425,12 @@ def compare(
         float(off[index]) / (scale if scale and np.isfinite(scale) else 1.0),
         Worst(index, float(expected[index]), float(actual[index])),
     )
+
+
+def _divides_by_zero(comparison: Comparison) -> bool:
+    """Whether the single device has an infinite number where a rank has none at all."""
+    expected, actual = comparison.expected, comparison.actual
+    return expected.shape == actual.shape and bool((np.isinf(expected) & np.isnan(actual)).any())
 
 
 def _is_count(data: Floats) -> bool:

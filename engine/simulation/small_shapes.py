@@ -37,7 +37,8 @@ MOST_PER_SHARD = 8
 class Sizes:
     """The sizes at which a plan is evaluated.  ``expanded``: slice coordinates along which data is
     distinct; along the others one slice stands for all.  ``indexed``: the least that an indexed
-    axis keeps per shard, where that is more than ``per_shard``; ``whole``: it keeps its true size.
+    axis keeps per shard, where that is more than ``per_shard``; ``whole``: it keeps its true size;
+    ``true``: so does every axis.
 
     Example: a layer of [16, 8] of which two ranks have [8, 8] each is evaluated as [4, 2], ranks
     with [2, 2].
@@ -51,6 +52,7 @@ class Sizes:
     per_shard: int
     indexed: int = 0
     whole: bool = False
+    true: bool = False
     _divisors: dict[int, int] = field(default_factory=dict)
     _dims: dict[Factors, Dim] = field(default_factory=dict)
     _positions: dict[Factors, int] = field(default_factory=dict)
@@ -64,7 +66,8 @@ class Sizes:
 
     def _choose(self, axis_class: AxisClass) -> int:
         if (
-            self.recorder.axes.exact
+            self.true
+            or self.recorder.axes.exact
             or axis_class.frozen
             or axis_class.parts is not None
             or (self.whole and axis_class.positional)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from shardproof.engine.plan.expectations import LOSS
-from shardproof.engine.plan.ir import Plan
+from shardproof.engine.plan.ir import MICROBATCH, Plan
 from shardproof.engine.schedule.instances import Unrolled
 from shardproof.engine.simulation.lifetimes import last_uses, most_at_once
 from shardproof.engine.simulation.replay import count_members
@@ -72,6 +72,26 @@ def outright(plan: Plan, single: Derived, parallel: Unrolled) -> Simulation:
     losses = [demand for demand in every if demand.required and demand.kind == LOSS]
     expanded = expanded_axes(plan, parallel, every)
     return _at_true_sizes(plan, single, parallel, expanded, 0, losses) if losses else Simulation()
+
+
+def with_numbers(plan: Plan, single: Derived, parallel: Unrolled, seed: int) -> Simulation:
+    """Both sides with the numbers that the programs' constants have, at true sizes: at others,
+    constants are any numbers, with which what is counted and compared may never be equal.
+
+    Example: places of an expert, which are compared with 0, 1, 2.
+    """
+    required = [demand for demand in demands(plan, single, parallel) if demand.required]
+    every = [MICROBATCH, *(axis for program in plan.programs for axis, *_ in program.axes)]
+    expanded = frozenset([*every, *plan.replica_axes])
+    try:
+        sizes = small_shapes(plan, single.unrolled, parallel, expanded, demands=required)
+        sizes = replace(sizes, true=True, _divisors={}, _dims={}, _positions={})
+        if not _affordable(plan, single.unrolled, parallel, sizes, required):
+            return Simulation(expanded=expanded, failure=TOO_LARGE, seed=seed)
+        run = run_both(plan, single.unrolled, parallel, sizes, seed, required, forgetful=True)
+        return replace(run, sides={})
+    except (Unsupported, ShapeMismatch, InvalidInput) as error:
+        return Simulation(expanded=expanded, failure=str(error), seed=seed)
 
 
 def _at_true_sizes(

@@ -14,6 +14,7 @@ from shardproof.frontends.aten.filled import filled, fills
 from shardproof.frontends.aten.hidden import (
     Mask,
     as_numbers,
+    cleared,
     hidden_after,
     is_nothing,
     keep,
@@ -108,6 +109,8 @@ def _masked_fill(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any
         return filled(lo, x, inverse(lo, as_numbers(lo, mask)), value)
     if value == -inf:
         return _without(lo, x, mask)
+    if isinstance(x, Hidden):
+        return cleared(lo, x, inverse(lo, as_numbers(lo, mask)), value)
     if isinstance(mask, Real):
         return chosen(lo, mask, value, x)
     if not isinstance(mask, (Compared, Bits)):
@@ -141,6 +144,10 @@ def _where(lo: Lowering, mask: Lowered, x: Operand, y: Operand) -> Any:
     """x where the mask is true, y elsewhere."""
     if is_nothing(x) or is_nothing(y):
         return _shown(lo, mask, x, y)
+    if isinstance(x, Hidden):
+        return cleared(lo, x, as_numbers(lo, mask), y)
+    if isinstance(y, Hidden):
+        return cleared(lo, y, inverse(lo, as_numbers(lo, mask)), x)
     if fills(x, mask, y):
         return filled(lo, x, as_numbers(lo, mask), y)
     if fills(y, mask, x):

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from math import isfinite
 from typing import Any, TypeAlias
 
 from shardproof.engine.errors import Unsupported
+from shardproof.frontends.aten.alike import alike
 from shardproof.frontends.aten.bits import Additive, Bits, Run, entries, plane, runs
 from shardproof.frontends.aten.constants import as_flags
 from shardproof.frontends.aten.ids import Ids
@@ -22,6 +24,7 @@ from shardproof.frontends.aten.lowering import (
     Operand,
     Real,
     broadcast,
+    fraction,
     reduced,
 )
 from shardproof.frontends.aten.masks import flags, inverse, numbers, step
@@ -125,6 +128,25 @@ def keep(lo: Lowering, x: Operand, kept: Lowered) -> Hidden:
     if given is not None:
         scores, kept = given.scores, lo.mul(given.kept, kept)
     return Hidden(lo, lo.expand(scores, shape), lo.expand(kept, shape), x.dtype)
+
+
+def cleared(lo: Lowering, x: Hidden, kept: Lowered, other: Operand) -> Any:
+    """Scores where ``kept`` is 1, ``other`` where it is 0; raises `Unsupported` where minus
+    infinity may be left: what the scores keep has to be the same values, computed alike.
+
+    Example: ``log_softmax(scores.masked_fill(mask, -inf)).masked_fill(mask, 0)`` has numbers only.
+    """
+    kept = lo.expand(kept, x.shape)
+    if not alike(lo, x.kept, kept):
+        raise Unsupported("masked scores, with minus infinity, where another mask writes numbers")
+    if isinstance(other, float) and not isfinite(other):
+        raise Unsupported(f"masked scores of which some become {other}")
+    shown = lo.mul(x.scores, kept)
+    if isinstance(other, (int, float)) and not other:
+        return shown
+    if isinstance(other, (int, float)):
+        other = Const(fraction(other), (), x.dtype)
+    return lo.add(shown, lo.mul(other, inverse(lo, kept)))
 
 
 def is_nothing(x: Operand) -> bool:

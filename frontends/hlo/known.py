@@ -1,9 +1,10 @@
 """Tensors whose values are known while a program is read, on every rank at once.
 
 Counters of loops, rank numbers and what is computed of them, masks of positions: integers and
-predicates are folded exactly; floats are only moved, never computed with (float32 rounds, our
-numbers do not).  For example, ``partition-id() * 4`` on four ranks is ``Known([0, 4, 8, 12])``, and
-a dynamic slice that begins there is a slice whose start depends on the rank.
+predicates are folded exactly; floats are only moved (float32 rounds, our numbers do not), or
+computed with where all of them are whole numbers that their type has.  For example,
+``partition-id() * 4`` on four ranks is ``Known([0, 4, 8, 12])``, and a dynamic slice that begins
+there is a slice whose start depends on the rank.
 """
 
 from __future__ import annotations
@@ -21,8 +22,14 @@ from shardproof.frontends.hlo.opcodes import ELEMENTWISE, MOVEMENT
 
 #: Known tensors may have this many different elements.
 MOST_KNOWN = 1 << 26
+#: Floats that are whole numbers are computed with up to this many.
+MOST_WHOLE = 1 << 20
 #: What is exact for floats too.
 _EXACT = frozenset({*MOVEMENT, "select", "compare", "is-finite"})
+#: What gives whole numbers of whole numbers.
+_WHOLE = frozenset({"add", "subtract", "multiply", "negate", "maximum", "minimum", "abs"})
+#: Up to where a type has all whole numbers.
+_LIMITS = {"float64": 1 << 53, "float32": 1 << 24, "float16": 1 << 11, "bfloat16": 1 << 8}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +120,15 @@ def fold(
     """The result of an operator on known tensors, where it is exact to compute it now; None: it is
     not.
 
-    Example: ``multiply`` of the rank number and 4 is 0, 4, 8, 12; of two floats it is None, since
-    float32 would round.
+    Example: ``multiply`` of the rank number and 4 is 0, 4, 8, 12; of 0.1 and 4.0 it is None, since
+    float32 would round; of 3.0 and 4.0 it is 12.0.
     """
     if not operands:
         return None
-    if opcode not in _EXACT and (
-        _floating(type.dtype) or any(_floating(x.dtype) for x in operands)
-    ):
+    floats = _floating(type.dtype) or any(_floating(x.dtype) for x in operands)
+    if opcode in _WHOLE and floats:
+        return _of_whole_numbers(opcode, attrs, operands, type)
+    if opcode not in _EXACT and floats:
         return None if opcode != "convert" else _converted(attrs, operands[0], type)
     if opcode == "bitcast" and operands[0].shape != type.shape:
         return None
@@ -154,6 +162,40 @@ def _floating(dtype: str) -> bool:
     return dtype.startswith(("float", "bfloat"))
 
 
+def _of_whole_numbers(
+    opcode: str, attrs: Mapping[str, Any], operands: Sequence[Known], type: Type
+) -> Known | None:
+    """Sums and products of floats that are whole numbers: a result that the type has is not
+    rounded.  What is made of masks of 0 and 1 alone stays what it is made of."""
+    if (limit := _LIMITS.get(type.dtype)) is None or any(x.dtype != type.dtype for x in operands):
+        return None
+    ranks = range(max(len(x.arrays) for x in operands))
+    own = [[compact(x.at(rank)) for x in operands] for rank in ranks]
+    if any(core.size * len(own) > MOST_WHOLE for cores in own for core in cores):
+        return None
+    arrays = []
+    for cores in own:
+        wide = [np.asarray(core, dtype=float) for core in cores]
+        if not all(_whole_up_to(core, limit) for core in wide):
+            return None
+        if all(np.all((core == 0) | (core == 1)) for core in wide):
+            return None
+        try:
+            made = _elementwise(opcode, attrs, wide, type.shape)
+        except _MALFORMED:
+            return None
+        if not _whole_up_to(compact(made), limit) or compact(made).size > MOST_WHOLE:
+            return None
+        narrow = compact(made).astype("float32" if type.dtype == "bfloat16" else type.dtype)
+        arrays.append(np.broadcast_to(narrow, type.shape))
+    same = all(np.array_equal(a, arrays[0]) for a in arrays)
+    return Known(tuple(arrays[:1] if same else arrays), type.dtype)
+
+
+def _whole_up_to(core: Array, limit: int) -> bool:
+    return bool(np.all(np.isfinite(core) & (np.abs(core) <= limit)) and np.all(core % 1 == 0))
+
+
 def _converted(attrs: Mapping[str, Any], x: Known, type: Type) -> Known | None:
     """Integers and predicates as floats, where every one is a float exactly."""
     if _floating(x.dtype) or not _floating(type.dtype):
@@ -161,10 +203,9 @@ def _converted(attrs: Mapping[str, Any], x: Known, type: Type) -> Known | None:
     arrays = []
     for array in x.arrays:
         core = compact(array)
-        if core.size and max(abs(int(core.min())), abs(int(core.max()))) > 256:
-            limit = {"float64": 1 << 53, "float32": 1 << 24, "float16": 1 << 11}
-            if max(abs(int(core.min())), abs(int(core.max()))) > limit.get(type.dtype, 256):
-                return None
+        limit = _LIMITS.get(type.dtype, 256)
+        if core.size and max(abs(int(core.min())), abs(int(core.max()))) > limit:
+            return None
         arrays.append(
             np.broadcast_to(semantics.apply("convert", attrs, [core], core.shape), x.shape)
         )

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Attr
 from shardproof.frontends.errors import UnreadablePlan
-from shardproof.frontends.nnscaler import annotated, complexes, einops
+from shardproof.frontends.nnscaler import annotated, complexes, einops, refusals
 from shardproof.frontends.nnscaler.calls import (
     Composed,
     Drawn,
@@ -90,6 +90,8 @@ def declared(op: ForwardOp) -> Declared:
         function = OF_COMPLEX.get(last, function)
     patterned = signature.startswith("einops.") and last in einops.PATTERNED
     registered = bool(op.annotations)
+    if function is None and (why := refusals.reason(signature)):
+        return Declared(f"{last} with {why}", tensors, {})
     if function is None and not (patterned or registered):
         return Declared(signature, tensors, {})
     try:

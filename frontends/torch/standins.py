@@ -140,6 +140,8 @@ def _data_parallel(note: Callable[[str], None]) -> None:
             result = hook(state, bucket)
             return result.then(_first) if isinstance(result, Awaited) else result
 
+        # By its name DDP asks for a GPU where a hook compresses to bfloat16.
+        awaited.__name__ = "awaited"
         register(self, state, awaited)
 
     def _pre_forward(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> Any:

@@ -14,7 +14,7 @@ from fractions import Fraction
 from itertools import chain
 from typing import Final, NamedTuple
 
-from shardproof.engine.claims.cone import Cut
+from shardproof.engine.claims.cone import Cut, recomputed
 from shardproof.engine.claims.symmetry import is_translated
 from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from shardproof.engine.findings import UNSUPPORTED, Finding
@@ -362,19 +362,21 @@ def _makes_what_it_reads(claim: Claim) -> bool:
 def _unfolded(result: Partition, claim: Claim, opened: frozenset[int]) -> LoweredClaim:
     """A template for this claim alone, with its cut moved back until it may hold: what lies behind
     the cut is not part of what claims are compared by.  ``opened``: definitions that show it."""
-    cuts: list[Cut] = [opened] if opened else []
+    inputs = [x for x in claim.inputs if x is not None]
+    named = [opened, opened | recomputed(result.nodes, inputs, claim.outputs)]
+    cuts: list[Cut] = [cut for cut in dict.fromkeys(named) if cut]
     for cut in [*cuts, *range(1, WIDEST + 1)]:
         try:
             obligation = build(result.nodes, claim, widened=cut, more=result.more)
         except (Unsupported, ShapeMismatch):
-            if cut is opened:
+            if isinstance(cut, frozenset):
                 continue
             break
         if holds(obligation):
             result.wider[len(result.templates)] = cut
             result.templates.append(Template(claim, obligation))
-            named = tuple(sorted(opened)) if cut is opened else ()
-            return LoweredClaim(len(result.templates) - 1, opened=named)
+            behind = tuple(sorted(cut)) if isinstance(cut, frozenset) else ()
+            return LoweredClaim(len(result.templates) - 1, opened=behind)
     try:
         result.templates.append(Template(claim, build(result.nodes, claim, more=result.more)))
     except Unsupported as error:

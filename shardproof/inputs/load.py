@@ -69,7 +69,7 @@ def _in_memory(plan: Plan, assumptions: Assumptions) -> Plan:
     where = printable(plan.name, 400)
     _refuse_orders(assumptions, where)
     try:
-        return _combined(store.copied(plan), assumptions)
+        return _combined(replace(store.copied(plan), numbers=plan.numbers), assumptions)
     except InvalidInput as error:
         raise error.within(where) from None
 

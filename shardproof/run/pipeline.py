@@ -17,7 +17,8 @@ from shardproof.cluster.settings import Settings
 from shardproof.cluster.verdicts.cache import VerdictCache
 from shardproof.cluster.verdicts.ledger import Ledger
 from shardproof.diagnosis.explain.counterexample import simulated
-from shardproof.diagnosis.search import ORDER, Diagnosis, diagnosed, recorded_otherwise
+from shardproof.diagnosis.outcome import diagnosed
+from shardproof.diagnosis.search import ORDER, Diagnosis, recorded_otherwise
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.findings import Finding
 from shardproof.engine.ops.listing import foreign

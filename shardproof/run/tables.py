@@ -47,7 +47,7 @@ def guarded(plan: Plan, contents: Mapping[str, Any]) -> Plan:
         return _with_standins(plan, sorted(contents), text)
     if own and False not in seen:
         return _with_standins(plan, own, "is taken for any numbers, and one side alone has it")
-    return plan
+    return replace(plan, numbers=dict(contents)) if False in seen else plan
 
 
 def _unread(program: Program) -> set[str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from shardproof.diagnosis.locate.divergences import Divergence, divergences, explain
+from shardproof.diagnosis.locate.divergences import Divergence, divergences
 from shardproof.diagnosis.locate.made import made_at
+from shardproof.diagnosis.locate.sentences import explain
 from shardproof.engine.findings import Finding
 from shardproof.engine.plan.assumption import Assumption, beyond_strict, left_out
 from shardproof.engine.plan.expectations import LOSS

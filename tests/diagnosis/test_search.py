@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from shardproof.diagnosis.outcome import diagnosed
 from shardproof.diagnosis.repair.edits import with_program
 from shardproof.diagnosis.repair.trial import holds
-from shardproof.diagnosis.search import MOST_TRIES, Diagnosis, diagnosed
+from shardproof.diagnosis.search import MOST_TRIES, Diagnosis
 from shardproof.engine.plan.ir import Op, Plan
 from shardproof.inputs.assume import Assumptions
 from shardproof.inputs.load import load_plan

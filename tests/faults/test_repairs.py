@@ -7,7 +7,8 @@ from fractions import Fraction
 
 import pytest
 
-from shardproof.diagnosis.search import MOST_ROWS, MOST_TRIES, Diagnosis, diagnosed
+from shardproof.diagnosis.outcome import diagnosed
+from shardproof.diagnosis.search import MOST_ROWS, MOST_TRIES, Diagnosis
 from shardproof.engine.plan.ir import Body, Group, Op, Plan
 from shardproof.frontends.zoo import build
 from shardproof.partition.stages.partition import partition

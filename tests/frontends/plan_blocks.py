@@ -172,6 +172,10 @@ class Blocks(Families):
         """Rotary positions beside the stream, and a norm behind them: halves of the gradient differ."""
         return self.rooted(self.add(x, self.rotated(x)))
 
+    def routed(self, x: Value) -> Any:
+        """Experts in front of attention to the first position: their gate has gradients in parts."""
+        return self.single(self.add(x, self.experts(x)))
+
     def thing(self, signature: str, *inputs: Any, **kwargs: Any) -> Thing:
         """What an operator gives that is no tensor."""
         made = Thing(f"v{len(self.operations)}", stage=self.stage)

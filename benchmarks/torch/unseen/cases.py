@@ -16,11 +16,14 @@ from benchmarks.torch.unseen import (
     mixtures,
     nets,
     objectives,
+    precision,
+    recent,
     recurrent,
     rings,
     routed,
     staged,
     training,
+    twofold,
     vision,
     zero,
 )
@@ -45,4 +48,7 @@ CASES: list[Case] = [
     *decoders.CASES,
     *layouts.CASES,
     *contexts.CASES,
+    *twofold.CASES,
+    *recent.CASES,
+    *precision.CASES,
 ]

@@ -7,9 +7,9 @@ from fractions import Fraction
 import pytest
 
 from shardproof.engine.algebra.affine import ZERO, affine
-from shardproof.engine.claims.cone import MOST_NODES, cone
+from shardproof.engine.claims.cone import MOST_NODES, cone, recomputed
 from shardproof.engine.errors import Unsupported
-from shardproof.engine.lineage.expressions import Einsum, Input, Operand, Unary
+from shardproof.engine.lineage.expressions import Combine, Einsum, Input, Operand, Unary
 from shardproof.engine.lineage.lineage import (
     Addend,
     Lineage,
@@ -18,7 +18,8 @@ from shardproof.engine.lineage.lineage import (
     View,
 )
 from shardproof.engine.lineage.nodes import NodeTable, Reduction
-from shardproof.engine.obligations.obligation import Claim
+from shardproof.engine.obligations.obligation import Claim, build
+from shardproof.engine.obligations.spot_check import holds as holds_at_a_point
 from tests.engine.asking import Holds
 
 ONE = Fraction(1)
@@ -61,3 +62,35 @@ def test_a_claim_over_too_many_definitions_is_refused() -> None:
     given, claimed = (Lineage((4,), (Addend(ONE, n, view),)) for n in ends)
     with pytest.raises(Unsupported, match="definitions"):
         cone(nodes, (given,), (claimed,), adds=False)
+
+
+def gradient_of_a_part(nodes: NodeTable, column: int) -> tuple[int, Claim]:
+    """Of ``s(x)``, the gradient of what of ``s(x) w[:, 0]`` arrives, a part of the sum over both
+    columns of w (``column`` 0); and the node of ``s(x)``, which the operator computes again."""
+    x, w = nodes.define(Input("x"), (4,)), nodes.define(Input("w"), (4, 2))
+    own = nodes.define(Unary("sigmoid", ONE, x), (4,))
+    row = Operand(own, ((0, 1, 4, 0),))
+    both = nodes.define(Einsum((row, Operand(w, ((0, 1, 4, 0), (1, 1, 2, 1)))), (0,)), (4,))
+    square = Operand(nodes.define(Einsum((row, row), (0,)), (4,)), ((0, 1, 4, 0),))
+    slope = Operand(nodes.define(Combine((ONE, -ONE), (row, square), (0,)), (4,)), row.intervals)
+    inside = Operand(w, row.intervals, ((1, 1, 2, affine(column)),))
+    made = nodes.define(Einsum((inside, row, slope), (0,)), (4,))
+    token = nodes.reduction(Reduction("sum", both, 1))
+    view = View(((StridedInterval(0, 1, 4, ZERO, 4),),))
+    read = Lineage((4,), (Addend(ONE, x, view),))
+    given = Lineage((4,), (Addend(ONE, both, view, (PartialRange(token, ZERO, 1, 2),)),))
+    claimed = Lineage((4,), (Addend(ONE, made, view),))
+    attrs = {"wrt": (0,), "arity": 1}
+    return own, Claim("op", "sigmoid", attrs, True, (), 1, (read, given), (claimed,), {})
+
+
+def test_what_other_symbols_determine_is_read_by_its_definition() -> None:
+    nodes = NodeTable()
+    own, right = gradient_of_a_part(nodes, 0)
+    given = [x for x in right.inputs if x is not None]
+    behind = recomputed(nodes, given, right.outputs)
+    assert behind == {own}
+    assert not holds_at_a_point(build(nodes, right))
+    assert holds_at_a_point(build(nodes, right, widened=behind))
+    _, wrong = gradient_of_a_part(nodes, 1)
+    assert not holds_at_a_point(build(nodes, wrong, widened=behind))

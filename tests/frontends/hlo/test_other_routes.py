@@ -1,4 +1,4 @@
-"""What a rank with one row computes in another order, sums of many parts, and classes in blocks."""
+"""What a rank with one row computes in another order, sums of many parts, classes in blocks."""
 
 from __future__ import annotations
 
@@ -128,6 +128,41 @@ use_global_device_ids=true, to_apply=add
 """
 EXCHANGE = "all-to-all(t), channel_id=1, replica_groups={{0,1}}, dimensions={0}"
 
+#: Positions as floats: what they are multiplied by are no whole numbers.
+PLACES = """HloModule single
+
+ENTRY main {
+  x = f32[8,3] parameter(0)
+  i = f32[8] iota(), iota_dimension=0
+  f = f32[3] constant({0.5, 0.25, 0.1})
+  r = f32[8,3] broadcast(i), dimensions={0}
+  c = f32[8,3] broadcast(f), dimensions={1}
+  m = f32[8,3] multiply(r, c)
+  s = f32[8,3] cosine(m)
+  ROOT y = f32[8,3] multiply(x, s)
+}
+"""
+OWN_PLACES = """HloModule parallel, num_partitions=2
+
+ENTRY main {
+  x = f32[4,3] parameter(0), sharding={devices=[2,1]0,1}
+  p = u32[] partition-id()
+  n = s32[] convert(p)
+  k = s32[] constant(STEP)
+  b = s32[] multiply(n, k)
+  g = f32[] convert(b)
+  h = f32[4] broadcast(g), dimensions={}
+  j = f32[4] iota(), iota_dimension=0
+  i = f32[4] add(h, j)
+  f = f32[3] constant({0.5, 0.25, 0.1})
+  r = f32[4,3] broadcast(i), dimensions={0}
+  c = f32[4,3] broadcast(f), dimensions={1}
+  m = f32[4,3] multiply(r, c)
+  s = f32[4,3] cosine(m)
+  ROOT y = f32[4,3] multiply(x, s)
+}
+"""
+
 
 def five(name: str, rows: int, end: str) -> str:
     return FIVE.replace("NAME", name).replace("ROWS", str(rows)).replace("END", end)
@@ -145,6 +180,8 @@ ALONE = five("single", 4, "ROOT u = f32[3,1] copy(t)")
         (ALONE, five("parallel, num_partitions=2", 2, "ROOT u = f32[3,1] copy(t)"), "refuted"),
         (CLASSES, IN_BLOCKS.replace("EXCHANGED", EXCHANGE), "proved"),
         (CLASSES, IN_BLOCKS.replace("EXCHANGED", "copy(t)"), "refuted"),
+        (PLACES, OWN_PLACES.replace("STEP", "4"), "proved"),
+        (PLACES, OWN_PLACES.replace("STEP", "3"), "refuted"),
     ],
     ids=[
         "one row, three parts",
@@ -153,6 +190,8 @@ ALONE = five("single", 4, "ROOT u = f32[3,1] copy(t)")
         "five parts, no sum",
         "classes exchanged",
         "classes kept",
+        "positions as floats",
+        "positions three apart",
     ],
 )
 def test_other_routes(single: str, parallel: str, expected: str, tmp_path: Path) -> None:

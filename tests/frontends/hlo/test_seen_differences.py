@@ -1,4 +1,4 @@
-"""Differences that only some inputs show: first steps, and negative numbers."""
+"""Differences that only some inputs show: first steps, negative numbers, a table's own numbers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ import pytest
 import shardproof
 
 MODULE = """HloModule NAME
+
+add {
+  p = f32[] parameter(0)
+  q = f32[] parameter(1)
+  ROOT r = f32[] add(p, q)
+}
 
 ENTRY main {
   BODY
@@ -37,6 +43,24 @@ RECTIFIED = """v = f32[4,3] parameter(0)
   w = f32[4,3] exponential(r)
   ROOT y = f32[4,3] divide(g, w)"""
 
+#: How many numbers are positive, as a one-hot of 0 to 4, by which rows are chosen.
+COUNTED = """x = f32[ROWS] parameter(0)
+  w = f32[5,3] parameter(1)
+  z = f32[] constant(0)
+  zeros = f32[ROWS] broadcast(z), dimensions={}
+  p = pred[ROWS] compare(x, zeros), direction=GT
+  c = f32[ROWS] convert(p)
+  m = f32[] reduce(c, z), dimensions={0}, to_apply=add
+  n = f32[] WHOLE
+  b = f32[5] broadcast(n), dimensions={}
+  k = f32[5] constant({0, 1, 2, 3, 4})
+  e = pred[5] compare(b, k), direction=EQ
+  h = f32[5] convert(e)
+  ROOT y = f32[3] dot(h, w), lhs_contracting_dims={0}, rhs_contracting_dims={0}"""
+SUM = (
+    "all-reduce(m), channel_id=1, replica_groups={{0,1}}, use_global_device_ids=true, to_apply=add"
+)
+
 
 def module(name: str, body: str, **words: str) -> str:
     for old, new in words.items():
@@ -62,8 +86,18 @@ TWO = "parallel, num_partitions=2"
             module(TWO, RECTIFIED, RECTIFIER="copy(x)"),
             "refuted",
         ),
+        (
+            module("m", COUNTED, ROWS="4", WHOLE="copy(m)"),
+            module(TWO, COUNTED, ROWS="2", WHOLE=SUM),
+            "proved",
+        ),
+        (
+            module("m", COUNTED, ROWS="4", WHOLE="copy(m)"),
+            module(TWO, COUNTED, ROWS="2", WHOLE="copy(m)"),
+            "refuted",
+        ),
     ],
-    ids=["count", "count behind", "rectifier", "no rectifier"],
+    ids=["count", "count behind", "rectifier", "no rectifier", "table", "own count in a table"],
 )
 def test_inputs_that_show_a_difference(
     single: str, parallel: str, expected: str, tmp_path: Path

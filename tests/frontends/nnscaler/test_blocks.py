@@ -96,6 +96,22 @@ def test_a_block_is_proved_and_its_twin_is_not(
     assert judgement.verdict == verdict, judgement
 
 
+def test_a_gate_whose_gradient_arrives_in_parts(tmp_path: Path) -> None:
+    def routed() -> Plans:
+        made = Blocks(random.Random(3), 1)
+        made.b, made.s, made.h = 2, 2, 2
+        x = made.linear(made.batch("data", (2, 2, 2), "float32"), 2)
+        made.op("torch.sum", "a+ b+ c+ -> 1", made.linear(made.routed(x), 2), shapes=(1,))
+        made.operations[-1].output.loss = True
+        whole = Model(made.batches, made.operations, made.weights, 1)
+        return placed(random.Random(5), whole, [2], 1, 1)
+
+    assert judged(routed(), 1, tmp_path)[:2] == ("", "proved")
+    wrong = routed()
+    altered("gate_fw", route_scale=2.5)(wrong)
+    assert judged(wrong, 1, tmp_path).verdict == "refuted"
+
+
 def test_a_gradient_of_what_is_detached_is_refused() -> None:
     """Autograd has none: a plan that records one does something else."""
     call = cells.ForwardOp(1, "detach", "torch.detach", (X,), (X,), {}, (), "", None)

@@ -263,3 +263,28 @@ def test_a_type_of_the_file_is_the_type_that_is_cast_to(tmp_path: Path) -> None:
         found = verify(converted(made, tmp_path))
         assert found.verdict == verdict, found.reason
         assert not integer or "a cast to int32" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("signature", "advice"),
+    [
+        ("torch.randn_like", "load them with the batch"),
+        ("nnscaler.runtime.function.rand", "load them with the batch"),
+        ("torch.binomial", "load them with the batch"),
+        ("torch.empty", "zeros or full"),
+        ("torch.nonzero", "where or masked_fill"),
+        ("torch.Tensor.item", "compute with the tensor"),
+    ],
+)
+def test_what_no_declaration_can_have_says_what_to_write_instead(
+    signature: str, advice: str
+) -> None:
+    def called(signature: str) -> str:
+        annotations = ("a b -> a b",)
+        call = cells.ForwardOp(1, "f", signature, (X,), (X,), {}, (), "", None, annotations)
+        return declared(call).name
+
+    last = signature.rsplit(".", 1)[-1]
+    assert called(signature).startswith(f"{last} with ")
+    assert advice in called(signature)
+    assert "instead" not in called(f"my.model.{last}"), "of the model's own, its annotation counts"

@@ -82,6 +82,7 @@ def summed(state, bucket):  # type: ignore[no-untyped-def]
 HOOKS = (
     default_hooks.allreduce_hook,
     default_hooks.fp16_compress_hook,
+    default_hooks.bf16_compress_hook,
     divided_after,
     divided_before,
 )

@@ -17,7 +17,9 @@ from benchmarks.torch.unseen import (
     mixtures,
     nets,
     objectives,
+    recent,
     training,
+    twofold,
     vision,
     zero,
 )
@@ -47,6 +49,10 @@ PROVED = [
     (nets.CODES, "steps of another size"),
     (maxima.BY_HAND, "sum detached"),  # a gradient through a maximum
     (zero.ZERO3, "gradients summed"),  # flat shards of full parameters
+    (twofold.SUPERVISED, "gathered without gradient"),  # numbers where scores were hidden
+    (twofold.CRITIC, "penalty without its gradient"),  # a gradient of a gradient
+    (recent.SINK, "not summed"),
+    (recent.EXPERT, "gate's gradient partial"),
     (objectives.RECOMMENDED, "own weights"),  # rows times a mask of ids
 ]
 #: Those that CI runs.

@@ -1,0 +1,96 @@
+"""Masked scores of which a mask writes numbers where they are minus infinity, against PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from shardproof.engine.algebra.affine import ZERO
+from shardproof.engine.errors import Unsupported
+from shardproof.engine.interpreters import FloatInterpreter
+from shardproof.engine.interpreters.dims import exact
+from shardproof.engine.ops import apply_backward, apply_forward
+from shardproof.engine.plan.ir import Shard
+from shardproof.frontends.aten import Lowering, rule_of
+from shardproof.frontends.aten.bits import Bits
+
+SHAPE = (3, 5)
+
+
+def rule(lo: Lowering, name: str, *args: Any) -> Any:
+    found = rule_of(name)
+    assert found is not None
+    return found(lo, *args)
+
+
+def _lowering() -> tuple[Lowering, Any, Any]:
+    lo = Lowering()
+    zero = (ZERO, ZERO)
+    x, y = (lo.hold(Shard(name, SHAPE, SHAPE, zero, "float64")) for name in "xy")
+    lo.expected = ((SHAPE, "float64"),)
+    return lo, x, y
+
+
+def _number(lo: Lowering, given: dict[int, Any], wanted: Any) -> Any:
+    result = lo.real(wanted)
+    r = FloatInterpreter(coordinates={})
+    values = dict(given)
+    for op in lo.ops:
+        read = [exact(np.asarray(values[v], dtype=float)) for v in op.inputs]
+        if op.backward:
+            arity = op.attrs["arity"]
+            assert isinstance(arity, int)
+            wrt = op.attrs["wrt"]
+            out = apply_backward(r, op.name, read[:arity], read[arity:], op.attrs, wrt)
+        else:
+            out = apply_forward(r, op.name, read, op.attrs)
+        values.update(zip(op.outputs, (x.data for x in out), strict=True))
+    return values[result.number]
+
+
+@pytest.mark.parametrize("value", [0, 2.5])
+@pytest.mark.parametrize("way", ["masked_fill", "where", "where not"])
+def test_numbers_where_a_mask_hides_are_pytorchs(value: float, way: str) -> None:
+    random = np.random.default_rng(3)
+    a, b = random.normal(size=SHAPE), random.normal(size=SHAPE)
+    lo, x, y = _lowering()
+    hidden = rule(lo, "aten.gt.Tensor", x, y)
+    scores = rule(lo, "aten.masked_fill.Scalar", x, hidden, -np.inf)
+    logs = rule(lo, "aten._log_softmax.default", scores, 1)
+    again = rule(lo, "aten.gt.Tensor", x, y)
+    if way == "masked_fill":
+        result = rule(lo, "aten.masked_fill.Scalar", logs, again, value)
+    elif way == "where":
+        result = rule(lo, "aten.where.ScalarSelf", again, value, logs)
+    else:
+        shown = rule(lo, "aten.logical_not.default", again)
+        with pytest.raises(Unsupported, match="another mask"):
+            rule(lo, "aten.where.ScalarOther", again, logs, value)
+        with pytest.raises(Unsupported, match="another mask"):  # equal, but computed otherwise
+            rule(lo, "aten.masked_fill.Scalar", logs, rule(lo, "aten.lt.Tensor", y, x), value)
+        result = rule(lo, "aten.where.ScalarOther", shown, logs, value)
+    mask = torch.tensor(a > b)
+    expected = torch.tensor(a).masked_fill(mask, -torch.inf).log_softmax(1)
+    expected = expected.masked_fill(mask, value)
+    assert mask.any()
+    found = _number(lo, {x.number: a, y.number: b}, result)
+    np.testing.assert_allclose(np.asarray(found, float), expected.numpy(), atol=1e-12)
+
+
+def test_other_numbers_and_other_masks_are_refused() -> None:
+    lo, x, _ = _lowering()
+    hides = Bits(np.arange(15).reshape(SHAPE) % 4 == 1)
+    logs = rule(lo, "aten._log_softmax.default", _masked(lo, x, hides), 1)
+    other = Bits(np.arange(15).reshape(SHAPE) % 4 == 2)
+    with pytest.raises(Unsupported, match="another mask"):
+        rule(lo, "aten.masked_fill.Scalar", logs, other, 0)
+    with pytest.raises(Unsupported, match="some become inf"):
+        rule(lo, "aten.masked_fill.Scalar", logs, hides, float("inf"))
+    assert rule(lo, "aten.masked_fill.Scalar", logs, hides, 0) is not None
+
+
+def _masked(lo: Lowering, x: Any, hides: Bits) -> Any:
+    return rule(lo, "aten.masked_fill.Scalar", x, hides, -np.inf)
