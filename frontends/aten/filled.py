@@ -159,3 +159,14 @@ def _where(lo: Lowering, x: Filled, of_kept: Ids, elsewhere: int) -> Any:
         holds = numbers(lo, lo.real(of_kept), "float32")
     kept = lo.mul(holds, x.live)
     return lo.add(kept, inverse(lo, x.live)) if elsewhere else kept
+
+
+def in_column(lo: Lowering, values: Lowered, column: int, columns: int) -> Any:
+    """Zeros [n, columns] with ``values`` [n] in one column.
+
+    Example: values [6] in column 2 of 4 are between two columns of zeros and one.
+    """
+    (count,) = values.shape
+    sizes = (column, columns - column - 1)
+    before, after = (Const(Fraction(0), (count, n), values.dtype) for n in sizes)
+    return lo.concat([before, lo.reshape(values, (count, 1)), after], 1)

@@ -16,7 +16,7 @@ import numpy as np
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.ir import whole as whole_input
 from shardproof.frontends.aten import ids, lookups
-from shardproof.frontends.aten.filled import apart
+from shardproof.frontends.aten.filled import apart, in_column
 from shardproof.frontends.aten.lowering import (
     Const,
     Lowered,
@@ -305,11 +305,8 @@ def _dimension(indices: Sequence[Lowered | None]) -> int | None:
         return None
     dim, index = own[0]
     if isinstance(index, Positions):
-        return (
-            dim
-            if min(index.const, index.const + index.steps[0] * (index.shape[0] - 1)) >= 0
-            else None
-        )
+        ends = index.const, index.const + index.steps[0] * (index.shape[0] - 1)
+        return dim if min(ends) >= 0 else None
     domain = getattr(index, "domain", None)
     return dim if domain is not None and domain[0] >= 0 else None
 
@@ -378,7 +375,7 @@ def _index_put(
         chosen = _entries(x, indices)
         column = None if chosen is None else _column(x, chosen)
         if column is not None:
-            return _in_column(lo, values, column, x.shape[1])
+            return in_column(lo, values, column, x.shape[1])
         index = None if chosen is None else ids.ids(chosen)
         if index is not None:
             at = lo.reshape(lookups.wrapped(index, x.shape[1]), (x.shape[0], 1))
@@ -388,9 +385,9 @@ def _index_put(
     if len(indices) == 2 and len(x.shape) > 2 and indices[0] is not None:
         name = "aten.scatter_add.default" if accumulate else "aten.scatter.src"
         return _added_across(lo, x, indices, values, name)
-    along = _dimension(indices) if accumulate else None
-    if along is not None:
-        return rule_of("aten.index_add.default")(lo, x, along, indices[along], values)  # type: ignore[misc]
+    added = _added(lo, x, indices, values) if accumulate else None
+    if added is not None:
+        return added
     if len(indices) != 1 or accumulate or not isinstance(values, Const) or values.shape != ():
         raise Unsupported("index_put of anything but one number where a mask is true")
     (mask,) = indices
@@ -400,12 +397,17 @@ def _index_put(
     return rule_of("aten.masked_fill.Scalar")(lo, x, wide, float(values.value))  # type: ignore[misc]
 
 
-def _in_column(lo: Lowering, values: Lowered, column: int, columns: int) -> Any:
-    """Zeros [n, columns] with ``values`` [n] in one column."""
-    (count,) = values.shape
-    sizes = (column, columns - column - 1)
-    before, after = (Const(Fraction(0), (count, n), values.dtype) for n in sizes)
-    return lo.concat([before, lo.reshape(values, (count, 1)), after], 1)
+def _added(lo: Lowering, x: Lowered, indices: Sequence[Lowered | None], values: Lowered) -> Any:
+    """``x`` with rows added at ids, which may come again; None: indices are others."""
+    along = _dimension(indices)
+    if along is not None:
+        return rule_of("aten.index_add.default")(lo, x, along, indices[along], values)  # type: ignore[misc]
+    first = indices[0] if len(indices) == 1 and len(x.shape) == 2 else None
+    index = None if first is None else ids.ids(first)
+    if index is None or values.shape != (*index.shape, x.shape[1]):
+        return None
+    at, rule = lookups.wrapped(index, x.shape[0]), rule_of("aten.embedding_dense_backward.default")
+    return lo.add(x, rule(lo, values, at, x.shape[0], -1, False))  # type: ignore[misc]
 
 
 @lowers("aten.arange.default", "aten.arange.start", "aten.arange.start_step")
