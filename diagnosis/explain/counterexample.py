@@ -26,6 +26,7 @@ from shardproof.engine.simulation.replay import Coordinates
 from shardproof.engine.simulation.simulate import (
     SHARP,
     TOLERANCE,
+    WIDE,
     Comparison,
     Simulation,
     simulate,
@@ -278,7 +279,8 @@ def simulated(
     tell: Callable[[int, int], None] = lambda done, total: None,
 ) -> Simulation:
     """Both programs run with the true functions, on as many inputs as it takes to see them differ
-    (``until_defined``: or to see the single-device program defined), ``seeds`` at most.
+    (``until_defined``: or to see the single-device program defined), ``seeds`` at most, and as
+    many wide ones.
 
     Example: the GPT of examples/gpt.py without its last all-reduce differs on the first inputs,
     those of seed 0.
@@ -290,9 +292,10 @@ def simulated(
     """
     single, parallel = result.derived, result.parallel.unrolled
     first: Simulation | None = None
-    for seed in range(seeds):
-        tell(seed, seeds)
-        more = result.more + max(0, seed - SHARP + 1)
+    every = [*range(seeds), *range(WIDE, WIDE + seeds)]
+    for number, seed in enumerate(every):
+        tell(number, len(every))
+        more = result.more + max(0, seed % WIDE - SHARP + 1)
         simulation = simulate(result.plan, single, parallel, seed, more=more)
         if simulation.differs and simulation.fewer:
             itself = confirmed(simulation, result.plan, single, parallel)
@@ -306,7 +309,8 @@ def simulated(
             first = simulation
             break
     assert first is not None
-    for seed in range(SHARP) if result.plan.numbers and not until_defined else ():
+    numbered = result.plan.numbers and not until_defined
+    for seed in range(WIDE, WIDE + SHARP) if numbered else ():
         itself = with_numbers(result.plan, single, parallel, seed)
         if itself.differs:
             return itself

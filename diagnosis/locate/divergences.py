@@ -167,7 +167,8 @@ def _begin(
             alike.setdefault(key, []).append(number)
             about.setdefault(key, (counterpart, fault.words, fault.kind))
             taint = 1 << list(about).index(key)
-        if taint and (fault or not _recovered(result, instance, counterpart, usual)):
+        wanted = not ends.isdisjoint(instance.outputs)  # a conclusion says that it is wrong
+        if taint and (fault or wanted or not _recovered(result, instance, counterpart, usual)):
             wrong.update((v, wrong.get(v, 0) | taint) for v in instance.outputs)
     failing = {c.value for c in result.conclusions if c.kind != OWN and not c.holds} - {-1}
     blamed = reduce(or_, (wrong.get(v, 0) for v in failing), 0) if failing else -1

@@ -26,7 +26,8 @@ MATRIX_SCALE = 0.5
 MOST_DRAWS = 8
 #: Between what numbers of the batch lie where none is to be negative.
 POSITIVE = (0.1, 0.9)
-#: Integers that are no indices are below this where they have no domain, and on every other seed.
+#: Integers that are no indices are below this where they have no domain, and of every other draw of
+#: wide inputs.
 MOST_DRAWN = 8
 #: By what part of itself a number is changed where it is asked what rounding may do.
 NUDGE = 1e-12
@@ -56,7 +57,10 @@ class Inputs:
     ``rotary``: names of buffers that hold (real, imaginary) pairs; ``tables``: of embeddings.
     ``scale``: of matrices and tables; where it is small, so are activations, and a constant that is
     added to their squares counts; where it is more than 1, constants are numbers of no scale.
-    ``roots``: named inputs that roots and logarithms are taken of, which are positive.
+    ``wide``: of other kinds than at first: ids of half as many classes as a row is long, mostly
+    negative ones where there are any, counts of any size.
+    ``roots``: named inputs that roots and logarithms are taken of, which are positive where inputs
+    are ``wide``.
     ``repeated``: an index may come several times in a row, and others not at all: where every index
     comes once, a sum over a row hides which row of a table is which.
     ``positive``: no number is negative, and those of the batch and of named inputs are below 1:
@@ -73,6 +77,7 @@ class Inputs:
     tables: frozenset[str]
     random: np.random.Generator
     roots: frozenset[str] = frozenset()
+    wide: bool = False
     scale: float = 1.0
     positive: bool = False
     repeated: bool = False
@@ -125,15 +130,15 @@ class Inputs:
                 raise Unsupported(
                     f"no value of {shard.name} in [{low}, {high}) is left at small sizes"
                 )
-            if self.repeated:
+            if self.repeated and self.wide:
                 last = max(first + 1, min(last, classes))
             drawn = self._ids(shape or [1], last - first).reshape(shape) + first
-        elif low >= 0 and high - low > MOST_DRAWN:
+        elif self.wide and low >= 0 and high - low > MOST_DRAWN:
             drawn = low + self._counts(high - low, shape)
         else:
             drawn = self.random.integers(low, high, shape).astype(float)
         if low < 0:
-            often = OFTEN if self.repeated or self.signed else NEGATIVE
+            often = OFTEN if self.wide and (self.repeated or self.signed) else NEGATIVE
             drawn = np.where(self.random.random(shape) < often, float(low), drawn)
         return drawn
 
@@ -152,7 +157,7 @@ class Inputs:
             return np.stack([np.cos(angles), np.sin(angles)], axis=-1)
         if self.positive and name in self.sizes.recorder.others:
             return self._numbers(shape)
-        if name in self.roots:
+        if self.wide and name in self.roots:
             return self.random.uniform(*POSITIVE, shape) * min(1.0, self.scale) ** 2
         values: NDArray[np.float64] = self.random.standard_normal(shape)
         if self.positive:
@@ -205,8 +210,11 @@ class Inputs:
     def _ids(self, shape: list[int], classes: int) -> NDArray[np.float64]:
         """Random index data, along the last dimension without repetition while there are classes
         left, and no row like one before, if it can be: equal ids would hide what tells positions
-        and slices apart.  Where they are ``repeated``, any of half as many as a row is long."""
+        and slices apart.  Where they are ``repeated``, any; where they are ``wide``
+        too, any of half as many as a row is long."""
         *outer, length = shape
+        if self.repeated and not self.wide:
+            return self.random.integers(0, classes, shape).astype(float)
         if self.repeated:
             some = self.random.permutation(classes)[: max(2, length // 2)]
             return self.random.choice(some, shape).astype(float)

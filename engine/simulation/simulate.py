@@ -51,6 +51,8 @@ SMALL = 0.01
 #: Seeds from this one on have large parameters, so that what a softmax hides is seen, and one
 #: position more of each part than the seed before.
 SHARP = 4
+#: From this seed on inputs are wide ones (`Inputs`), in the order of the first seeds.
+WIDE = 1000
 SHARP_SCALE = 3.0
 #: How many times as far off as a nudge of the inputs moves either side a value has to be.
 MOVED = 100.0
@@ -342,7 +344,7 @@ def run_both(
         comparisons = tuple(map(_settled, comparisons, moved))
     undefined = any(bool(np.isnan(data).any()) for data in wanted.values())
     undefined |= any(map(_divides_by_zero, comparisons))
-    if seed >= SHARP:
+    if seed % WIDE >= SHARP:
         ends = [x for c in comparisons for x in (c.expected, c.actual)]
         undefined |= not all(np.isfinite(x).all() for x in ends)
     return Simulation(
@@ -367,16 +369,18 @@ def _evaluated(
     forgetful: bool,
 ) -> tuple[Replay, Replay, dict[int, Floats]]:
     """Both sides on random inputs (``nudged``: on inputs next to these), and what is expected."""
+    kind = seed % WIDE
     inputs = Inputs(
         sizes,
         rotary=read_by("apply_rotary_emb", -1, single),
         tables=read_by("embedding", 1, single),
         random=np.random.default_rng(seed),
         roots=roots(single),
-        scale=SHARP_SCALE if seed >= SHARP else SMALL if seed % 2 else 1.0,
-        positive=seed % 4 >= 2,
-        repeated=seed % 4 == 3,
-        signed=seed % 4 == 1,
+        wide=seed >= WIDE,
+        scale=SHARP_SCALE if kind >= SHARP else SMALL if kind % 2 else 1.0,
+        positive=kind % 4 >= 2,
+        repeated=kind % 4 == 3,
+        signed=kind % 4 == 1,
         nudges=np.random.default_rng(seed + 1) if nudged else None,
     )
     one = Replay([plan.single], single, sizes, sizes.single, inputs)

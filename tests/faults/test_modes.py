@@ -86,7 +86,7 @@ DEFECTS = {
         lambda: gives_along("identity"), lambda: gives_along("broadcast"), INCONCLUSIVE
     ),
     "a logarithm of another tensor": Defect(
-        lambda: takes_logarithms("a"), lambda: takes_logarithms("b"), INCONCLUSIVE
+        lambda: takes_logarithms("a"), lambda: takes_logarithms("b"), REFUTED
     ),
     "an attribute of what nobody reads": Defect(
         lambda: with_dead(lambda op: op), dead("an attribute that is none"), INCONCLUSIVE
