@@ -318,9 +318,11 @@ class Job:
             self._compared(OUTPUT, name, value)
             return
         listed = [statement] if isinstance(statement, Piece) else list(statement)
-        dims = {piece.dim % max(1, value.dim()) for piece in listed}
+        places = range(-value.dim(), value.dim())
+        dims = {p.dim % value.dim() for p in listed if p.dim in places}
         size = sum(piece.size for piece in listed)
-        if isinstance(value, DTensor) or len(dims) != 1 or value.dim() <= min(dims):
+        outside = any(piece.dim not in places for piece in listed)
+        if isinstance(value, DTensor) or outside or len(dims) != 1:
             raise InvalidInput(f"job.end: {name} {list(value.shape)} as pieces {listed}"[:400])
         (dim,) = dims
         if {p.name for p in listed} != {name} or size != value.shape[dim]:

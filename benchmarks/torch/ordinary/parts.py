@@ -69,6 +69,12 @@ def reduce_from(x: torch.Tensor, group: Any = None) -> torch.Tensor:
     return _ReduceFrom.apply(x, group)  # type: ignore[no-any-return]
 
 
+def averaged(model: torch.nn.Module, group: Any = None) -> None:
+    """Gradients as their mean over ranks."""
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG, group=group)
+
+
 def rows(job: sp.Job, *names: str, size: int = 0, at: int | None = None) -> list[torch.Tensor]:
     """This rank's rows of the batch."""
     where = job.rank if at is None else at

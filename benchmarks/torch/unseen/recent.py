@@ -22,6 +22,7 @@ from benchmarks.torch.ordinary.parts import (
     CLASSES,
     Case,
     Step,
+    averaged,
     copy_to,
     floats,
     ids,
@@ -29,11 +30,6 @@ from benchmarks.torch.ordinary.parts import (
 )
 
 D, HEADS, HEAD, H = 8, 4, 2, 16
-
-
-def averaged(model: nn.Module, group: Any = None) -> None:
-    for p in model.parameters():
-        dist.all_reduce(p.grad, op=dist.ReduceOp.AVG, group=group)
 
 
 def divided(job: sp.Job, **dims: int | None) -> dict[str, Any]:

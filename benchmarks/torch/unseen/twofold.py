@@ -15,6 +15,7 @@ import shardproof.torch as sp
 from benchmarks.torch.ordinary.parts import (
     Case,
     Step,
+    averaged,
     copy_to,
     floats,
     ids,
@@ -32,11 +33,6 @@ class Net(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.down(torch.tanh(self.up(x)))  # type: ignore[no-any-return]
-
-
-def averaged(model: nn.Module) -> None:
-    for p in model.parameters():
-        dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
 
 
 # -- 1. A penalty on the gradient of a critic: a gradient of a gradient, under DDP by hand. --------

@@ -98,7 +98,7 @@ def test_parts_that_leave_something_out_are_not_proved() -> None:
     [
         ({"y": sp.piece("z", dim=0, start=0, size=8)}, "as pieces"),
         ({"y": sp.piece("y", dim=0, start=0, size=4)}, "as pieces"),
-        ({"y": sp.piece("y", dim=3, start=0, size=8)}, "as pieces"),
+        ({"y": sp.piece("y", dim=3, start=0, size=WIDTH)}, "as pieces"),
         ({"z": sp.piece("z", dim=0, start=0, size=8)}, "which are no outputs"),
         ({"y": sp.piece("y", dim=0, start=4, size=8)}, "output y"),
     ],
