@@ -304,11 +304,11 @@ class Job:
                 self._gradient(part)
                 if self._optimizer is not None:
                     self._updated(part)
-            stated = dict(pieces or {})
+            statements = dict(pieces or {})
             for name, value in (outputs or {}).items():
-                self._output(name, value, stated.pop(name, None))
-        if stated:
-            raise InvalidInput(f"job.end: pieces of {sorted(stated)}, which are no outputs")
+                self._output(name, value, statements.pop(name, None))
+        if statements:
+            raise InvalidInput(f"job.end: pieces of {sorted(statements)}, which are no outputs")
         self._recorder.mark(END)
         self._ended = True  # An error that comes after is not looked at.
 
