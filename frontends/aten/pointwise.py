@@ -11,9 +11,9 @@ from typing import Any
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten import ids, indicators, lookups
 from shardproof.frontends.aten.attention import added as added_mask
-from shardproof.frontends.aten.bits import Additive
+from shardproof.frontends.aten.bits import Additive, Bits
 from shardproof.frontends.aten.filled import Filled, cast
-from shardproof.frontends.aten.hidden import masked, operand
+from shardproof.frontends.aten.hidden import masked, operand, position_flags
 from shardproof.frontends.aten.joined import joined, mixed
 from shardproof.frontends.aten.lowering import (
     Const,
@@ -27,7 +27,7 @@ from shardproof.frontends.aten.lowering import (
     fraction,
 )
 from shardproof.frontends.aten.masks import numbers
-from shardproof.frontends.aten.positions import added
+from shardproof.frontends.aten.positions import Compared, added
 from shardproof.frontends.aten.roots import square
 from shardproof.frontends.aten.rules import NARROW, lowers, rule_of
 from shardproof.frontends.aten.scores import Hidden, nothing
@@ -121,6 +121,8 @@ def _cast(lo: Lowering, x: Lowered, dtype: str = "", **_: Any) -> Any:
         if not integral or (dtype in NARROW and x.value not in (0, 1)):
             raise Unsupported(f"a cast of {x.value} to {dtype}")
         return Const(x.value, x.shape, dtype)
+    if isinstance(x, (Compared, Bits)) and dtype != "bool":
+        x = position_flags(lo, x)
     of_ids = x if dtype != "bool" else ids.ids(x)
     if isinstance(of_ids, (ids.Ids, Filled)):
         return cast(of_ids, dtype)
