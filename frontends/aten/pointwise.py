@@ -127,22 +127,25 @@ def _cast(lo: Lowering, x: Lowered, dtype: str = "", **_: Any) -> Any:
     if isinstance(of_ids, (ids.Ids, Filled)):
         return cast(of_ids, dtype)
     if "float" not in dtype or "float" not in x.dtype:
-        if dtype == x.dtype:
-            return x
-        if isinstance(x, Real) and x.dtype == "bool" and "float" in dtype:
-            return numbers(lo, x, dtype)
-        if isinstance(x, Real) and x.dtype == "bool" and dtype in ("int64", "int32"):
-            number = numbers(lo, x, "float32")
-            return lo.whole(lo.emit("mul", number, other=Fraction(1)), (0, 2), dtype)
-        if isinstance(x, Real) and dtype in ("int64", "int32") and "float" in x.dtype:
-            return replace(lo.unary("trunc", x), dtype=dtype)
-        if isinstance(x, Real) and x.dtype.startswith("int") and "float" in dtype:
-            return replace(x, dtype=dtype)
-        raise Unsupported(f"a cast from {x.dtype} to {dtype}")
+        return x if dtype == x.dtype else _between_kinds(lo, x, dtype)
     number = lo.real(x)
     if number.dtype == dtype:
         return number
     return lo.emits("to", [number], {"dtype": dtype}, dtype)[0]
+
+
+def _between_kinds(lo: Lowering, x: Lowered, dtype: str) -> Any:
+    """A cast of a mask or of whole numbers, or to these."""
+    if isinstance(x, Real) and x.dtype == "bool" and "float" in dtype:
+        return numbers(lo, x, dtype)
+    if isinstance(x, Real) and x.dtype == "bool" and dtype in ("int64", "int32"):
+        number = numbers(lo, x, "float32")
+        return lo.whole(lo.emit("mul", number, other=Fraction(1)), (0, 2), dtype)
+    if isinstance(x, Real) and dtype in ("int64", "int32") and "float" in x.dtype:
+        return replace(lo.unary("trunc", x), dtype=dtype)
+    if isinstance(x, Real) and x.dtype.startswith("int") and "float" in dtype:
+        return replace(x, dtype=dtype)
+    raise Unsupported(f"a cast from {x.dtype} to {dtype}")
 
 
 # -- constants ---------------------------------------------------------------------------------
