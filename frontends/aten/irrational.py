@@ -1,4 +1,4 @@
-"""Factors that are roots of fractions, each read as one exact number.
+"""Factors that are roots of fractions, or quotients, each read as one exact number.
 
 ``x / math.sqrt(8)``, ``x * 8**-0.5`` and the scale of attention mean one real number; in floating
 point they are three, which differ in the last digit.  So what is as near to a root as rounding
@@ -22,6 +22,27 @@ ROUNDING: Final = Fraction(1, 1 << 49)
 SHORT: Final = 10**9
 #: Decimals of a root.
 _DECIMALS: Final = 10**16
+#: Denominators of decimals that have many digits, and bounds of those of quotients.
+_LONG: Final = 10**13
+_DENOMINATORS: Final = (1 << 17, 1 << 24, 1 << 31)
+_NUMERATOR: Final = 1 << 10
+
+
+@lru_cache(maxsize=4096)
+def quotient(number: float) -> Fraction:
+    """A finite number by its shortest decimal, if that has few digits; else a quotient of numbers
+    below 2**17, or of one below 2**10 by one below 2**31, that is rounded to it, if there is one.
+    No two numbers are one.
+
+    Example: 0.008333333333333333, which is what ``0.1 / 12`` gives, is 1/120; 0.7071067811865476 is
+    that decimal.
+    """
+    exact = Fraction(repr(number))
+    if exact.denominator < _LONG:
+        return exact
+    near = (Fraction(number).limit_denominator(most) for most in _DENOMINATORS)
+    simple = (q for q in near if q.denominator < _DENOMINATORS[0] or abs(q.numerator) < _NUMERATOR)
+    return next((q for q in simple if float(q) == number), exact)
 
 
 @lru_cache(maxsize=4096)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, Protocol, TypeAlias, TypeGuard
 
 from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.plan.ir import Attr, Op, Shard, Source, Value
-from shardproof.frontends.aten.irrational import rooted
+from shardproof.frontends.aten.irrational import quotient, rooted
 from shardproof.frontends.aten.labels import Labels
 from shardproof.frontends.builder.shapes import Inference
 
@@ -122,8 +122,8 @@ def is_symbolic(x: object) -> TypeGuard[Symbolic]:
 
 
 def fraction(number: float | int | Fraction) -> Fraction:
-    """A number of Python's as an exact one, by its shortest decimal; what rounding in a sum with 1
-    leaves of a decimal of six digits is that decimal.  Raises `Unsupported` for what is none.
+    """A number of Python's as an exact one, by its shortest decimal (`irrational.quotient`); what
+    rounding in a sum with 1 leaves of one of six digits is that.  Raises `Unsupported` for nan.
 
     Example: ``fraction(0.1)`` is ``Fraction(1, 10)``, and so is ``fraction(1 - 0.9)``.
     """
@@ -134,7 +134,7 @@ def fraction(number: float | int | Fraction) -> Fraction:
     short = f"{number:.5e}"
     gap = abs(float(short) - number)
     rounded = gap <= 4 * ulp(max(1.0, abs(number))) and gap <= 1e-11 * abs(number)
-    return Fraction(short if rounded else repr(number))
+    return Fraction(short) if rounded else quotient(number)
 
 
 def floating(dtype: str) -> bool:

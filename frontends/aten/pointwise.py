@@ -15,6 +15,7 @@ from shardproof.frontends.aten.bits import Additive, Bits
 from shardproof.frontends.aten.filled import Filled, cast
 from shardproof.frontends.aten.hidden import masked, operand, position_flags
 from shardproof.frontends.aten.joined import joined, mixed
+from shardproof.frontends.aten.losses import plus
 from shardproof.frontends.aten.lowering import (
     Const,
     Lowered,
@@ -226,6 +227,7 @@ def _add(lo: Lowering, x: Lowered, y: Operand, alpha: float = 1) -> Any:
     _wide(lo)
     factor = fraction(alpha)
     symbolic = _whole(lo, x, y, factor) or (added_mask(lo, x, y) if factor == 1 else None)
+    symbolic = symbolic or plus(x, y, factor)
     return symbolic or lo.add(operand(lo, x), operand(lo, y), factor)
 
 
@@ -392,7 +394,7 @@ def _sum(
     dims = dimensions(x.shape, dim)
     counted = x.dtype == "bool" and not isinstance(x, Const)
     summand = numbers(lo, lo.real(x), "float32") if counted else operand(lo, x)
-    total = lo.sum(summand, dims, keepdim)
+    total = _total(lo, summand, dims, keepdim)
     count = prod(x.shape[d] for d in dims)
     if counted:
         return lo.whole(total, (0, count + 1), lo.expected[0][1])
@@ -405,7 +407,21 @@ def _sum(
 def _mean(
     lo: Lowering, x: Lowered, dim: object = None, keepdim: bool = False, dtype: str = ""
 ) -> Any:
-    return lo.mean(x, dimensions(x.shape, dim), keepdim)
+    dims = dimensions(x.shape, dim)
+    count = prod(x.shape[d] for d in dims)
+    return lo.scale(_total(lo, x, dims, keepdim), Fraction(1, count))
+
+
+def _total(lo: Lowering, x: Lowered, dims: Sequence[int], keepdim: bool) -> Any:
+    """A sum; one of a log-softmax over its classes as that of the scores, less one logarithm times
+    how many there are, as programs write it whose classes are divided over ranks."""
+    parts = lo.exponentials.get(x.number) if isinstance(x, Real) else None
+    if parts is None or len(x.shape) - 1 not in dims:
+        return lo.sum(x, dims, keepdim)
+    shifted, _, total = parts
+    log = lo.reshape(lo.unary("log", total), (*x.shape[:-1], 1))
+    less = lo.sum(lo.expand(log, x.shape), dims, keepdim)
+    return lo.sub(lo.sum(shifted, dims, keepdim), less)
 
 
 @lowers("aten.amax.default")
