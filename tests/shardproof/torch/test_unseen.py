@@ -29,6 +29,7 @@ PROVED = [
     (attention.ALIBI, "slopes of as many heads as a rank has"),  # a table that ranks alone have
     (attention.CAPPED, "loss times ranks"),  # windows
     (heads.TIED, "gradient of the head partial"),  # entries and zeros by computed ids
+    (heads.SMOOTH, "mean over own count"),  # log-probabilities added up over their classes
     (heads.DINO, "center of own rows"),  # norms of weights
     (training.COUNTED, "divided by ranks as well"),  # a reduction that multiplies first
     (training.AVERAGED, "average before the step"),  # 1 - 0.99 is 0.01
