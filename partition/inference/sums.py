@@ -187,10 +187,10 @@ class Values:
     def shared(self, shape: tuple[int, ...], addends: Sequence[Addend]) -> list[Addend] | None:
         """Each addend as part of a local tensor of the single-device program, all of which begin
         alike, with its factor; None where one is no part."""
-        found = (
-            [] if self.shares is None else [self.shares.of(t, shape, self.mesh) for t in addends]
-        )
-        known = [share for share in found if share is not None]
+        if self.shares is None:
+            return None
+        shares = [self.shares.of(t, shape, self.mesh) for t in addends]
+        known = [share for share in shares if share is not None]
         if len(known) < len(addends):
             return None
         views = (share.beside(known).view(shape) for share in known)
