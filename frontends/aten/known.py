@@ -22,11 +22,11 @@ MOST_RUNS = 32
 
 
 class Run(NamedTuple):
-    """``count`` ids from ``first`` on, each the one before plus ``step``, which is 0 or 1."""
+    """``size`` ids from ``first`` on, each the one before plus ``step``, which is 0 or 1."""
 
     first: int
     step: int
-    count: int
+    size: int
 
 
 def entries_of(lo: Lowering, ids: Lowered) -> Array | None:
@@ -73,9 +73,9 @@ def rows_by(lo: Lowering, table: Lowered, ids: Array) -> Any:
         return None
     rest = table.shape[1:]
     pieces = [
-        lo.slice(table, 0, run.first, run.count)
+        lo.slice(table, 0, run.first, run.size)
         if run.step
-        else lo.expand(lo.slice(table, 0, run.first, 1), (run.count, *rest))
+        else lo.expand(lo.slice(table, 0, run.first, 1), (run.size, *rest))
         for run in parts
     ]
     wide = tuple(n if d == line.dim else 1 for d, n in enumerate(ids.shape))
@@ -98,8 +98,8 @@ def added_by(lo: Lowering, gradient: Lowered, ids: Array, rows: int) -> Any:
     total: Any = None
     start = 0
     for run in parts:
-        part: Any = lo.slice(flat, 0, start, run.count)
-        start += run.count
+        part: Any = lo.slice(flat, 0, start, run.size)
+        start += run.size
         part = zeros_around(lo, part if run.step else lo.sum(part, (0,), True), 0, run.first, rows)
         total = part if total is None else lo.add(total, part)
     return total
