@@ -6,6 +6,7 @@ or move with the row: each run is a mask that compares positions, or two of them
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -150,6 +151,52 @@ def entries(mask: Compared | Bits) -> NDArray[Any]:
     i, j = np.indices(mask.shape)
     of = mask.of
     return np.asarray(of.const + of.steps[0] * i + of.steps[1] * j >= 0)
+
+
+class Line(NamedTuple):
+    """The ``entries`` of a tensor along ``dim``, the one dimension along which it varies."""
+
+    dim: int
+    entries: NDArray[Any]
+
+
+def along_one(array: NDArray[Any]) -> Line | None:
+    """The one dimension along which entries vary; None: they vary along others too, or along none.
+
+    Example: of [[0, 1], [0, 1]] it is ``Line(1, [0, 1])``.
+    """
+    if not array.size:
+        return None
+    moving = [d for d in range(array.ndim) if (array != array.take([0], d)).any()]
+    if len(moving) != 1:
+        return None
+    (dim,) = moving
+    return Line(dim, array[tuple(slice(None) if d == dim else 0 for d in range(array.ndim))])
+
+
+def mask_along_one(mask: Compared | Bits) -> Line | None:
+    """The one dimension along which a mask varies, as `along_one`; None for a large one.
+
+    Example: of ``torch.arange(4) < 3`` expanded to [2, 4] it is ``Line(1, [True, True, True,
+    False])``.
+    """
+    if isinstance(mask, Bits):
+        return along_one(mask.array) if mask.array.size <= MOST_ENTRIES else None
+    of = mask.of
+    moving = [d for d, step in enumerate(of.steps) if step and of.shape[d] > 1]
+    if len(moving) != 1 or of.shape[moving[0]] > MOST_ENTRIES:
+        return None
+    (dim,) = moving
+    return Line(dim, of.const + of.steps[dim] * np.arange(of.shape[dim]) >= 0)
+
+
+def stretches(line: NDArray[Any]) -> list[tuple[int, int]]:
+    """Where entries of a line that are equal and neighbours begin and end.
+
+    Example: of [True, True, False] they are (0, 2) and (2, 3).
+    """
+    cuts = [0, *(int(i) + 1 for i in np.flatnonzero(line[1:] != line[:-1])), len(line)]
+    return list(itertools.pairwise(cuts))
 
 
 def runs(hidden: NDArray[Any]) -> list[Run]:

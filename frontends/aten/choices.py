@@ -12,6 +12,7 @@ from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten import ids, lookups
 from shardproof.frontends.aten.constants import numbered
 from shardproof.frontends.aten.infinite import finite
+from shardproof.frontends.aten.known import added_by, entries_of, rows_by
 from shardproof.frontends.aten.lowering import (
     Const,
     Lowered,
@@ -195,6 +196,10 @@ def _index_select(lo: Lowering, x: Lowered, dim: int, index: Lowered) -> Any:
     back = tuple(order.index(d) for d in range(len(order)))
     rest = tuple(x.shape[d] for d in order[1:])
     table = lo.reshape(_turned(lo, x, order), (x.shape[at], prod(rest)))
+    known = entries_of(lo, index)
+    joined = None if known is None else rows_by(lo, table, known)
+    if joined is not None:
+        return _turned(lo, lo.reshape(joined, (*index.shape, *rest)), back)
     real = numbered(lo, index) if isinstance(index, Positions) else lo.real(index)
     entries = lo.real(table)
     rows = lo.emits("embedding", [real, entries], {}, table.dtype)[0]
@@ -219,8 +224,11 @@ def _index_add(
     rest = tuple(x.shape[d] for d in order[1:])
     real = numbered(lo, index) if isinstance(index, Positions) else lo.real(index)
     rows = lo.real(lo.reshape(_turned(lo, source, order), (*index.shape, prod(rest))))
-    table = lo.real(Const(Fraction(0), (x.shape[at], prod(rest)), rows.dtype))
-    added = lo.derivative("embedding", [real, table], rows, 1)
+    known = entries_of(lo, real)
+    added = None if known is None else added_by(lo, rows, known, x.shape[at])
+    if added is None:
+        table = lo.real(Const(Fraction(0), (x.shape[at], prod(rest)), rows.dtype))
+        added = lo.derivative("embedding", [real, table], rows, 1)
     whole = _turned(lo, lo.reshape(added, (x.shape[at], *rest)), back)
     return lo.add(x, whole, fraction(alpha))
 

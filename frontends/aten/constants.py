@@ -55,7 +55,7 @@ def constant(lo: Lowering, data: bytes, shape: Shape, dtype: str) -> Any:
     if array.size and (array == array.flat[0]).all() and isfinite(float(array.flat[0])):
         return Const(fraction(array.flat[0].item()), shape, dtype)
     if dtype == "bool":
-        return _mask(array)
+        return mask(array)
     if array.dtype.kind == "i":
         positions = _positions(array, dtype)
         if positions is not None:
@@ -63,7 +63,7 @@ def constant(lo: Lowering, data: bytes, shape: Shape, dtype: str) -> Any:
     elif (array == -np.inf).all():
         return nothing(lo, shape, dtype)
     elif ((array == 0) | (array == -np.inf)).all():
-        return Additive(_mask(array == -np.inf), dtype)
+        return Additive(mask(array == -np.inf), dtype)
     elif not np.isfinite(array).all():
         raise Unsupported("constants that are no numbers")
     return table(lo, array, dtype)
@@ -82,8 +82,11 @@ def _positions(array: Array, dtype: str) -> Positions | None:
     return Positions(first, tuple(steps), array.shape, dtype) if (fit == array).all() else None
 
 
-def _mask(array: Array) -> Compared | Bits:
-    """A mask that compares the last two indices, or any other by its entries."""
+def mask(array: Array) -> Compared | Bits:
+    """A mask that compares the last two indices, or any other by its entries.
+
+    Example: ``torch.ones(4, 4, dtype=torch.bool).tril()`` is `Compared`, a window of keys `Bits`.
+    """
     if array.ndim >= 2 and array.any():
         rows, columns = array.shape[-2:]
         i, j = np.indices((rows, columns))

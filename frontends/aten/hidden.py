@@ -14,7 +14,16 @@ from typing import Any, TypeAlias
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.alike import alike
-from shardproof.frontends.aten.bits import Additive, Bits, Run, entries, plane, runs
+from shardproof.frontends.aten.bits import (
+    Additive,
+    Bits,
+    Run,
+    entries,
+    mask_along_one,
+    plane,
+    runs,
+    stretches,
+)
 from shardproof.frontends.aten.constants import as_flags
 from shardproof.frontends.aten.ids import Ids
 from shardproof.frontends.aten.lowering import (
@@ -33,6 +42,9 @@ from shardproof.frontends.aten.scores import Hidden
 
 Mask: TypeAlias = Compared | Bits
 
+#: Stretches of ones and zeros that a mask along one dimension is joined of.
+MOST_STRETCHES = 16
+
 
 def hidden_after(mask: Mask, shape: tuple[int, ...]) -> int | None:
     """The position of the first query, where a mask of scores [..., queries, keys] is true exactly
@@ -41,19 +53,38 @@ def hidden_after(mask: Mask, shape: tuple[int, ...]) -> int | None:
     Example: of the mask ``torch.ones(4, 4).triu(1)`` of 4 queries and 4 keys it is 0; of a mask [4,
     6] that is true where ``key - query >= 3``, as a cache of two keys has it, it is 2.
     """
-    if len(shape) < 2 or isinstance(mask, Bits):
+    if isinstance(mask, Bits):
+        return None
+    first = _first(mask, shape)
+    return first if first is not None and first >= 0 else None
+
+
+def _first(mask: Compared, shape: tuple[int, ...]) -> int | None:
+    """As `hidden_after`, negative where keys of the first queries are all hidden."""
+    if len(shape) < 2:
         return None
     of = mask.expand(shape).of
-    lead = (0,) * (len(shape) - 2)
-    first = -1 - of.const
-    return first if first >= 0 and of.steps == (*lead, -1, 1) else None
+    return -1 - of.const if of.steps == (*(0 for _ in shape[:-2]), -1, 1) else None
 
 
 def position_flags(lo: Lowering, mask: Mask) -> Real:
-    """A mask of positions as 0 and 1: parts of triangles, or a table.
+    """A mask of positions as 0 and 1: in pieces (`in_pieces`), or a table.
 
     Example: ``torch.ones(4, 4).tril().bool()`` is the triangle of ones [1, 4, 4], viewed as [4, 4].
     """
+    joined = in_pieces(lo, mask)
+    return as_flags(lo, mask) if joined is None else joined
+
+
+def in_pieces(lo: Lowering, mask: Mask) -> Real | None:
+    """A mask of positions as 0 and 1: stretches of one dimension, or parts of triangles; None: it
+    is another one.
+
+    Example: ``torch.arange(8) < 3`` is three ones and five zeros, joined.
+    """
+    joined = _stretches(lo, mask)
+    if joined is not None:
+        return joined
     if isinstance(mask, Bits):
         for hidden, inverted in ((mask, False), (mask.inverse(), True)):
             try:
@@ -66,18 +97,41 @@ def position_flags(lo: Lowering, mask: Mask) -> Real:
             holds = lo.concat([_hidden(lo, run, flat.shape[1]) for run in alike], 0)
             holds = inverse(lo, holds) if inverted else holds
             return flags(lo.real(lo.expand(holds, mask.shape)))
-        return as_flags(lo, mask)
+        return None
     for later, inverted in ((mask, True), (mask.inverse(), False)):
-        first = hidden_after(later, mask.shape)
+        first = _first(later, mask.shape)
         if first is not None:
             *_, queries, keys = mask.shape
-            length = max(first + queries, keys)
+            row, column = max(first, 0), max(-first, 0)
+            length = max(row + queries, column + keys)
             ones = lo.real(Const(Fraction(1), (1, length, length), "float32"))
             kept: Any = lo.emit("tril", ones)
-            kept = lo.slice(lo.slice(kept, 1, first, queries), 2, 0, keys)
+            kept = lo.slice(lo.slice(kept, 1, row, queries), 2, column, keys)
             kept = lo.expand(lo.reshape(kept, (queries, keys)), mask.shape)
             return flags(lo.real(inverse(lo, kept) if inverted else kept))
-    return as_flags(lo, mask)
+    return None
+
+
+def _stretches(lo: Lowering, mask: Mask) -> Real | None:
+    """A mask that varies along one dimension, in few stretches, as ones and zeros that are joined;
+    None: it is another one.
+
+    Example: ``torch.arange(8) < 3`` is three ones and five zeros.
+    """
+    line = mask_along_one(mask)
+    ends = [] if line is None else stretches(line.entries)
+    if line is None or len(ends) > MOST_STRETCHES:
+        return None
+    dim, bits = line
+    parts = [
+        Const(Fraction(int(bits[start])), _wide(mask.shape, dim, stop - start), "float32")
+        for start, stop in ends
+    ]
+    return flags(lo.real(lo.expand(lo.concat(parts, dim), mask.shape)))
+
+
+def _wide(shape: tuple[int, ...], dim: int, size: int) -> tuple[int, ...]:
+    return tuple(size if d == dim else 1 for d in range(len(shape)))
 
 
 def _hidden(lo: Lowering, run: Run, keys: int) -> Lowered:

@@ -17,6 +17,7 @@ from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.constants import numbered
 from shardproof.frontends.aten.ids import Ids, Marked, compared
 from shardproof.frontends.aten.joined import Joined
+from shardproof.frontends.aten.known import added_by, entries_of, rows_by
 from shardproof.frontends.aten.lookups import Kept, added_rows, rows_of
 from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real, Shape, Unviewed
 from shardproof.frontends.aten.masks import numbers
@@ -64,6 +65,10 @@ def _embedding(
     known = whole(ids) if isinstance(ids, Const) else ids
     if isinstance(known, Positions):
         return rows_at(lo, table, known)
+    entries = entries_of(lo, ids)
+    joined = None if entries is None else rows_by(lo, table, entries)
+    if joined is not None:
+        return joined
     if not lo.narrows and isinstance(ids, Real):
         return lo.emits("embedding", [ids, lo.real(table)], {}, table.dtype)[0]
     return rows_of(lo, table, ids)
@@ -78,6 +83,10 @@ def _embedding_backward(
     known = whole(ids) if isinstance(ids, Const) else ids
     if isinstance(known, Positions) and padding < 0:
         return added_at(lo, gradient, known, rows)
+    entries = entries_of(lo, ids)
+    added = None if entries is None or padding >= 0 else added_by(lo, gradient, entries, rows)
+    if added is not None:
+        return added
     if padding < 0 and (lo.narrows or isinstance(ids, Ids) or isinstance(gradient, Kept)):
         return added_rows(lo, gradient, ids, rows)
     real = lo.real(ids)

@@ -175,9 +175,9 @@ class Lowering:
         #: Whether entries of computed log-probabilities are picked; whether losses are, too.
         self.picks_logarithms = self.literal = False
         #: Tables of constants by name, and their entries; those of the other side (None: any).
-        self.tables: dict[str, Real] = {}
-        self.contents: dict[str, Any] = {}
+        self.tables, self.contents = dict[str, Real](), dict[str, Any]()
         self.shared: Mapping[str, Any] | None = None
+        self.whole_tables: dict[int, Any] = {}  # entries of values: whole numbers that are known
         self.derived: dict[str, Derived] = {}
         self._constants: dict[Fraction, Real] = {}
         self.origins: dict[int, int] = {}

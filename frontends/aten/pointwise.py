@@ -11,9 +11,9 @@ from typing import Any
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten import ids, indicators, lookups
 from shardproof.frontends.aten.attention import added as added_mask
-from shardproof.frontends.aten.bits import Additive
+from shardproof.frontends.aten.bits import Additive, Bits
 from shardproof.frontends.aten.filled import Filled, cast
-from shardproof.frontends.aten.hidden import masked, operand
+from shardproof.frontends.aten.hidden import masked, operand, position_flags
 from shardproof.frontends.aten.joined import joined, mixed
 from shardproof.frontends.aten.lowering import (
     Const,
@@ -27,7 +27,7 @@ from shardproof.frontends.aten.lowering import (
     fraction,
 )
 from shardproof.frontends.aten.masks import numbers
-from shardproof.frontends.aten.positions import added
+from shardproof.frontends.aten.positions import Compared, added
 from shardproof.frontends.aten.roots import square
 from shardproof.frontends.aten.rules import NARROW, lowers, rule_of
 from shardproof.frontends.aten.scores import Hidden, nothing
@@ -121,26 +121,31 @@ def _cast(lo: Lowering, x: Lowered, dtype: str = "", **_: Any) -> Any:
         if not integral or (dtype in NARROW and x.value not in (0, 1)):
             raise Unsupported(f"a cast of {x.value} to {dtype}")
         return Const(x.value, x.shape, dtype)
+    if isinstance(x, (Compared, Bits)) and dtype != "bool":
+        x = position_flags(lo, x)
     of_ids = x if dtype != "bool" else ids.ids(x)
     if isinstance(of_ids, (ids.Ids, Filled)):
         return cast(of_ids, dtype)
     if "float" not in dtype or "float" not in x.dtype:
-        if dtype == x.dtype:
-            return x
-        if isinstance(x, Real) and x.dtype == "bool" and "float" in dtype:
-            return numbers(lo, x, dtype)
-        if isinstance(x, Real) and x.dtype == "bool" and dtype in ("int64", "int32"):
-            number = numbers(lo, x, "float32")
-            return lo.whole(lo.emit("mul", number, other=Fraction(1)), (0, 2), dtype)
-        if isinstance(x, Real) and dtype in ("int64", "int32") and "float" in x.dtype:
-            return replace(lo.unary("trunc", x), dtype=dtype)
-        if isinstance(x, Real) and x.dtype.startswith("int") and "float" in dtype:
-            return replace(x, dtype=dtype)
-        raise Unsupported(f"a cast from {x.dtype} to {dtype}")
+        return x if dtype == x.dtype else _between_kinds(lo, x, dtype)
     number = lo.real(x)
     if number.dtype == dtype:
         return number
     return lo.emits("to", [number], {"dtype": dtype}, dtype)[0]
+
+
+def _between_kinds(lo: Lowering, x: Lowered, dtype: str) -> Any:
+    """A cast of a mask or of whole numbers, or to these."""
+    if isinstance(x, Real) and x.dtype == "bool" and "float" in dtype:
+        return numbers(lo, x, dtype)
+    if isinstance(x, Real) and x.dtype == "bool" and dtype in ("int64", "int32"):
+        number = numbers(lo, x, "float32")
+        return lo.whole(lo.emit("mul", number, other=Fraction(1)), (0, 2), dtype)
+    if isinstance(x, Real) and dtype in ("int64", "int32") and "float" in x.dtype:
+        return replace(lo.unary("trunc", x), dtype=dtype)
+    if isinstance(x, Real) and x.dtype.startswith("int") and "float" in dtype:
+        return replace(x, dtype=dtype)
+    raise Unsupported(f"a cast from {x.dtype} to {dtype}")
 
 
 # -- constants ---------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from shardproof.engine.algebra.affine import ZERO
 from shardproof.engine.plan.ir import Shard
-from shardproof.frontends.aten.lowering import Lowering
+from shardproof.frontends.aten.lowering import Lowering, Real
 
 Array = NDArray[Any]
 
@@ -37,7 +37,10 @@ def table(lo: Lowering, array: Array, dtype: str) -> Any:
         part = _part(lo, made, dtype)
     if part is None:
         part = _named_input(lo, name, made, dtype)
-    return lo.expand(lo.reshape(part, least.shape), array.shape)
+    value = lo.expand(lo.reshape(part, least.shape), array.shape)
+    if array.dtype.kind == "i" and isinstance(value, Real):
+        lo.whole_tables[value.number] = array
+    return value
 
 
 def _named_input(lo: Lowering, name: str, table: Array, dtype: str) -> Any:

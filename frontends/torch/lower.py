@@ -11,9 +11,9 @@ from shardproof.engine.algebra.affine import affine
 from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from shardproof.engine.plan.ir import Body, Call, Program, Shard, Source
 from shardproof.frontends.aten import Const, Lowered, Lowering, Real, rule_of
-from shardproof.frontends.aten.constants import constant
 from shardproof.frontends.aten.ids import Narrow, marked
 from shardproof.frontends.aten.labels import Labels
+from shardproof.frontends.aten.levels import constant
 from shardproof.frontends.aten.lowering import Derived
 from shardproof.frontends.aten.masks import FLAGS
 from shardproof.frontends.aten.rules import typed

@@ -162,8 +162,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with _disable_current_modes(), torch.no_grad():
                 real = self._shadows.real(x).contiguous()
                 first = real.flatten()[0]
-                if bool((real == first).all()) and not real.is_complex():
-                    continue
+                few = x.numel() <= MOST_SHADOW and bool(first.isfinite())
+                if bool((real == first).all()) and not real.is_complex() and not few:
+                    continue  # One number: what made it says so in fewer bytes.
                 raw = bytes(real.view(-1).view(torch.uint8).numpy().tobytes())
             self._known_value(self.tensor(x), raw, whole=False)
 

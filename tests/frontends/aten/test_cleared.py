@@ -10,12 +10,10 @@ import torch
 
 from shardproof.engine.algebra.affine import ZERO
 from shardproof.engine.errors import Unsupported
-from shardproof.engine.interpreters import FloatInterpreter
-from shardproof.engine.interpreters.dims import exact
-from shardproof.engine.ops import apply_backward, apply_forward
 from shardproof.engine.plan.ir import Shard
 from shardproof.frontends.aten import Lowering, rule_of
 from shardproof.frontends.aten.bits import Bits
+from tests.frontends.aten.evaluated import evaluated
 
 SHAPE = (3, 5)
 
@@ -36,19 +34,7 @@ def _lowering() -> tuple[Lowering, Any, Any]:
 
 def _number(lo: Lowering, given: dict[int, Any], wanted: Any) -> Any:
     result = lo.real(wanted)
-    r = FloatInterpreter(coordinates={})
-    values = dict(given)
-    for op in lo.ops:
-        read = [exact(np.asarray(values[v], dtype=float)) for v in op.inputs]
-        if op.backward:
-            arity = op.attrs["arity"]
-            assert isinstance(arity, int)
-            wrt = op.attrs["wrt"]
-            out = apply_backward(r, op.name, read[:arity], read[arity:], op.attrs, wrt)
-        else:
-            out = apply_forward(r, op.name, read, op.attrs)
-        values.update(zip(op.outputs, (x.data for x in out), strict=True))
-    return values[result.number]
+    return evaluated(lo, given)[result.number]
 
 
 @pytest.mark.parametrize("value", [0, 2.5])

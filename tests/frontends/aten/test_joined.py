@@ -12,12 +12,10 @@ import torch.nn.functional as F
 
 from shardproof.engine.algebra.affine import ZERO
 from shardproof.engine.errors import Unsupported
-from shardproof.engine.interpreters import FloatInterpreter
-from shardproof.engine.interpreters.dims import exact
-from shardproof.engine.ops import apply_forward
 from shardproof.engine.plan.ir import Shard
 from shardproof.frontends.aten import Const, Lowering, rule_of
 from shardproof.frontends.aten.joined import Joined, joined
+from tests.frontends.aten.evaluated import evaluated
 
 
 def rule(lo: Lowering, name: str, *args: Any) -> Any:
@@ -58,14 +56,8 @@ def test_loss_and_gradient_of_shifted_labels(seed: int, kind: str) -> None:
         if name in lo.derived:
             moved = lo.derived[name]
             values[number] = np.roll(ids, -moved.by, moved.dim).astype(float)
-        elif name in lo.contents:
-            values[number] = lo.contents[name].astype(float)
     assert bool(lo.derived) == (kind == "batch")
-    interpreter = FloatInterpreter(coordinates={})
-    for op in lo.ops:
-        read = [exact(np.asarray(values[n], dtype=float)) for n in op.inputs]
-        out = apply_forward(interpreter, op.name, read, op.attrs)
-        values.update(zip(op.outputs, (y.data for y in out), strict=True))
+    values = evaluated(lo, values)
     given = torch.tensor(logits, requires_grad=True)
     target = F.pad(torch.tensor(ids), (0, 1), value=-100)[:, 1:].reshape(-1)
     expected = F.cross_entropy(given, target, reduction=("", "mean", "sum")[reduction])

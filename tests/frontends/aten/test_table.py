@@ -11,9 +11,6 @@ import torch
 
 from shardproof.engine.algebra.affine import affine
 from shardproof.engine.errors import Unsupported
-from shardproof.engine.interpreters import FloatInterpreter
-from shardproof.engine.interpreters.dims import exact
-from shardproof.engine.ops import apply_backward, apply_forward
 from shardproof.engine.plan.ir import Shard
 from shardproof.frontends.aten import TABLE, Const, Lowering, Real, rule_of
 from shardproof.frontends.aten.ids import Ids
@@ -33,6 +30,7 @@ from tests.frontends.aten import (
 )
 from tests.frontends.aten.calls import CALLS, Both, Draw
 from tests.frontends.aten.calls_of_norms import REFERENCES
+from tests.frontends.aten.evaluated import evaluated
 
 #: Importing them registers their calls.
 MORE = (
@@ -235,21 +233,7 @@ def lowered(name: str, args: Any, kwargs: Any, expected: Any) -> list[Any]:
     if isinstance(found, (Positions, Compared)):
         return [entries(found.of) >= 0 if isinstance(found, Compared) else entries(found)]
     results = [x if x is None or isinstance(x, Undefined) else lo.real(x) for x in flat(found)]
-    tables = lo.contents
-    names = [shard.name for shard in lo.shards]
-    values = {v: tables[names[n]] if names[n] in tables else given[n] for v, n in lo.bound}
-    interpreter = FloatInterpreter(coordinates={})
-    for op in lo.ops:
-        read = [exact(np.asarray(values[v], dtype=float)) for v in op.inputs]
-        if op.backward:
-            arity = op.attrs["arity"]
-            assert isinstance(arity, int)
-            out = apply_backward(
-                interpreter, op.name, read[:arity], read[arity:], op.attrs, op.attrs["wrt"]
-            )
-        else:
-            out = apply_forward(interpreter, op.name, read, op.attrs)
-        values.update(zip(op.outputs, (x.data for x in out), strict=True))
+    values = evaluated(lo, {v: given[n] for v, n in lo.bound if n < len(given)})
     for result, wanted in zip(results, flat(expected), strict=False):
         assert result is None or wanted is None or result.shape == tuple(wanted.shape)
     return [values[r.number] if isinstance(r, Real) else None for r in results]
