@@ -33,6 +33,7 @@ from shardproof.engine.lineage.expressions import (
     Input,
     Most,
     Onehot,
+    Opaque,
     Operand,
     Order,
     Restrict,
@@ -272,6 +273,8 @@ class Meaning:
                 return self.interpreter.constant(name).data[tuple(index)]
             case Select():
                 return self._select(number, definition, index)
+            case Opaque() if self.representatives.exact:
+                return self._local(definition, index)
         raise Unsupported("a tensor that is no view of a single-device value")
 
     def _operand(
@@ -346,6 +349,29 @@ class Meaning:
                 raise Unsupported("a masked entry times a number that is not positive")
             return MASKED
         return self.interpreter.sum_of(self.terms.mul(f, e) for f, e in entries)
+
+    def _local(self, definition: Opaque, index: Index) -> Entry:
+        """An entry of a local tensor, whose addends are read where all positions are true ones."""
+        entries = []
+        for addend in definition.addends:
+            if addend.places:
+                raise Unsupported("a local tensor of parts side by side")
+            axes = [0] * len(self.nodes[addend.node].extents)
+            for interval in addend.view.fixed:
+                axes[interval.axis] += interval.stride * self.representatives.at(interval.start)
+            long = [d for d in addend.view.dims if prod(a.size for a in d) > 1]
+            short = [d for d in addend.view.dims if prod(a.size for a in d) == 1]
+            for dim, place in (*((d, 0) for d in short), *zip(long, index, strict=True)):
+                for interval in reversed(dim):
+                    place, own = divmod(place, interval.size)
+                    if interval.axis != BROADCAST:
+                        start = self.representatives.at(interval.start)
+                        axes[interval.axis] += interval.stride * (start + own)
+            entry = self.entry(addend.node, tuple(axes), addend.partials)
+            if entry is MASKED:
+                raise Unsupported("a local tensor of masked entries")
+            entries.append(self.terms.mul(addend.factor, entry))
+        return self.interpreter.sum_of(entries)
 
     def _unary(self, definition: Unary, index: Index) -> Entry:
         function, factor = definition.function, definition.factor

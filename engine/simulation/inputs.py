@@ -29,6 +29,9 @@ POSITIVE = (0.1, 0.9)
 #: Integers that are no indices are below this where they have no domain, and of every other draw of
 #: wide inputs.
 MOST_DRAWN = 8
+#: Of what size tables and numbers of the batch are where inputs are faint, and of what scale their
+#: matrices.
+FAINT_SIZE, FAINT_SCALE = 0.001, 0.1
 #: By what part of itself a number is changed where it is asked what rounding may do.
 NUDGE = 1e-12
 #: How often an index is a negative one, where its domain has any, and where they come again.
@@ -68,6 +71,8 @@ class Inputs:
     ``signed``: named inputs of one dimension have both signs; else they are near 1, as the weights
     of norms are; constants among these are spread as whole numbers are, with which they may be
     compared (positions with lengths).
+    ``faint``: tables and numbers of the batch are so small that a constant which is added to their
+    squares counts, and matrices are not: what a layer adds to a residual stream counts there, too.
     ``nudges``: every number is another one by so little that only rounding explains what becomes
     very different.
     """
@@ -82,6 +87,7 @@ class Inputs:
     positive: bool = False
     repeated: bool = False
     signed: bool = False
+    faint: bool = False
     nudges: np.random.Generator | None = None
     _parameters: dict[str, Weighted] = field(default_factory=dict)
     _batch: dict[int, NDArray[np.float64]] = field(default_factory=dict)
@@ -170,7 +176,7 @@ class Inputs:
         if vector:
             return values if self.signed and name in named.others else values * 0.2 + 1
         if name in self.tables:
-            return values * self.scale
+            return values * (FAINT_SIZE if self.faint else self.scale)
         fan_in = sum(weight * weight for weight in weights(dims[-1]))
         return values * (self.scale * MATRIX_SCALE / math.sqrt(fan_in))
 
@@ -236,7 +242,8 @@ class Inputs:
         """Numbers of the batch."""
         if self.positive:
             return self.random.uniform(*POSITIVE, shape)
-        return self.random.standard_normal(shape)
+        numbers: NDArray[np.float64] = self.random.standard_normal(shape)
+        return numbers * FAINT_SIZE if self.faint else numbers
 
     def _drawn(self, number: int) -> NDArray[np.float64]:
         """The whole tensor: for each dimension its slice axes, then the slice's positions."""

@@ -20,7 +20,7 @@ from shardproof.engine.lineage.sums import SOME
 from shardproof.engine.plan.expectations import GRADIENT, LOSS
 from shardproof.engine.plan.ir import MICROBATCH, Plan
 from shardproof.engine.schedule.instances import Unrolled
-from shardproof.engine.simulation.inputs import Inputs, read_by
+from shardproof.engine.simulation.inputs import FAINT_SCALE, Inputs, read_by
 from shardproof.engine.simulation.outcomes import outcomes
 from shardproof.engine.simulation.replay import (
     Coordinates,
@@ -53,6 +53,8 @@ SMALL = 0.01
 SHARP = 4
 #: From this seed on inputs are wide ones (`Inputs`), in the order of the first seeds.
 WIDE = 1000
+#: From this seed on inputs are faint ones.
+FAINT = 10_000
 SHARP_SCALE = 3.0
 #: How many times as far off as a nudge of the inputs moves either side a value has to be.
 MOVED = 100.0
@@ -369,18 +371,20 @@ def _evaluated(
     forgetful: bool,
 ) -> tuple[Replay, Replay, dict[int, Floats]]:
     """Both sides on random inputs (``nudged``: on inputs next to these), and what is expected."""
-    kind = seed % WIDE
+    kind, faint = seed % WIDE, seed >= FAINT
+    scale = SHARP_SCALE if kind >= SHARP else SMALL if kind % 2 else 1.0
     inputs = Inputs(
         sizes,
         rotary=read_by("apply_rotary_emb", -1, single),
         tables=read_by("embedding", 1, single),
         random=np.random.default_rng(seed),
         roots=roots(single),
-        wide=seed >= WIDE,
-        scale=SHARP_SCALE if kind >= SHARP else SMALL if kind % 2 else 1.0,
+        wide=WIDE <= seed < FAINT,
+        scale=FAINT_SCALE if faint else scale,
         positive=kind % 4 >= 2,
         repeated=kind % 4 == 3,
         signed=kind % 4 == 1,
+        faint=faint,
         nudges=np.random.default_rng(seed + 1) if nudged else None,
     )
     one = Replay([plan.single], single, sizes, sizes.single, inputs)

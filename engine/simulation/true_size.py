@@ -16,6 +16,7 @@ from shardproof.engine.schedule.instances import Unrolled
 from shardproof.engine.simulation.lifetimes import last_uses, most_at_once
 from shardproof.engine.simulation.replay import count_members
 from shardproof.engine.simulation.simulate import (
+    FAINT,
     Simulation,
     cones,
     expanded_axes,
@@ -46,13 +47,20 @@ def confirmed(
     """A difference of another plan, sought in the plan itself: all indexed axes at their true
     sizes, the others first at one position of each part, then at two.  Only what differed is
     computed (of losses and others: the losses), and nothing is kept but that, on up to three
-    inputs: masks that data decide may hide what they hid not in the other plan.  It says so in
-    ``failure`` if that is too large.  For example, a difference that was seen with 2 of 8 classes
-    is sought with all 8."""
+    inputs: masks that data decide may hide what they hid not in the other plan.  Where all that
+    differed is too large, that of it which takes least (`_nearest`) is, then the losses on faint
+    inputs, which may differ there.  It says so in ``failure`` if these are too large as well.  For
+    example, a difference that was seen with 2 of 8 classes is sought with all 8."""
     apart = [c.demand for c in simulation.comparisons if c.differs and c.demand.required]
-    apart = [demand for demand in apart if demand.kind == LOSS] or apart
+    losses = [demand for demand in apart if demand.kind == LOSS]
+    apart = losses or apart
     seeds = [simulation.seed + later for later in LATER]
     first = _at_true_sizes(plan, single, parallel, simulation.expanded, seeds[0], apart)
+    if first.failure == TOO_LARGE and not losses:
+        apart = _nearest(apart, single.unrolled)
+        first = _at_true_sizes(plan, single, parallel, simulation.expanded, seeds[0], apart)
+        faint = first if first.differs else outright(plan, single, parallel, FAINT)
+        return faint if faint.differs else first
     if first.differs or first.failure:
         return first
     for seed in seeds[1:]:
@@ -62,7 +70,15 @@ def confirmed(
     return first
 
 
-def outright(plan: Plan, single: Derived, parallel: Unrolled) -> Simulation:
+def _nearest(apart: Sequence[Demand], single: Unrolled) -> list[Demand]:
+    """The demands that are about the value that the single device has first: of gradients those of
+    the last layer, which take little more than the losses do."""
+    made = {v: n for n, instance in enumerate(single.instances) for v in instance.outputs}
+    first = min(made.get(demand.expected, len(made)) for demand in apart)
+    return [demand for demand in apart if made.get(demand.expected, len(made)) == first]
+
+
+def outright(plan: Plan, single: Derived, parallel: Unrolled, seed: int = 0) -> Simulation:
     """The losses of both sides as `confirmed` has them, without a difference of another plan that
     says what to look at; no comparisons where the plan has no losses.
 
@@ -71,7 +87,9 @@ def outright(plan: Plan, single: Derived, parallel: Unrolled) -> Simulation:
     every = demands(plan, single, parallel)
     losses = [demand for demand in every if demand.required and demand.kind == LOSS]
     expanded = expanded_axes(plan, parallel, every)
-    return _at_true_sizes(plan, single, parallel, expanded, 0, losses) if losses else Simulation()
+    if not losses:
+        return Simulation()
+    return _at_true_sizes(plan, single, parallel, expanded, seed, losses)
 
 
 def with_numbers(plan: Plan, single: Derived, parallel: Unrolled, seed: int) -> Simulation:

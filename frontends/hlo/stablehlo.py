@@ -431,6 +431,8 @@ def _dense(body: str, type: Type) -> Array:
     match = re.fullmatch(r"\s*dense<(.*)>\s*", body)
     if match is None:
         raise InvalidInput(f"constant {body.strip()[:60]!r}, expected dense<...>")
+    if type.parts is not None:
+        raise InvalidInput("a constant that is no tensor")
     words = re.findall(r"[^\s\[\],]+", match.group(1))
     if any(w.startswith('"') for w in words):
         raise InvalidInput("a constant printed as bytes")

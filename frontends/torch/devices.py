@@ -212,8 +212,18 @@ def _streams(note: Callable[[str], None]) -> None:
 
         return made
 
-    for name in ("Stream", "Event", "current_stream", "default_stream"):
-        replace(torch.cuda, name, noted(Stream))
+    # Classes, as in torch: annotations (`torch.cuda.Stream | None`) and `isinstance` read them.
+    class Noted(Stream):
+        def __init__(self, *_: Any, **__: Any) -> None:
+            note(STREAMS)
+
+    class NotedEvent(Noted):
+        pass
+
+    replace(torch.cuda, "Stream", Noted)
+    replace(torch.cuda, "Event", NotedEvent)
+    for name in ("current_stream", "default_stream"):
+        replace(torch.cuda, name, noted(Noted))
     replace(torch.cuda, "stream", noted(nullcontext))
     # Memory is kept as long as another stream reads it: it is kept in any case.
     replace(torch.Tensor, "record_stream", _nothing)

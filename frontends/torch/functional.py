@@ -41,10 +41,8 @@ COPIES = frozenset(
 #: Operators that change every element of their first operand alike.
 SCALED = frozenset(
     {
-        "aten.div_.Scalar",
-        "aten.mul_.Scalar",
-        "aten.div_.Tensor",
-        "aten.mul_.Tensor",
+        *("aten.div_.Scalar", "aten.mul_.Scalar", "aten.div_.Tensor", "aten.mul_.Tensor"),
+        *("aten.div.Scalar", "aten.mul.Scalar", "aten.div.Tensor", "aten.mul.Tensor"),
         "aten.zero_.default",
         "aten.fill_.Scalar",
     }
@@ -192,17 +190,23 @@ class Replay(State):
         return True
 
     def scaled(self, event: Event) -> bool:
-        """An operator with a number, in place on a flat buffer: piece by piece."""
-        parts = self.memory.parts(self.location(event.args[0]))
-        numbers = event.args[1:]
-        if len(parts) < 2 or any(isinstance(a, (Tensor, Items)) for a in numbers):
+        """An operator with a number on a flat buffer, in place or not: piece by piece."""
+        source, numbers = event.args[0], event.args[1:]
+        if any(isinstance(a, (Tensor, Items)) for a in numbers) or not isinstance(source, Tensor):
+            return False
+        flat = self.location(source)
+        target = flat if event.writes else self.location(event.outputs[0])
+        parts = self.memory.parts(flat)
+        if len(parts) < 2 or (target.shape, target.strides) != (flat.shape, flat.strides):
             return False
         for part in parts:
             value = self.memory.read(part)
             new = self.memory.emit(
-                event.name, (Tensor(value), *numbers), part.shape, part.dtype, **event.kwargs
+                event.name, (Tensor(value), *numbers), part.shape, target.dtype, **event.kwargs
             )
-            self.memory.write(part, new)
+            at = target.offset + part.offset - flat.offset
+            into = StridedTensor(target.storage, at, part.shape, part.strides, target.dtype)
+            self.memory.write(into, new)
         return True
 
     def copy(self, event: Event) -> None:

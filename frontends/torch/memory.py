@@ -317,6 +317,11 @@ class Memory:
                 return rows
         base = self._covering(storage, first, last, tensor.dtype)
         shape = self.out.values[base.value].shape
+        in_a_row = base.value in self.made and self.made[base.value].name == CONCAT
+        if in_a_row and len(shape) == 1 and geometry.contiguous(tensor.shape) == _normal(tensor):
+            # What lies in one of the parts is read from it.
+            flat = self.slice(base.value, 0, first - base.start, last - first)
+            return self.reshape(flat, tensor.shape)
         made = geometry.recipe(shape, first - base.start, tensor.shape, tensor.strides)
         if made is None:
             dim = geometry.unrolled(shape, first - base.start, tensor.shape, tensor.strides)

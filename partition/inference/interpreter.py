@@ -27,7 +27,6 @@ from shardproof.engine.lineage.expressions import (
     Onehot,
     Order,
     Select,
-    Unary,
 )
 from shardproof.engine.lineage.floating import picked, sunk
 from shardproof.engine.lineage.joining import joined, permuted
@@ -43,13 +42,13 @@ from shardproof.engine.lineage.lineage import (
 from shardproof.engine.lineage.places import MOST_REGIONS, has_places, placed, side_by_side
 from shardproof.engine.lineage.sums import collect, merge_partials
 from shardproof.engine.lineage.views import Misaligned, regroup
-from shardproof.engine.ops.primitives import Selection, is_partial, labels
+from shardproof.engine.ops.primitives import Selection, labels
 from shardproof.partition.inference.canonical import canonical
 from shardproof.partition.inference.closing import composed
 from shardproof.partition.inference.exponentials import closed_maximum
 from shardproof.partition.inference.families import along_axes
 from shardproof.partition.inference.floats import Way, dropped, ways
-from shardproof.partition.inference.laws import Factor, factors_of, rewritten
+from shardproof.partition.inference.functions import Functions
 from shardproof.partition.inference.opened import (
     exponents_of,
     logarithms,
@@ -57,7 +56,6 @@ from shardproof.partition.inference.opened import (
     reciprocal_of,
 )
 from shardproof.partition.inference.pieces import each
-from shardproof.partition.inference.products import Products
 from shardproof.partition.inference.sums import tried
 from shardproof.partition.inference.views import (
     adjoin_addends,
@@ -75,7 +73,7 @@ from shardproof.partition.inference.windows import Reads
 MOST_EXPONENTS = 3
 
 
-class LineageInterpreter(Products):
+class LineageInterpreter(Functions):
     """A `engine.ops.primitives.Interpreter` over lineages; all nodes go to ``table``.
 
     Example: ``einsum("bi,oi->bo", ...)`` of ``n1[a0[4], a1[<4*tp> +4 of 8]]`` and
@@ -187,53 +185,6 @@ class LineageInterpreter(Products):
             return None
         self.rewrote = True
         return made
-
-    def _reciprocals(self, addend: Addend) -> Addend | None:
-        """1 / (a b) as 1 / a times 1 / b; None if the addend is no product."""
-        flat = [interval for dim in addend.view.dims for interval in dim]
-        numbers = iter(range(len(flat)))
-        dims: list[list[int | StridedInterval]] = [
-            [a if a.axis == BROADCAST else n for a, n in zip(dim, numbers, strict=False)]
-            for dim in addend.view.dims
-        ]
-        real = {n: a for n, a in enumerate(flat) if a.axis != BROADCAST}
-        whole = Factor(addend, tuple((interval, n) for n, interval in real.items()))
-        factors = factors_of(self.table, whole)
-        if len(factors) < 2 or not addend.factor:
-            return None
-        factor = 1 / addend.factor
-        inverse: list[Addend] = []
-        for one in factors:
-            own = View(tuple((interval,) for interval, _ in one.intervals), one.addend.view.fixed)
-            made = self._function("inv", one.addend._replace(view=own))
-            factor *= made.factor
-            inverse.append(made)
-        self.rewrote = True
-        extents = {n: interval.extent for n, interval in real.items()}
-        intervals = [one.intervals for one in factors]
-        return self._product_addend(
-            factor, inverse, intervals, dims, frozenset(real), extents, real
-        )
-
-    def _function(self, function: str, addend: Addend) -> Addend:
-        known = rewritten(self.table, function, addend)
-        if known is not None:
-            self.rewrote = True
-            self._note_powers(known)
-            return known
-        if is_partial(function):
-            self.partial.append((function, addend))
-        operand = self.table[addend.node]
-        node = self.table.define(
-            Unary(function, addend.factor, addend.node), operand.extents, operand.coordinates
-        )
-        return Addend(Fraction(1), node, addend.view)
-
-    def _note_powers(self, addend: Addend) -> None:
-        """A power of a power is defined where the inner one is and the power that both are."""
-        match self.table[addend.node].definition:
-            case Unary(function=function, factor=factor, node=node) if is_partial(function):
-                self.partial.append((function, addend._replace(factor=factor, node=node)))
 
     def reshape(self, x: Lineage, shape: tuple[int, ...]) -> Lineage:
         """The same view with its dimensions regrouped, or a tensor that only this side has."""

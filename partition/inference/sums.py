@@ -31,6 +31,7 @@ from shardproof.partition.inference.masks import masked_once, unscaled
 from shardproof.partition.inference.match import Matcher
 from shardproof.partition.inference.opened import cancelled, logarithms
 from shardproof.partition.inference.pieces import each
+from shardproof.partition.inference.shares import Shares
 from shardproof.partition.inference.views import (
     lineage_axes,
     local_view,
@@ -93,6 +94,7 @@ class Values:
         )
         self.references = None if reference_size is None else References(table, reference_size)
         self.masked = None if reference_size is None else Masked(table, reference_size)
+        self.shares = None if reference_size is None else Shares(table, reference_size)
 
     def shape(self, x: Lineage) -> tuple[int, ...]:
         """The local shape."""
@@ -181,6 +183,18 @@ class Values:
         self.counted.update(a.size for a in intervals if a.axis == BROADCAST)
         node = self.local_node(Opaque(ranked), x.shape, ranked)
         return local_view(node, x.shape)
+
+    def shared(self, shape: tuple[int, ...], addends: Sequence[Addend]) -> list[Addend] | None:
+        """Each addend as part of a local tensor of the single-device program, all of which begin
+        alike, with its factor; None where one is no part."""
+        if self.shares is None:
+            return None
+        shares = [self.shares.of(t, shape, self.mesh) for t in addends]
+        known = [share for share in shares if share is not None]
+        if len(known) < len(addends):
+            return None
+        views = (share.beside(known).view(shape) for share in known)
+        return [v._replace(factor=t.factor) for v, t in zip(views, addends, strict=True)]
 
     def local_node(
         self, definition: Local, shape: tuple[int, ...], addends: Sequence[Addend]
@@ -303,6 +317,10 @@ class Sums(Values):
             known = self.reference_size is None or total.addends[0].node < self.reference_size
             return self.known(total if known else self._as_parts(shape, addends) or total)
         except Misaligned:
+            if parts := self.shared(shape, addends):
+                made = tried(lambda ts: self._sum_node(shape, ts), parts)
+                if made is not None and made.addends[0].node < (self.reference_size or 0):
+                    return made
             apart = [self.piece(Lineage(shape, (t._replace(factor=Fraction(1)),))) for t in addends]
             pieces = [
                 p.addends[0]._replace(factor=t.factor) for p, t in zip(apart, addends, strict=True)

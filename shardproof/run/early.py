@@ -3,7 +3,7 @@
 A plan whose own records say that its groups have another order than by rank is likely to be wrong.
 So it is run at its true size beside the partition, which leaves out what is made of values that
 are none of the single device's any more, and its tables are written, and its records compared,
-beside the diagnosis.
+beside the diagnosis.  Another large plan is run so when its losses are seen not to be concluded.
 """
 
 from __future__ import annotations
@@ -14,17 +14,19 @@ from typing import Final
 
 from shardproof.diagnosis.search import CHUNK_POSITION
 from shardproof.engine.findings import Finding
+from shardproof.engine.plan.expectations import LOSS
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.schedule.instances import Unrolled
-from shardproof.engine.simulation.simulate import Simulation
+from shardproof.engine.simulation.simulate import FAINT, Simulation
 from shardproof.engine.simulation.true_size import outright
 from shardproof.engine.specification.gradients import Derived
 from shardproof.engine.storage.closing import Closing
 from shardproof.partition.stages.partition import Partition
 from shardproof.run.beside import Beside
 
-#: Rows of both sides from which on a plan that contradicts its records is run at its true size at
-#: once: what it takes to see at small sizes what to look at is more than to look.
+#: Rows of both sides from which on a plan that contradicts its records, or whose losses are not
+#: concluded, is run at its true size at once: what it takes to see at small sizes what to look at
+#: is more than to look.
 LARGE: Final = 20_000
 
 
@@ -65,11 +67,19 @@ class EarlySimulation(Closing):
         return begun and not result.faults and any(not c.holds for c in result.conclusions)
 
     def simulation(self, result: Partition) -> Simulation | None:
-        """Both programs at their true sizes, if that shows a difference; None where it does not, or
-        was not begun, or ``result`` is of another plan."""
-        if self._itself is None or result.plan is not self._plan:
+        """Both programs at their true sizes, if that shows a difference; None where it does not.
+        What was not begun is run now, where the plan is large and a loss of it is not concluded:
+        on faint inputs, for a constant that is wrong on one rank of many shows on few others."""
+        if self._itself is not None and result.plan is self._plan:
+            simulation = self._itself.outcome()
+            if simulation.differs:
+                return simulation
+        single, parallel = result.derived, result.parallel.unrolled
+        lost = any(c.kind == LOSS and not c.holds for c in result.conclusions)
+        lost = lost and not single.unrolled.unsupported and not parallel.unsupported
+        if not lost or len(single.unrolled.instances) + len(parallel.instances) <= LARGE:
             return None
-        simulation = self._itself.outcome()
+        simulation = outright(result.plan, single, parallel, FAINT)
         return simulation if simulation.differs else None
 
     def compare(self, evidence: Callable[[], list[Finding]], result: Partition) -> None:

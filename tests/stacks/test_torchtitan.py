@@ -18,7 +18,7 @@ from shardproof.torch.standins_torchtitan import KERNELS, without_kernels
 pytest.importorskip("torchtitan", reason="torchtitan is not there")
 
 HERE: dict[str, Any] = {"executor": "local", "cache": False}
-CASES: dict[str, dict[str, Any]] = {"FSDP2": {"fsdp": 2}}
+CASES: dict[str, dict[str, Any]] = {"FSDP2": {"fsdp": 2}, "TP2": {"tp": 2}}
 
 
 @pytest.mark.parametrize("name", CASES)

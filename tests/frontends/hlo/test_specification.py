@@ -79,6 +79,13 @@ def test_a_parameter_that_is_no_tensor_is_no_gap_in_their_numbers() -> None:
         read.parsed(inner)
 
 
+@pytest.mark.parametrize("type", ["!stablehlo.token", "()"])
+def test_a_constant_that_is_no_tensor_is_refused(type: str) -> None:
+    body = f"%0 = stablehlo.constant dense<1> : {type}"
+    with pytest.raises(InvalidInput, match="line 3: a constant that is no tensor"):
+        read.parsed(text(f"%x: {F}", body, F, "%x"))
+
+
 def test_a_size_that_is_not_fixed_is_refused() -> None:
     body = (
         f"%0 = stablehlo.set_dimension_size %x, %n, dim = 1 : ({F}, tensor<i32>) -> tensor<2x?xf32>"

@@ -242,7 +242,7 @@ def test_a_plan_that_keeps_to_its_records_is_not_run_early(monkeypatch: pytest.M
         raise AssertionError
 
     monkeypatch.setattr(early, "LARGE", 0)
-    monkeypatch.setattr(early, "outright", run)
+    monkeypatch.setattr(early, "Beside", run)  # nothing is begun beside the partition
     named = Finding(GRADIENT_NAME, "a gradient arrives for another value than its name says")
     for recorded in ((), (named,)):
         assert verify(replace(wrong(llama()), recorded=recorded)).verdict == "refuted"

@@ -55,6 +55,9 @@ def script(factor: int) -> Step:
         parallel = DistributedDataParallel(model.cuda(), device_ids=[rank])
         x = job.batch["x"].chunk(world)[rank].pin_memory().to(device, non_blocking=True)
         side = torch.cuda.Stream()
+        assert isinstance(side, torch.cuda.Stream | None)  # As annotations that are evaluated.
+        assert isinstance(torch.cuda.current_stream(), torch.cuda.Stream)
+        assert torch.cuda.Event(enable_timing=True).query()
         with torch.cuda.stream(side), torch.autocast("cuda", dtype=torch.bfloat16):
             target = torch.ones(x.shape[0], CLASSES, device=device)
             loss = F.mse_loss(logits(parallel, x), target.cuda())

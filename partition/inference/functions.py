@@ -1,0 +1,86 @@
+"""Functions of entries: as nodes of their own, or as what laws say that they are."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from shardproof.engine.algebra.affine import ZERO
+from shardproof.engine.lineage.expressions import Unary
+from shardproof.engine.lineage.lineage import ABSOLUTE, BROADCAST, Addend, StridedInterval, View
+from shardproof.engine.lineage.views import Misaligned
+from shardproof.engine.ops.primitives import is_partial
+from shardproof.partition.inference.closing import composed
+from shardproof.partition.inference.laws import Factor, factors_of, rewritten
+from shardproof.partition.inference.products import Products
+
+
+class Functions(Products):
+    """Functions over lineages.
+
+    Example: ``inv`` of ``n18[a0[4]]``, where ``n18`` is ``n1[a] n5[a]``, is the product of
+    ``inv(n1)`` and ``inv(n5)``.
+    """
+
+    def _reciprocals(self, addend: Addend) -> Addend | None:
+        """1 / (a b) as 1 / a times 1 / b; None if the addend is no product."""
+        if addend.view.fixed:
+            return self._reciprocals_at(addend)
+        flat = [interval for dim in addend.view.dims for interval in dim]
+        numbers = iter(range(len(flat)))
+        dims: list[list[int | StridedInterval]] = [
+            [a if a.axis == BROADCAST else n for a, n in zip(dim, numbers, strict=False)]
+            for dim in addend.view.dims
+        ]
+        real = {n: a for n, a in enumerate(flat) if a.axis != BROADCAST}
+        whole = Factor(addend, tuple((interval, n) for n, interval in real.items()))
+        factors = factors_of(self.table, whole)
+        if len(factors) < 2 or not addend.factor:
+            return None
+        factor = 1 / addend.factor
+        inverse: list[Addend] = []
+        for one in factors:
+            own = View(tuple((interval,) for interval, _ in one.intervals), one.addend.view.fixed)
+            made = self._function("inv", one.addend._replace(view=own))
+            factor *= made.factor
+            inverse.append(made)
+        self.rewrote = True
+        extents = {n: interval.extent for n, interval in real.items()}
+        intervals = [one.intervals for one in factors]
+        return self._product_addend(
+            factor, inverse, intervals, dims, frozenset(real), extents, real
+        )
+
+    def _reciprocals_at(self, addend: Addend) -> Addend | None:
+        """`_reciprocals` of a view that has one position of some axis: of the whole node, there.
+
+        Example: of ``a b`` at head ``<tp>`` of 2, ``1 / a`` times ``1 / b`` at that head.
+        """
+        extents = self.table[addend.node].extents
+        if addend.partials or ABSOLUTE in extents:
+            return None
+        axes = tuple((StridedInterval(k, 1, n, ZERO, n),) for k, n in enumerate(extents))
+        whole = self._reciprocals(Addend(addend.factor, addend.node, View(axes)))
+        try:
+            return whole and composed(addend._replace(factor=Fraction(1)), whole)
+        except Misaligned:
+            return None
+
+    def _function(self, function: str, addend: Addend) -> Addend:
+        known = rewritten(self.table, function, addend)
+        if known is not None:
+            self.rewrote = True
+            self._note_powers(known)
+            return known
+        if is_partial(function):
+            self.partial.append((function, addend))
+        operand = self.table[addend.node]
+        node = self.table.define(
+            Unary(function, addend.factor, addend.node), operand.extents, operand.coordinates
+        )
+        return Addend(Fraction(1), node, addend.view)
+
+    def _note_powers(self, addend: Addend) -> None:
+        """A power of a power is defined where the inner one is and the power that both are."""
+        match self.table[addend.node].definition:
+            case Unary(function=function, factor=factor, node=node) if is_partial(function):
+                self.partial.append((function, addend._replace(factor=factor, node=node)))

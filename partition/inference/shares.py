@@ -1,0 +1,129 @@
+"""Local tensors of a rank as parts of those that the single-device program takes as they are.
+
+What is no view of one node is a node of its own (`engine.lineage.expressions.Opaque`). Where the
+single-device program has it with more rows, a rank's is a part of that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from math import prod
+from typing import NamedTuple
+
+from shardproof.engine.algebra.affine import ZERO, Affine
+from shardproof.engine.lineage.expressions import Opaque
+from shardproof.engine.lineage.lineage import BROADCAST, Addend, Dim, StridedInterval, View
+from shardproof.engine.lineage.nodes import NodeTable
+from shardproof.engine.lineage.views import Misaligned, narrow
+
+#: Where a part begins that is constant along a dimension, and one that is no part.
+ANYWHERE, NOWHERE = None, Affine(-1)
+
+
+class Share(NamedTuple):
+    """A part of a local tensor of the single-device program: its node, the tensor's shape, and
+    where the part begins along each dimension (None: anywhere, it is constant there).
+
+    Example: of ``n35 = piece(n33[a2[4], a3[2] x a1[2]])`` of shape [4, 4] the rows from ``<2*dp>``
+    on.
+    """
+
+    node: int
+    shape: tuple[int, ...]
+    starts: tuple[Affine | None, ...]
+
+    def beside(self, others: Sequence[Share]) -> Share:
+        """Where the part may be anywhere, there where the first of some others is that has as many
+        positions; from the first one on, where none has.
+
+        Example: four equal rows beside the rows from ``<2*dp>`` on of four: from ``<2*dp>`` on.
+        """
+        starts = list(self.starts)
+        for dim, start in enumerate(self.starts):
+            if start is None:
+                alike = (o.starts[dim] for o in others if o.shape[dim] == self.shape[dim])
+                starts[dim] = next((way for way in alike if way is not None), ZERO)
+        return self._replace(starts=tuple(starts))
+
+    def view(self, shape: tuple[int, ...]) -> Addend:
+        """The part as a view of the node; ``shape``: its own.
+
+        Example: ``n35[a0[<2*dp> +2 of 4], a1[4]]``.
+        """
+        dims: list[Dim] = []
+        axis = 0
+        for whole, size, start in zip(self.shape, shape, self.starts, strict=True):
+            own = (StridedInterval(axis, 1, whole, start or ZERO, size),) if whole > 1 else ()
+            dims.append(own)
+            axis += whole > 1
+        return Addend(Fraction(1), self.node, View(tuple(dims)))
+
+
+class Shares:
+    """The local tensors of a program whose nodes are the first ``size`` of a table.
+
+    Example: of ``piece(n33[a2[<2*dp> +2 of 4], a3[2] x a1[2]])`` the rows from ``<2*dp>`` on of
+    ``n35``, which is ``piece(n33[a2[4], a3[2] x a1[2]])``.
+    """
+
+    def __init__(self, table: NodeTable, size: int) -> None:
+        self._known: dict[int, list[tuple[int, Addend]]] = {}
+        for number in range(size):
+            definition = table[number].definition
+            if isinstance(definition, Opaque) and len(definition.addends) == 1:
+                (whole,) = definition.addends
+                self._known.setdefault(whole.node, []).append((number, whole))
+
+    def of(self, addend: Addend, shape: tuple[int, ...], mesh: Mapping[str, int]) -> Share | None:
+        """The local tensor of which an addend is a part, but for its factor; None where it is none,
+        or all of it."""
+        alone = addend._replace(factor=Fraction(1))
+        for number, whole in self._known.get(addend.node, ()):
+            starts = _starts(whole, alone, shape, mesh)
+            sizes = tuple(_size(dim) for dim in whole.view.dims)
+            if starts is not None and sizes != shape:
+                return Share(number, sizes, starts)
+        return None
+
+
+def _size(dim: Dim) -> int:
+    return prod(interval.size for interval in dim)
+
+
+def _starts(
+    whole: Addend, part: Addend, shape: tuple[int, ...], mesh: Mapping[str, int]
+) -> tuple[Affine | None, ...] | None:
+    """Where a part begins along each dimension; None where it is no part of the whole."""
+    dims = whole.view.dims
+    if len(dims) != len(shape) or whole != part._replace(view=part.view._replace(dims=dims)):
+        return None
+    starts: list[Affine | None] = []
+    for dim, (of, own) in enumerate(zip(dims, part.view.dims, strict=True)):
+        if of == own:
+            starts.append(ZERO)
+        elif any(place.dim == dim for place in whole.places):
+            return None
+        else:
+            starts.append(_begins(of, own, mesh))
+    return None if NOWHERE in starts else tuple(starts)
+
+
+def _begins(whole: Dim, part: Dim, mesh: Mapping[str, int]) -> Affine | None:
+    """Where a part begins along one dimension: `ANYWHERE` where both are constant, `NOWHERE` where
+    it is no part."""
+    if all(a.axis == BROADCAST for a in (*whole, *part)):
+        return ANYWHERE
+    if not whole or not part or part[0][:3] != whole[0][:3]:
+        return NOWHERE
+    away = part[0].start - whole[0].start
+    if not mesh.keys() >= set(away.axes):
+        return NOWHERE
+    low, high = away.span(mesh)
+    if low < 0 or high + part[0].size > whole[0].size:
+        return NOWHERE
+    start = away * prod(a.size for a in whole[1:])
+    try:
+        return start if narrow(whole, start, _size(part)) == part else NOWHERE
+    except Misaligned:
+        return NOWHERE

@@ -1,0 +1,85 @@
+"""A constant that is wrong on one rank, in plans that are run at their true sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+
+import pytest
+
+from shardproof.engine.plan.expectations import GRADIENT, LOSS
+from shardproof.engine.plan.ir import Plan
+from shardproof.engine.simulation import true_size
+from shardproof.engine.simulation.simulate import FAINT, Simulation, simulate
+from shardproof.engine.simulation.true_size import TOO_LARGE, confirmed, outright
+from shardproof.engine.specification.demands import Demand
+from shardproof.partition.stages.partition import partition
+from shardproof.run import early, pipeline
+from tests.faults.plans import apart_llama, attrs, edit_op, named, verify
+
+LITTLE = Fraction(1, 100_000)
+
+
+def with_epsilon(epsilon: Fraction) -> Plan:
+    """The second of two ranks adds another epsilon in its first norm."""
+    return edit_op(apart_llama(), "rms_norm", attrs(eps=epsilon), program=1)
+
+
+@pytest.mark.parametrize(("times", "wrong"), [(2, True), (1, False)])
+def test_an_epsilon_shows_in_the_losses_on_faint_inputs(times: int, wrong: bool) -> None:
+    result = partition(with_epsilon(times * LITTLE))
+    single, parallel = result.derived, result.parallel.unrolled
+    for seed in (0, 1):
+        assert not outright(result.plan, single, parallel, seed).differs
+    found = outright(result.plan, single, parallel, FAINT)
+    assert not found.failure
+    assert found.differs == wrong
+
+
+def sought(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch, affordable: Callable[[list[Demand]], bool]
+) -> Simulation:
+    """A difference in gradients, sought in the plan itself where not everything can be run."""
+    result = partition(plan)
+    single, parallel = result.derived, result.parallel.unrolled
+    smaller = simulate(result.plan, single, parallel)
+    assert smaller.differs
+    assert not any(c.differs for c in smaller.losses)
+    monkeypatch.setattr(true_size, "_affordable", lambda *given: affordable(given[-1]))
+    return confirmed(smaller, result.plan, single, parallel)
+
+
+def test_the_nearest_gradient_is_looked_at_where_all_are_too_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wrong = edit_op(apart_llama(), "silu", named("sigmoid"), body="backward")
+    itself = sought(wrong, monkeypatch, lambda demands: len({d.expected for d in demands}) == 1)
+    assert itself.differs
+    assert not itself.fewer
+    assert {c.demand.kind for c in itself.comparisons} == {GRADIENT}
+
+
+@pytest.mark.parametrize("losses", [True, False])
+def test_losses_are_looked_at_where_every_gradient_is_too_large(
+    losses: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    itself = sought(
+        with_epsilon(2 * LITTLE),
+        monkeypatch,
+        lambda demands: losses and {d.kind for d in demands} == {LOSS},
+    )
+    assert itself.differs == losses
+    assert itself.failure == ("" if losses else TOO_LARGE)
+
+
+@pytest.mark.parametrize(("times", "verdict"), [(2, "refuted"), (1, "proved")])
+def test_a_large_plan_with_one_rank_apart_is_decided_at_its_true_size(
+    times: int, verdict: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(early, "LARGE", 0)
+    monkeypatch.setattr(pipeline, "simulated", lambda *_, **__: pytest.fail("run at small sizes"))
+    found = verify(with_epsilon(times * LITTLE))
+    assert found.verdict == verdict
+    if verdict == "refuted":
+        first = found.findings[0]
+        assert (first.kind, first.operator, first.ranks) == ("mismatch", "rms_norm", (1,))
