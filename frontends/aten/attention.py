@@ -102,9 +102,12 @@ def _masked_fill(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any
     if isinstance(mask, Const):
         if mask.value == 0:
             return x
-        if value != -inf:
-            raise Unsupported("a mask that is true everywhere")
-        return nothing(lo, x.shape, x.dtype)
+        if value == -inf:
+            return nothing(lo, x.shape, x.dtype)
+        number = value.value if isinstance(value, Const) else value
+        if not isinstance(number, (int, float, Fraction)) or not isfinite(number):
+            raise Unsupported(f"masked_fill with {value} everywhere")
+        return Const(fraction(number), broadcast(x.shape, mask.shape), x.dtype)
     if fills(x, mask, value):
         return filled(lo, x, inverse(lo, as_numbers(lo, mask)), value)
     if value == -inf:

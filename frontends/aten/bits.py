@@ -154,7 +154,10 @@ def entries(mask: Compared | Bits) -> NDArray[Any]:
 
 
 class Line(NamedTuple):
-    """The ``entries`` of a tensor along ``dim``, the one dimension along which it varies."""
+    """The ``entries`` of a tensor along ``dim``, the one dimension along which it varies.
+
+    Example: of [[0, 1], [0, 1]] it is ``Line(1, [0, 1])``.
+    """
 
     dim: int
     entries: NDArray[Any]

@@ -423,9 +423,9 @@ class Sums(Values):
         """The factor that is taken out of a sum: of what is a sum already and was there first (the
         residual stream), so that factors do not pile up layer by layer.  A masked sum keeps its
         sign: minus infinity has no negative."""
-        sums = [t for t in addends if isinstance(self.table[t.node].definition, Combine)] or [
-            t for t in addends if t.node != self.table.one
-        ]
+        combined = [t for t in addends if isinstance(self.table[t.node].definition, Combine)]
+        # Ones side by side, of which a mask consists, may be all that is added up.
+        sums = combined or [t for t in addends if t.node != self.table.one] or addends
         first = min(t.node for t in sums)
         lead = largest([t.factor for t in sums if t.node == first])
         return abs(lead) if any(self.table.is_masked(t.node) for t in addends) else lead
