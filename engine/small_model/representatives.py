@@ -145,6 +145,8 @@ class Representatives(MixedRadix):
                 single = True
             else:
                 raise Unsupported(f"positions {start} to {start + size} cut through a block")
+        if low:  # They would be taken for those at the beginning of the digits.
+            raise Unsupported(f"positions {start} to {start + size} lie beyond what is read")
         return result
 
     def _note_required(self, needs: Callable[[Axis, int, int], int]) -> None:
