@@ -162,10 +162,26 @@ def _where(lo: Lowering, mask: Lowered, x: Operand, y: Operand) -> Any:
             return lookups.restricted(x, mask, True)
         x = lo.real(x)
     if isinstance(mask, ids.Ids):
-        return chosen(lo, lo.real(mask), x, y)
+        kept = _kept(lo, mask, x, y)
+        return chosen(lo, lo.real(mask), x, y) if kept is None else kept
     if not isinstance(mask, (Compared, Bits)):
         return chosen(lo, mask, x, y)
     return chosen(lo, position_flags(lo, mask), x, y)
+
+
+def _kept(lo: Lowering, mask: ids.Ids, x: Operand, y: Operand) -> Any:
+    """One of two that is kept where ids decide it, and is zero elsewhere; None: no other is zero.
+
+    Example: ``where((ids < 16)[:, None], rows, 0)`` is ``rows.masked_fill((ids >= 16)[:, None],
+    0)``.
+    """
+    for value, other, hidden in ((x, y, ids.inverse(mask)), (y, x, mask)):
+        if not _is_zero(other) or not isinstance(value, Real) or not floating(value.dtype):
+            continue
+        shapes = value.shape, (*value.shape[:-1], 1)
+        if lo.expected[0][0] == value.shape and mask.shape in shapes:
+            return lookups.written(lo, value, hidden, 0.0)
+    return None
 
 
 def _shown(lo: Lowering, mask: Lowered, x: Operand, y: Operand) -> Any:

@@ -26,6 +26,7 @@ from shardproof.frontends.aten.lowering import (
 )
 from shardproof.frontends.aten.masks import flags, inverse
 from shardproof.frontends.aten.movement import spaced
+from shardproof.frontends.aten.placed import placed, written_over
 from shardproof.frontends.aten.positions import Positions
 from shardproof.frontends.aten.rules import lowers
 from shardproof.frontends.aten.scores import Hidden
@@ -136,9 +137,8 @@ def _along(lo: Lowering, x: Lowered, dim: int, *others: Lowered) -> Any:
 @lowers("aten.scatter_add.default")
 def _scatter_add(lo: Lowering, x: Lowered, dim: int, index: Lowered, source: Lowered) -> Any:
     (target, chosen, values), back = _along(lo, x, dim, index, source)
-    if isinstance(chosen, ids.Ids) and isinstance(values, lookups.Zeroed) and chosen.shape[-1] == 1:
-        added: Any = lookups.added_entries(lo, values, chosen, target.shape[-1])
-    else:
+    added = placed(lo, chosen, values, target.shape[-1])
+    if added is None:
         added = _spread(lo, values, lo.real(chosen), target.shape)
     return _turned(lo, lo.add(target, added), back)
 
@@ -147,6 +147,9 @@ def _scatter_add(lo: Lowering, x: Lowered, dim: int, index: Lowered, source: Low
 def _scatter(lo: Lowering, x: Lowered, dim: int, index: Lowered, source: Lowered) -> Any:
     """Written over; ids of one row have to differ, or nothing says which value is the last."""
     (target, chosen, values), back = _along(lo, x, dim, index, source)
+    known = written_over(lo, target, chosen, values)
+    if known is not None:
+        return _turned(lo, known, back)
     place = lo.real(chosen)
     if place.shape[-1] != 1 and place.number not in lo.distinct:
         raise Unsupported("values that are written by ids of which some may be equal")

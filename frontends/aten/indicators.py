@@ -8,6 +8,7 @@ from typing import Any
 from shardproof.frontends.aten.ids import Ids, inverse
 from shardproof.frontends.aten.lookups import Lookup, restricted, written
 from shardproof.frontends.aten.lowering import Lowering, Operand, Real, floating
+from shardproof.frontends.aten.one_hot import OneHot
 
 
 def times(lo: Lowering, x: Operand, y: Operand) -> Any:
@@ -21,6 +22,8 @@ def times(lo: Lowering, x: Operand, y: Operand) -> Any:
         ):
             continue
         whole = replace(mask, dtype="bool")
+        if isinstance(value, OneHot):
+            return value.restricted(whole)
         if isinstance(value, Lookup):
             own = whole.reshape(value.ids.shape) if mask.shape == (*value.ids.shape, 1) else whole
             if own.at() == value.ids.at() and floating(value.dtype):

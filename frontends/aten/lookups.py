@@ -207,9 +207,11 @@ def lessened(x: Operand, y: Operand, factor: Fraction) -> Less | None:
     one.
 
     Example: the entries that ids in [0, 64) picked, minus 1 where ``ids < 16``, are `Less`; plus
-    it, None.
+    it, None; nor are entries of which a mask has zeroed some, which are the table's no more.
     """
-    if isinstance(x, Lookup) and x.picked and isinstance(y, Ids) and factor == -1:
+    if not isinstance(x, Lookup) or not x.picked or piecewise.value(x.live) != 1:
+        return None
+    if isinstance(y, Ids) and factor == -1:
         return Less(x, y) if x.ids.at() == y.at() else None
     return None
 
@@ -320,8 +322,11 @@ def added_entries(lo: Lowering, values: Zeroed, index: Ids, size: int) -> Real:
     return lo.derivative("pick", [zero, place], given, 0, start=part.id)
 
 
-def _ids_of(lo: Lowering, chosen: Lowered) -> Ids | None:
-    """Ids that are, or are computed: where a maximum is, or what a mask fills."""
+def ids_of(lo: Lowering, chosen: Lowered) -> Ids | None:
+    """Ids that are, or are computed: where a maximum is, or what a mask fills; None: other numbers.
+
+    Example: ``scores.argmax(-1)`` of scores [2, 8] are ids in [0, 8).
+    """
     known = ids(chosen)
     computed = known is None and is_symbolic(chosen) and integral(chosen.dtype)
     return ids(lo.real(chosen)) if computed else known
@@ -333,7 +338,7 @@ def added_rows(lo: Lowering, gradient: Lowered, chosen: Lowered, rows: int) -> A
     Example: a gradient [6, 8] by six ids in [0, 16) and 16 rows is a table [16, 8], the derivative
     of ``embedding`` for its table.
     """
-    index = _ids_of(lo, chosen)
+    index = ids_of(lo, chosen)
     if index is None:
         raise Unsupported("rows chosen by what are no ids")
     live = piecewise.constant(index.function, 1)
@@ -362,7 +367,7 @@ def rows_of(lo: Lowering, table: Lowered, chosen: Lowered) -> Any:
     Example: rows of a table [16, 8] by ids [2, 3] in [0, 64) have the shape [2, 3, 8]; read as a
     value they raise `Narrow`, and by ``torch.where(ids < 16, ids, 0)`` they do not.
     """
-    index = _ids_of(lo, chosen)
+    index = ids_of(lo, chosen)
     if index is None:
         raise Unsupported("rows chosen by what are no ids")
     real = lo.real(table)
@@ -391,7 +396,7 @@ def entries_of(lo: Lowering, table: Lowered, chosen: Lowered, wraps: bool = True
 
     Example: ``x[torch.arange(2), ids]`` of x [2, 16] and ids [2] is picked, of shape [2].
     """
-    index = _ids_of(lo, chosen)
+    index = ids_of(lo, chosen)
     if index is None:
         raise Unsupported("entries chosen by what are no ids")
     real = lo.real(table)

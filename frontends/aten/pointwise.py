@@ -28,6 +28,7 @@ from shardproof.frontends.aten.lowering import (
     fraction,
 )
 from shardproof.frontends.aten.masks import numbers
+from shardproof.frontends.aten.one_hot import OneHot
 from shardproof.frontends.aten.positions import Compared, added
 from shardproof.frontends.aten.roots import square
 from shardproof.frontends.aten.rules import NARROW, lowers, rule_of
@@ -122,6 +123,8 @@ def _cast(lo: Lowering, x: Lowered, dtype: str = "", **_: Any) -> Any:
         if not integral or (dtype in NARROW and x.value not in (0, 1)):
             raise Unsupported(f"a cast of {x.value} to {dtype}")
         return Const(x.value, x.shape, dtype)
+    if isinstance(x, OneHot):  # Zeros and ones of any type are those of any other.
+        return replace(x, dtype=dtype)
     if isinstance(x, (Compared, Bits)) and dtype != "bool":
         x = position_flags(lo, x)
     of_ids = x if dtype != "bool" else ids.ids(x)
@@ -268,7 +271,7 @@ def _div(lo: Lowering, x: Lowered, y: Operand) -> Any:
 @lowers("aten.neg.default")
 def _neg(lo: Lowering, x: Lowered) -> Any:
     _wide(lo)
-    return lo.scale(x, Fraction(-1))
+    return ids.computed(lo, "multiply", x, -1, Fraction(1)) or lo.scale(x, Fraction(-1))
 
 
 @lowers("aten.reciprocal.default")

@@ -371,16 +371,18 @@ def _index_put(
         chosen = _entries(x, indices)
         if chosen is not None and isinstance(x, Const) and x.value == 0:
             return lookups.entries_written(lo, x, chosen, values)
-    if len(indices) == 2 and isinstance(x, Const) and x.value == 0 and values.shape == x.shape[:1]:
+    if len(indices) == 2 and values.shape == x.shape[:1]:
         chosen = _entries(x, indices)
-        column = None if chosen is None else _column(x, chosen)
+        zero = isinstance(x, Const) and x.value == 0
+        column = _column(x, chosen) if zero and chosen is not None else None
         if column is not None:
             return in_column(lo, values, column, x.shape[1])
         index = None if chosen is None else ids.ids(chosen)
         if index is not None:
             at = lo.reshape(lookups.wrapped(index, x.shape[1]), (x.shape[0], 1))
             source = lo.reshape(values, (x.shape[0], 1))
-            return rule_of("aten.scatter_add.default")(lo, x, 1, at, source)  # type: ignore[misc]
+            name = "aten.scatter_add.default" if zero or accumulate else "aten.scatter.src"
+            return rule_of(name)(lo, x, 1, at, source)  # type: ignore[misc]
     indices = _from_the_front(x, indices)
     if len(indices) == 2 and len(x.shape) > 2 and indices[0] is not None:
         name = "aten.scatter_add.default" if accumulate else "aten.scatter.src"
@@ -403,7 +405,7 @@ def _added(lo: Lowering, x: Lowered, indices: Sequence[Lowered | None], values: 
     if along is not None:
         return rule_of("aten.index_add.default")(lo, x, along, indices[along], values)  # type: ignore[misc]
     first = indices[0] if len(indices) == 1 and len(x.shape) == 2 else None
-    index = None if first is None else ids.ids(first)
+    index = None if first is None else lookups.ids_of(lo, first)
     if index is None or values.shape != (*index.shape, x.shape[1]):
         return None
     at, rule = lookups.wrapped(index, x.shape[0]), rule_of("aten.embedding_dense_backward.default")

@@ -19,6 +19,7 @@ from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Operand
 from shardproof.frontends.aten.masks import compared as compared_numbers
 from shardproof.frontends.aten.masks import flags
 from shardproof.frontends.aten.masks import inverse as inverse_of
+from shardproof.frontends.aten.one_hot import OneHot, one_hot
 from shardproof.frontends.aten.positions import Positions, plus, whole
 from shardproof.frontends.aten.rules import lowers
 from shardproof.frontends.aten.tables import Array
@@ -38,6 +39,11 @@ def _logical(name: str, both: str) -> None:
             if isinstance(a, Const):
                 keeps = bool(a.value) == (both == "and")
                 return lo.expand(b if keeps else a, broadcast(x.shape, y.shape))
+        for hot, mask in ((x, y), (y, x)):
+            if both == "and" and isinstance(hot, OneHot) and isinstance(mask, Ids):
+                own = hot.restricted(mask)
+                if own is not None:
+                    return own
         if isinstance(x, Ids) and isinstance(y, Ids) and x.at() == y.at():
             return made(lo, x, piecewise.combine(both, x.function, y.function))
         a, b = as_numbers(lo, x), as_numbers(lo, y)
@@ -47,7 +53,7 @@ def _logical(name: str, both: str) -> None:
         return flags(lo.real(inverse_of(lo, neither)))
 
 
-def at_positions(lo: Lowering, x: Operand, y: Operand) -> Real | None:
+def at_positions(lo: Lowering, x: Operand, y: Operand) -> Real | OneHot | None:
     """1 where ids [..., 1] are the position along the last dimension, as `one_hot` compares them;
     None: these are no such ids and positions.
 
@@ -60,6 +66,8 @@ def at_positions(lo: Lowering, x: Operand, y: Operand) -> Real | None:
     along = (*(0 for _ in y.shape[:-1]), 1)
     if y.steps != along or not x.shape or x.shape[-1] != 1 or size == 1 or not integral(x.dtype):
         return None
+    if isinstance(x, Ids):
+        return one_hot(x.reshape(x.shape[:-1]), y.const, size)
     real = lo.real(lo.reshape(x, x.shape[:-1]))
     ones = lo.real(Const(ONE, real.shape, "float32"))
     zero = lo.real(Const(Fraction(0), (*real.shape, size), "float32"))
@@ -101,7 +109,7 @@ def _equality(name: str) -> None:
             return of_filled
         equal = at_positions(lo, x, y) or at_positions(lo, y, x)
         if equal is not None:
-            return equal if name == "eq" else flags(lo.real(inverse_of(lo, equal)))
+            return equal if name == "eq" else flags(lo.real(inverse_of(lo, lo.real(equal))))
         known = _of_positions(x, y)
         if known is not None:
             return _mask(known if name == "eq" else ~known)

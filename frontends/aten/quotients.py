@@ -67,6 +67,9 @@ def quotient(lo: Lowering, x: Lowered, y: Operand, rounding: str) -> Any:
     if isinstance(x, Positions):
         entries = table(lo, x.moving() // divisor, x.dtype)
         return lo.expand(entries, x.shape)
+    by_parts = _divided(lo, x, divisor, rounding)
+    if by_parts is not None:
+        return by_parts[0]
     real = lo.real(x)
     low, high = _span(x) or DOMAIN
     if rounding != "floor" and low < 0:
@@ -92,9 +95,22 @@ def rest(lo: Lowering, x: Lowered, y: Operand, rounding: str) -> Any:
     low, high = _span(x) or DOMAIN
     if low >= 0 and high <= divisor:
         return x
+    by_parts = _divided(lo, x, divisor, rounding)
+    if by_parts is not None:
+        return by_parts[1]
     times = lo.real(quotient(lo, x, y, rounding))
     left = lo.add(_number(lo.real(x)), _number(times), Fraction(-divisor))
     return lo.whole(lo.real(left), (0, divisor), lo.real(x).dtype)
+
+
+def _divided(lo: Lowering, x: Lowered, divisor: int, rounding: str) -> tuple[Ids, Ids] | None:
+    """The quotient and the rest of ids, as functions of the id; None: of too many pieces, or of
+    what may be negative and is not rounded down."""
+    of = ids(x)
+    if of is None or (rounding != "floor" and of.span()[0] < 0):
+        return None
+    both = piecewise.divided(of.function, divisor)
+    return None if both is None else (made(lo, of, both[0]), made(lo, of, both[1]))
 
 
 def _number(x: Real) -> Real:

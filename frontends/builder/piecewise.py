@@ -33,6 +33,8 @@ class Piece(NamedTuple):
 Function = tuple[Piece, ...]
 
 MOST_PIECES = 64
+#: Pieces of a quotient of ids by a number: parts of a vocabulary, by which of them an id is in.
+MOST_DIVIDED = 16
 _LARGEST = 1 << 31
 
 
@@ -176,6 +178,29 @@ def _holds(direction: str, difference: int) -> bool:
         "GT": difference > 0,
         "GE": difference >= 0,
     }[direction]
+
+
+def divided(f: Function, divisor: int) -> tuple[Function, Function] | None:
+    """``f // divisor`` and ``f % divisor``, rounded down; None: they have more than `MOST_DIVIDED`
+    pieces, or ``f`` is another function than the id plus a number, or a number.
+
+    Example: of ids in [0, 12) by 6: 0 and ``id`` on [0, 6), 1 and ``id - 6`` on [6, 12).
+    """
+    if any(p.slope not in (0, 1) for p in f):
+        return None
+    cuts = [abs(p.at(p.high - 1) // divisor - p.at(p.low) // divisor) + 1 for p in f]
+    if sum(cuts) > MOST_DIVIDED:
+        return None
+    quotients, rests = [], []
+    for p in f:
+        low = p.low
+        while low < p.high:
+            number = p.at(low) // divisor
+            high = min(p.high, (number + 1) * divisor - p.offset) if p.slope else p.high
+            quotients.append(Piece(low, high, 0, number))
+            rests.append(Piece(low, high, p.slope, p.offset - number * divisor))
+            low = high
+    return simplified(quotients), simplified(rests)
 
 
 def select(p: Function, f: Function, g: Function) -> Function:

@@ -69,3 +69,29 @@ def test_a_negative_index_counts_from_the_end() -> None:
     zero, rows = (piecewise.constant(ids, n) for n in (0, 64))
     wrapped = piecewise.combine("add", ids, rows)
     assert piecewise.select(piecewise.compare("LT", ids, zero), wrapped, ids) == ids
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_quotients_and_rests_are_rounded_down(seed: int) -> None:
+    rng = random.Random(seed)
+    identity = piecewise.identity(LOW, HIGH)
+    shifted = piecewise.combine("add", identity, piecewise.constant(identity, rng.randrange(-9, 9)))
+    number = piecewise.constant(identity, rng.randrange(-9, 25))
+    chosen = piecewise.compare(
+        "LT", identity, piecewise.constant(identity, rng.randrange(LOW, HIGH))
+    )
+    f = piecewise.select(chosen, *rng.sample([identity, shifted, number], 2))
+    divisor = rng.randint(1, 30)
+    both = piecewise.divided(f, divisor)
+    if both is None:  # too many pieces
+        assert len({x // divisor for x in values(f)}) > piecewise.MOST_DIVIDED // 2
+        return
+    quotients, rests = both
+    assert values(quotients) == [x // divisor for x in values(f)]
+    assert values(rests) == [x % divisor for x in values(f)]
+
+
+def test_multiples_of_ids_are_not_divided() -> None:
+    identity = piecewise.identity(LOW, HIGH)
+    doubled = piecewise.combine("multiply", identity, piecewise.constant(identity, 2))
+    assert piecewise.divided(doubled, 3) is None
