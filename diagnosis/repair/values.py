@@ -181,7 +181,9 @@ def other_tensors(fault: FaultContext) -> Iterator[Candidate]:
     if fault.divergence.counterpart < 0 or len(fault.divergence.instances) != len(fault.sites):
         return
     theirs = fault.result.single.unrolled.instances[fault.divergence.counterpart]
-    instance = fault.instances[0]
+    instance, read = fault.instances[0], op_at(fault.plan, fault.sites[0]).inputs
+    if len(read) != len(instance.inputs):  # A message, or a collective: others send what it reads.
+        return
     for place, (mine, other) in enumerate(zip(instance.inputs, theirs.inputs, strict=False)):
         if mine < 0 or other < 0:
             continue

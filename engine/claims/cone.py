@@ -236,19 +236,20 @@ def lawful(nodes: NodeTable, here: Cone, operator: str) -> bool:
             )
             for d in read
         )
-        or exponentials(nodes, here)
+        or exponentials(nodes, here, operator)
     )
 
 
-def exponentials(nodes: NodeTable, here: Cone) -> bool:
-    """Whether a claim reads several exponentials, or one with a negative factor: that of a sum may
-    be the product of others.
+def exponentials(nodes: NodeTable, here: Cone, operator: str) -> bool:
+    """Whether a claim reads several exponentials, the operator's own among them, or one with a
+    negative factor: that of a sum may be the product of others.
 
     Example: a claim that reads ``exp(n3)`` and ``exp(n4)`` does, and one that reads ``exp(-1*n3)``.
     """
     read = (nodes[number].definition for number in here.opaque | here.defined)
     powers = [d for d in read if isinstance(d, Unary) and d.function == "exp"]
-    return len(powers) > 1 or any(d.factor < 0 for d in powers)
+    several = len(powers) + (operator == "softmax") > 1
+    return several or any(d.factor < 0 for d in powers)
 
 
 def _defined(

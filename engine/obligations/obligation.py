@@ -223,7 +223,7 @@ def _build(
             MOST_PRODUCTS,
             masks=masks,
             laws=lawful(nodes, here, claim.name),
-            apart=exponentials(nodes, here),
+            apart=exponentials(nodes, here, claim.name),
         )
         goals += _goals(meaning, claim, given)
         symbols |= {str(term.name): key for key, term in meaning.symbols.items()}

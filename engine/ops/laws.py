@@ -157,8 +157,17 @@ def _exponential(table: TermTable, argument: Term, apart: bool, whole: AbstractS
         return table.mul(*factors, *(table.app("exp", part) for part in rest))
     if not factors:
         return table.app("exp", argument)
-    left = table.add(*rest) if rest else table.const(0)
+    left = table.add(*_collected(table, rest)) if rest else table.const(0)
     return table.mul(*factors, applied(table, "exp", left))
+
+
+def _collected(table: TermTable, addends: Sequence[Term]) -> list[Term]:
+    """The addends of a sum, each term once: what is left where some cancel."""
+    totals: dict[Term, Fraction] = {}
+    for addend in addends:
+        scale, part = _split(addend)
+        totals[part] = totals.get(part, ZERO) + scale
+    return [table.mul(scale, part) for part, scale in totals.items() if scale]
 
 
 def _logarithm(table: TermTable, argument: Term, whole: AbstractSet[Term]) -> Term:

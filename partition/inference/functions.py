@@ -6,12 +6,21 @@ from fractions import Fraction
 
 from shardproof.engine.algebra.affine import ZERO
 from shardproof.engine.lineage.expressions import Unary
-from shardproof.engine.lineage.lineage import ABSOLUTE, BROADCAST, Addend, StridedInterval, View
+from shardproof.engine.lineage.lineage import (
+    ABSOLUTE,
+    BROADCAST,
+    Addend,
+    Lineage,
+    StridedInterval,
+    View,
+)
+from shardproof.engine.lineage.places import has_places
 from shardproof.engine.lineage.views import Misaligned
 from shardproof.engine.ops.primitives import is_partial
-from shardproof.partition.inference.closing import composed
+from shardproof.partition.inference.closing import closed, composed
 from shardproof.partition.inference.laws import Factor, factors_of, rewritten
 from shardproof.partition.inference.products import Products
+from shardproof.partition.inference.sums import tried
 
 
 class Functions(Products):
@@ -20,6 +29,14 @@ class Functions(Products):
     Example: ``inv`` of ``n18[a0[4]]``, where ``n18`` is ``n1[a] n5[a]``, is the product of
     ``inv(n1)`` and ``inv(n5)``.
     """
+
+    def _block(self, x: Lineage) -> Lineage:
+        """Part of a sum over a constant block as the sum over that block alone; as it is where it
+        is none."""
+        if len(x.addends) != 1 or not x.addends[0].partials or has_places(x):
+            return x
+        made = tried(lambda t: closed(self.table, t, self._closed_product), x.addends[0])
+        return x if made is None else Lineage(x.shape, (made,))
 
     def _reciprocals(self, addend: Addend) -> Addend | None:
         """1 / (a b) as 1 / a times 1 / b; None if the addend is no product."""

@@ -27,6 +27,7 @@ from shardproof.engine.lineage.expressions import (
     Onehot,
     Order,
     Select,
+    Unary,
 )
 from shardproof.engine.lineage.floating import picked, sunk
 from shardproof.engine.lineage.joining import joined, permuted
@@ -43,12 +44,14 @@ from shardproof.engine.lineage.places import MOST_REGIONS, has_places, placed, s
 from shardproof.engine.lineage.sums import collect, merge_partials
 from shardproof.engine.lineage.views import Misaligned, regroup
 from shardproof.engine.ops.primitives import Selection, labels
+from shardproof.partition.inference.blocks import part_of
 from shardproof.partition.inference.canonical import canonical
 from shardproof.partition.inference.closing import composed
 from shardproof.partition.inference.exponentials import closed_maximum
 from shardproof.partition.inference.families import along_axes
 from shardproof.partition.inference.floats import Way, dropped, ways
 from shardproof.partition.inference.functions import Functions
+from shardproof.partition.inference.laws import factor_views
 from shardproof.partition.inference.opened import (
     exponents_of,
     logarithms,
@@ -87,7 +90,7 @@ class LineageInterpreter(Functions):
             return several
         if function == "exp" and (apart := self._apart(x)) is not None:
             return apart
-        addend = self._single(x)
+        addend = self._single(self._block(x) if function in ("log", "inv") else x)
         made = None
         if function == "inv":
             made = self._reciprocals(addend)
@@ -121,10 +124,12 @@ class LineageInterpreter(Functions):
             signs.append(Fraction(1))
         return self.combine(parts, signs, Fraction(0))
 
-    def _apart(self, x: Lineage, depth: int = MOST_EXPONENTS) -> Lineage | None:
+    def _apart(
+        self, x: Lineage, depth: int = MOST_EXPONENTS, divides: bool = False
+    ) -> Lineage | None:
         """The exponential of a sum that the single-device program does not take one of, as a
         product of exponentials: of one that it has, where there is one, and of all that is added
-        beside; None where this is none."""
+        beside; None where this is none.  ``divides``: a logarithm is subtracted beside."""
         if self.references is None or not depth or not x.addends:
             return None
         try:
@@ -148,10 +153,13 @@ class LineageInterpreter(Functions):
         if any(self.table.is_masked(t.node) for t in rest):
             return None
         factors = [] if power is None else [Lineage(x.shape, (power.power,))]
-        for t in collect(rest):
+        collected = collect(rest)
+        divides = divides or any(self._divides(t) for t in collected)
+        for t in collected:
             own = Lineage(x.shape, (t,))
             factors.append(
-                self._apart(own, depth - 1)
+                (None if divides else self._taken_of(own))
+                or self._apart(own, depth - 1, divides)
                 or Lineage(x.shape, (self._without_logarithms(t) or self._function("exp", t),))
             )
         self.rewrote = True
@@ -163,6 +171,29 @@ class LineageInterpreter(Functions):
             return Lineage(x.shape, (one,))
         names = labels(len(x.shape))
         return self.einsum(f"{','.join([names] * len(factors))}->{names}", *factors)
+
+    def _divides(self, addend: Addend) -> bool:
+        """Whether an exponent's addend is a logarithm that is subtracted, or a sum with one."""
+        parts = logarithms(self.table, addend)
+        return parts is not None and any(not up for _, up in parts[2])
+
+    def _taken_of(self, x: Lineage) -> Lineage | None:
+        """The sum over a block of which ``x`` is the logarithm, as part of the sum over all of the
+        range; None: it is none.  Where a logarithm is subtracted beside it stays as it is, for that
+        may be taken of the same sum."""
+        (addend,) = x.addends
+        inner = self.table[addend.node].definition
+        if not isinstance(inner, Unary) or inner.function != "log" or self.reference_size is None:
+            return None
+        if inner.factor != 1 or addend.factor != 1:
+            return None
+        factors = factor_views(self.table, addend._replace(node=inner.node))
+        parts = [part_of(self.table, f, self.reference_size) for f in factors]
+        if not any(parts):
+            return None
+        read = [Lineage(x.shape, (p or f,)) for p, f in zip(parts, factors, strict=True)]
+        names = labels(len(x.shape))
+        return self.einsum(f"{','.join([names] * len(read))}->{names}", *read)
 
     def _without_logarithms(self, addend: Addend) -> Addend | None:
         """``exp(a + log(b))`` as ``b exp(a)``, and ``exp(a - log(b))`` as ``exp(a) / b``; None if

@@ -14,7 +14,7 @@ from math import prod
 from typing import NamedTuple
 
 from shardproof.engine.lineage.expressions import Einsum, Operand, Unary
-from shardproof.engine.lineage.lineage import BROADCAST, Addend, StridedInterval, View
+from shardproof.engine.lineage.lineage import ABSOLUTE, BROADCAST, Addend, StridedInterval, View
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.views import constant_interval, merge
 from shardproof.engine.ops.laws import (
@@ -112,6 +112,16 @@ def factor_views(table: NodeTable, addend: Addend) -> list[Addend]:
     return views
 
 
+def is_power(table: NodeTable, number: int, known: int) -> bool:
+    """Whether a node is an exponential or a reciprocal, and none of the first ``known``.
+
+    Example: of nodes 16 and above, which only the parallel side has, ``n20 = inv(n19)`` is one.
+    """
+    definition = table[number].definition
+    inverse = isinstance(definition, Unary) and definition.function == "inv"
+    return is_exponential(table, number, known) or (number >= known and inverse)
+
+
 def is_exponential(table: NodeTable, number: int, known: int) -> bool:
     """Whether a node is an exponential, and none of the first ``known``.
 
@@ -136,6 +146,11 @@ class Left(NamedTuple):
     dims: list[list[int | StridedInterval]]
     outputs: frozenset[int]
     extents: dict[int, int]
+
+    @property
+    def factors(self) -> list[Factor]:
+        """The addends with their labels."""
+        return [Factor(t, i) for t, i in zip(self.addends, self.intervals, strict=True)]
 
 
 def left(
@@ -184,8 +199,8 @@ def left(
 def outside(
     table: NodeTable, factors: Sequence[Factor], outputs: frozenset[int], known: int
 ) -> tuple[list[Factor], list[Factor]] | None:
-    """The factors of a product under a sum, and exponentials that the sum does not run along; None
-    where there are none.  ``known``: nodes below are the single-device program's, which stay.
+    """The factors of a product under a sum, and exponentials and reciprocals that the sum does not
+    run along; None where there are none.  ``known``: nodes below are the single-device program's, which stay.
 
     Example: of ``x[b, i] exp(m)[b]`` summed over ``i``, ``x`` and, outside of the sum, ``exp(m)``.
     """
@@ -193,7 +208,7 @@ def outside(
     out = [
         x
         for x in flat
-        if is_exponential(table, x.addend.node, known)
+        if is_power(table, x.addend.node, known)
         and outputs.issuperset(label for _, label in x.intervals)
     ]
     if not out or len(out) == len(flat):
@@ -324,37 +339,45 @@ def _cancel(table: NodeTable, one: Factor, other: Factor) -> bool:
 def _flat(table: NodeTable, factor: Factor, depth: int) -> list[Factor]:
     """The factors of a product without sums, in the labels of the whole; itself if it is none."""
     product = table[factor.addend.node].definition
-    if not isinstance(product, Einsum) or factor.addend.view.fixed or not depth:
+    if not isinstance(product, Einsum) or not depth:
         return [factor]
-    operands, outputs = product.operands, product.outputs
     parts = [table.reductions[partial.reduction] for partial in factor.addend.partials]
     if any(part.kind != "via" for part in parts):
         return [factor]
-    read = {outputs[interval.axis]: (interval, label) for interval, label in factor.intervals}
-    whole = len(read) == len(factor.intervals) and all(a.stride == 1 for a, _ in factor.intervals)
-    if not whole or any(not _reads(o, read) for o in operands):
+    extents = table[factor.addend.node].extents
+    whole = {label: (axis, extents[axis]) for axis, label in enumerate(product.outputs)}
+    if any(not _reads(o, whole) for o in product.operands):
         return [factor]
     flat = []
-    for place, o in enumerate(operands):
-        intervals = []
-        for axis, _, extent, name in o.intervals:
-            interval, label = read[name]
-            intervals.append(
-                (StridedInterval(axis, 1, extent, interval.start, interval.size), label)
-            )
+    for place, o in enumerate(product.operands):
+        intervals: list[tuple[StridedInterval, int]] = []
+        fixed = [StridedInterval(*read, 1) for read in o.fixed]
+        for axis, stride, _, name in o.intervals:
+            at = whole[name][0]
+            intervals += [
+                (_inside(interval, axis, stride), label)
+                for interval, label in factor.intervals
+                if interval.axis == at
+            ]
+            fixed += [_inside(a, axis, stride) for a in factor.addend.view.fixed if a.axis == at]
         own = tuple(
             partial._replace(reduction=part.inner)
             for part, partial in zip(parts, factor.addend.partials, strict=True)
             if part.where == place
         )
-        addend = Addend(Fraction(1), o.node, View(()), own)
+        addend = Addend(Fraction(1), o.node, View((), tuple(sorted(fixed))), own)
         flat += _flat(table, Factor(addend, tuple(intervals)), depth - 1)
     return flat
 
 
-def _reads(operand: Operand, read: Mapping[int, tuple[StridedInterval, int]]) -> bool:
-    """Whether an operand is read along whole axes, all of which the product has."""
-    return not operand.fixed and all(
-        name in read and stride == 1 and extent == read[name][0].extent
+def _inside(interval: StridedInterval, axis: int, stride: int) -> StridedInterval:
+    """What an interval of a label is of an operand's axis, along which the label runs in steps."""
+    return interval._replace(axis=axis, stride=interval.stride * stride)
+
+
+def _reads(operand: Operand, whole: Mapping[int, tuple[int, int]]) -> bool:
+    """Whether an operand is read along labels that the product has, each as far as it runs there."""
+    return all(
+        name in whole and extent == whole[name][1] and (stride == 1 or extent != ABSOLUTE)
         for _, stride, extent, name in operand.intervals
     )

@@ -28,6 +28,7 @@ from shardproof.engine.lineage.places import has_places
 from shardproof.engine.lineage.positions import normal
 from shardproof.engine.lineage.sums import SOME, root_kinds
 from shardproof.engine.lineage.views import Misaligned, align, constant_interval, merge
+from shardproof.partition.inference.blocks import narrowed, widened
 from shardproof.partition.inference.canonical import Draft, canonical
 from shardproof.partition.inference.closing import closed, composed
 from shardproof.partition.inference.exponentials import closed_maximum
@@ -268,7 +269,8 @@ class Products(Sums):
             self.rewrote = True
             if rest.factor != factor:
                 self.counted.add(SOME)
-            return self._product_addend(*rest, intervals)
+            wide = widened(rest.factors, rest.outputs, rest.extents, intervals)
+            return self._product_addend(rest.factor, *wide.read, rest.dims, rest.outputs, *wide[1:])
         pulled = self._pulled(factor, read, dims, outputs, extents, intervals)
         if pulled is not None:
             return pulled
@@ -331,23 +333,22 @@ class Products(Sums):
         if not used.issuperset(extents.keys() - outputs):
             return None
         own = sorted(outputs & used)
+        inside = {label: n for label, n in extents.items() if label in used}
+        wide = widened(kept, outputs & used, inside, intervals)
         inner = self._product_addend(
-            factor,
-            [x.addend for x in kept],
-            [x.intervals for x in kept],
-            [[label] for label in own],
-            outputs & used,
-            {label: n for label, n in extents.items() if label in used},
-            intervals,
+            factor, *wide.read, [[label] for label in own], outputs & used, *wide[1:]
         )
         if inner.view.fixed or any(len(dim) != 1 for dim in inner.view.dims):
             return None
-        self.rewrote = True
         whole = tuple((dim[0], label) for dim, label in zip(inner.view.dims, own, strict=True))
+        block = narrowed(Factor(inner._replace(factor=Fraction(1)), whole), extents)
+        if block is None:
+            return None
+        self.rewrote = True
         return self._product_addend(
             inner.factor,
-            [inner._replace(factor=Fraction(1)), *(x.addend for x in out)],
-            [whole, *(x.intervals for x in out)],
+            [block.addend, *(x.addend for x in out)],
+            [block.intervals, *(x.intervals for x in out)],
             dims,
             outputs,
             {label: n for label, n in extents.items() if label in outputs},

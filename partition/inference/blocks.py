@@ -1,0 +1,172 @@
+"""Blocks of an axis that all factors of a product read: as part of the whole product.
+
+A product with a local value (what a rank has of rows 4 to 7, as it is) reads the others block by
+block: its label runs over four rows, and which block these are of is fixed.  Once the local value
+has cancelled, the block is part of all rows, and the product is part of the one of all rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from shardproof.engine.algebra.affine import ZERO, Affine
+from shardproof.engine.lineage.expressions import Einsum, Operand
+from shardproof.engine.lineage.lineage import (
+    ABSOLUTE,
+    BROADCAST,
+    Addend,
+    PartialRange,
+    StridedInterval,
+)
+from shardproof.engine.lineage.nodes import NodeTable, Reduction
+from shardproof.partition.inference.laws import Factor
+
+
+class Product(NamedTuple):
+    """The factors of a product, how far its labels run, and where.
+
+    Example: ``x[a0[4] at a0/4[1 +1 of 2]]`` with a label of 4 positions; as part of all rows it is
+    ``x[a0[4 +4 of 8]]``, and the label runs from 4 on of 8.
+    """
+
+    factors: list[Factor]
+    extents: dict[int, int]
+    intervals: dict[int, StridedInterval]
+
+    @property
+    def read(self) -> tuple[list[Addend], list[tuple[tuple[StridedInterval, int], ...]]]:
+        """The nodes that are multiplied, and the labels that each is read along."""
+        return [x.addend for x in self.factors], [x.intervals for x in self.factors]
+
+
+def widened(
+    factors: Sequence[Factor],
+    outputs: frozenset[int],
+    extents: Mapping[int, int],
+    intervals: Mapping[int, StridedInterval],
+) -> Product:
+    """A product of which those labels of the result run over the whole axis of which every factor
+    reads the same block; the product as it is where there is none.
+
+    Example: in ``x[a0[4] at a0/4[1 +1 of 2]] y[a1[4] at a1/4[1 +1 of 2]]`` the label of 4 positions
+    is one of 8, from 4 on.
+    """
+    product = Product(list(factors), dict(extents), dict(intervals))
+    for label in sorted(outputs & extents.keys()):
+        readers = [n for n, one in enumerate(product.factors) if _axes(one, label)]
+        blocks = {_block(product.factors[n], label) for n in readers}
+        block = blocks.pop() if len(blocks) == 1 else None
+        size = product.extents[label]
+        if block is None or product.intervals[label].size != size:
+            continue
+        for n in readers:
+            product.factors[n] = _joined(product.factors[n], label, block)
+        product.extents[label] = size * block.extent
+        product.intervals[label] = product.intervals[label]._replace(
+            extent=size * block.extent, start=block.start * size, size=size
+        )
+    return product
+
+
+def narrowed(factor: Factor, extents: Mapping[int, int]) -> Factor | None:
+    """A factor whose labels run as far as ``extents`` say: where it reads part of a longer axis, the
+    block that this part is; None where the part is no block.
+
+    Example: ``n9[a0[4 +4 of 8]]`` for a label of 4 positions is ``n9[a0[4] at a0/4[1 +1 of 2]]``.
+    """
+    intervals = []
+    fixed = list(factor.addend.view.fixed)
+    for interval, label in factor.intervals:
+        size = extents[label]
+        if interval.extent == size or interval.axis == BROADCAST:
+            intervals.append((interval, label))
+            continue
+        whole = interval.extent != ABSOLUTE and interval.extent % size == 0
+        if not whole or interval.size != size or not interval.start.divisible(size):
+            return None
+        intervals.append((interval._replace(extent=size, start=ZERO), label))
+        stride, count = interval.stride * size, interval.extent // size
+        fixed.append(StridedInterval(interval.axis, stride, count, interval.start // size, 1))
+    view = factor.addend.view._replace(fixed=tuple(sorted(fixed)))
+    return Factor(factor.addend._replace(view=view), tuple(intervals))
+
+
+def part_of(table: NodeTable, addend: Addend, known: int) -> Addend | None:
+    """A view of the sum over a block of a range as part of the sum over all of it, where that is one
+    of the first ``known`` nodes; None: it is no such sum.
+
+    Example: where ``n4`` is ``x[a:4, b:8]`` summed over ``b``, a view of the sum of
+    ``x[a:4, b:4, a1/4=1 of 2]`` over ``b`` is that view of ``n4``, part ``[4 +4 of 8]``.
+    """
+    definition = table[addend.node].definition
+    if not isinstance(definition, Einsum) or addend.partials or addend.places:
+        return None
+    read = {(label, extent) for o in definition.operands for *_, extent, label in o.intervals}
+    summed = [(label, n) for label, n in read if label not in definition.outputs]
+    if len(summed) != 1:
+        return None
+    ((label, size),) = summed
+    wide = [_of_all(o, label, size) for o in definition.operands]
+    blocks = {w[1] for w in wide if w is not None and w[1] is not None}
+    if None in wide or len(blocks) != 1:
+        return None
+    ((start, extent),) = blocks
+    whole = Einsum(tuple(w[0] for w in wide if w is not None), definition.outputs)
+    node = table.find(whole)
+    if node is None or node >= known or start.terms:
+        return None
+    token = table.reduction(Reduction("sum", node, label))
+    part = PartialRange(token, start * size, size, extent * size)
+    return addend._replace(node=node, partials=(part,))
+
+
+def _of_all(
+    operand: Operand, label: int, size: int
+) -> tuple[Operand, tuple[Affine, int] | None] | None:
+    """An operand along all of the axis of which it reads a block along a label, and which block it
+    is of how many (None: it has not the label); None where it reads no block."""
+    own = [i for i in operand.intervals if i[3] == label]
+    if not own:
+        return operand, None
+    if len(own) > 1:
+        return None
+    axis, stride, extent, _ = own[0]
+    blocks = [f for f in operand.fixed if (f[0], f[1]) == (axis, stride * size)]
+    if extent != size or len(blocks) != 1:
+        return None
+    (_, _, count, start) = blocks[0]
+    intervals = tuple(
+        (axis, stride, size * count, label) if i == own[0] else i for i in operand.intervals
+    )
+    fixed = tuple(f for f in operand.fixed if f != blocks[0])
+    return operand._replace(intervals=intervals, fixed=fixed), (start, count)
+
+
+def _axes(factor: Factor, label: int) -> list[StridedInterval]:
+    return [interval for interval, own in factor.intervals if own == label]
+
+
+def _block(factor: Factor, label: int) -> StridedInterval | None:
+    """Which block of an axis a factor reads along a label, by its stride, extent and start; None:
+    the label is no whole block of one axis."""
+    read = _axes(factor, label)
+    if len(read) != 1 or not read[0].full or read[0].extent == ABSOLUTE:
+        return None
+    outer = read[0].stride * read[0].size
+    blocks = [a for a in factor.addend.view.fixed if (a.axis, a.stride) == (read[0].axis, outer)]
+    return blocks[0]._replace(axis=0, stride=read[0].size) if len(blocks) == 1 else None
+
+
+def _joined(factor: Factor, label: int, block: StridedInterval) -> Factor:
+    """A factor whose label runs over the whole axis, as far as it reads it."""
+    (read,) = _axes(factor, label)
+    outer = read.stride * read.size
+    size = read.size
+    wide = read._replace(extent=size * block.extent, start=block.start * size)
+    fixed = tuple(a for a in factor.addend.view.fixed if (a.axis, a.stride) != (read.axis, outer))
+    view = factor.addend.view._replace(fixed=fixed)
+    return Factor(
+        factor.addend._replace(view=view),
+        tuple((wide, own) if own == label else (i, own) for i, own in factor.intervals),
+    )
