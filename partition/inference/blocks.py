@@ -70,8 +70,8 @@ def widened(
 
 
 def narrowed(factor: Factor, extents: Mapping[int, int]) -> Factor | None:
-    """A factor whose labels run as far as ``extents`` say: where it reads part of a longer axis, the
-    block that this part is; None where the part is no block.
+    """A factor whose labels run as far as ``extents`` say: where it reads part of a longer axis,
+    the block that this part is; None where the part is no block.
 
     Example: ``n9[a0[4 +4 of 8]]`` for a label of 4 positions is ``n9[a0[4] at a0/4[1 +1 of 2]]``.
     """
@@ -93,8 +93,8 @@ def narrowed(factor: Factor, extents: Mapping[int, int]) -> Factor | None:
 
 
 def part_of(table: NodeTable, addend: Addend, known: int) -> Addend | None:
-    """A view of the sum over a block of a range as part of the sum over all of it, where that is one
-    of the first ``known`` nodes; None: it is no such sum.
+    """A view of the sum over a block of a range as part of the sum over all of it, where that is
+    one of the first ``known`` nodes; None: it is no such sum.
 
     Example: where ``n4`` is ``x[a:4, b:8]`` summed over ``b``, a view of the sum of
     ``x[a:4, b:4, a1/4=1 of 2]`` over ``b`` is that view of ``n4``, part ``[4 +4 of 8]``.

@@ -200,7 +200,8 @@ def outside(
     table: NodeTable, factors: Sequence[Factor], outputs: frozenset[int], known: int
 ) -> tuple[list[Factor], list[Factor]] | None:
     """The factors of a product under a sum, and exponentials and reciprocals that the sum does not
-    run along; None where there are none.  ``known``: nodes below are the single-device program's, which stay.
+    run along; None where there are none.  ``known``: nodes below are the single-device program's,
+    which stay.
 
     Example: of ``x[b, i] exp(m)[b]`` summed over ``i``, ``x`` and, outside of the sum, ``exp(m)``.
     """
@@ -376,7 +377,7 @@ def _inside(interval: StridedInterval, axis: int, stride: int) -> StridedInterva
 
 
 def _reads(operand: Operand, whole: Mapping[int, tuple[int, int]]) -> bool:
-    """Whether an operand is read along labels that the product has, each as far as it runs there."""
+    """Whether an operand is read along labels that the product has, as far as they run there."""
     return all(
         name in whole and extent == whole[name][1] and (stride == 1 or extent != ABSOLUTE)
         for _, stride, extent, name in operand.intervals
