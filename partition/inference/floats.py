@@ -54,10 +54,10 @@ def ways(
     Example: of ``n4[a1[3]] at a0[<tp> +1 of 8]`` twice, the head is kept, is summed over, or is a
     fixed position of both.
     """
-    yield from _ways(addends, mesh, letters, sums=sums)
     ones = [_ones(t.view) for t in addends]
     if any(own for dims in ones for own in dims):
         yield from (_with_ones(way, ones) for way in _ways(addends, mesh, letters, sums=sums))
+    yield from _ways(addends, mesh, letters, sums=sums)
     apart = [_in_blocks(t) for t in addends]
     if apart != list(addends):
         yield from _ways(apart, mesh, letters, sums=sums)
