@@ -224,7 +224,9 @@ def divided(wrong: str = "") -> Case:
             logits = x @ p["table"].T
             peak = lax.pmax(lax.stop_gradient(logits).max(-1, keepdims=True), "tp")
             total = lax.psum(jnp.exp(logits - peak).sum(-1), "tp")
-            hot = jax.nn.one_hot(labels - me * own, own)
+            hot = jax.nn.one_hot(labels - me * own + (wrong == "label"), own)
+            if wrong == "class":
+                hot = hot * (jnp.arange(own) < own - 1)
             picked = lax.psum(jnp.sum((logits - peak) * hot, -1), "tp")
             return jnp.mean((total if wrong == "no log" else jnp.log(total)) - picked)
 

@@ -14,7 +14,7 @@ STEPS: dict[Callable[[str], Case], tuple[str, ...]] = {
     ranks.rotary: ("mean", "positions"),
     ranks.stages: ("labels", "not divided"),
     ranks.dispatch: ("not weighted", "sum"),
-    ranks.divided: ("bound", "no log"),
+    ranks.divided: ("bound", "no log", "label", "class"),
     placed.patches: ("columns", "sum"),
     placed.mixer: ("no decay", "norm of tokens"),
     placed.small_gpt: ("sees the next", "sum over batch"),

@@ -40,6 +40,8 @@ class Lowering:
         self.values = Values(self.recorder, self.expressions, settled)
         self.items: dict[int, Item] = {}
         self.origins: dict[int, int] = {}
+        #: Integer inputs by which the other side looks nothing up (`ones.compared`).
+        self.compared: set[int] = set()
         #: Values of places, none of which is twice in a row along the axis.
         self.distinct: dict[int, int] = {}
 
