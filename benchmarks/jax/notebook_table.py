@@ -15,6 +15,7 @@ STEPS: dict[Callable[[str], Case], tuple[str, ...]] = {
     ranks.stages: ("labels", "not divided"),
     ranks.dispatch: ("not weighted", "sum"),
     ranks.divided: ("bound", "no log", "label", "class"),
+    ranks.labels: ("shifted", "half"),
     placed.patches: ("columns", "sum"),
     placed.mixer: ("no decay", "norm of tokens"),
     placed.small_gpt: ("sees the next", "sum over batch"),

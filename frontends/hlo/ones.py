@@ -7,27 +7,28 @@ scatters is what it scatters.  Both are equal for all ids of the domain, which i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.builder.piecewise import chosen_rows
-from shardproof.frontends.graphs.graph import Graph
+from shardproof.frontends.graphs.graph import Graph, Node
 from shardproof.frontends.hlo.items import Lookup
-from shardproof.frontends.hlo.state import Lowering, integral
+from shardproof.frontends.hlo.state import Compared, Lowering, integral
 
 _MOVING = frozenset({"view", "permute", "slice", "expand"})
 _CHOOSING = frozenset({"gather", "scatter", "dynamic-slice", "dynamic-update-slice"})
 
 
-def compared(graph: Graph) -> frozenset[int]:
+def compared(graph: Graph) -> Compared:
     """Integer inputs, by position, by which nothing is looked up or written; none where logarithms
     are taken off whole rows, as the single side is likely to do it, too.
 
     Example: the labels of ``one_hot(labels, 24) * scores``, and not those of ``scores[labels]``.
     """
     if _has_logarithms_off_rows(graph):
-        return frozenset()
+        return Compared()
     made_of: dict[int, frozenset[int]] = {}
     for position, given in enumerate(graph.inputs):
         if integral(graph.values[given.value].dtype):
@@ -42,25 +43,39 @@ def compared(graph: Graph) -> frozenset[int]:
         for result in node.results:
             if integral(graph.values[result].dtype) or graph.values[result].dtype == "bool":
                 made_of[result] = read
-    return every - choosing
+    return Compared(every - choosing, _has_sums_with_logarithms(graph))
+
+
+def _has_sums_with_logarithms(graph: Graph) -> bool:
+    """Whether something is added to a logarithm, as the maximum is in a ``logsumexp``."""
+    maker = {result: node for node in graph.nodes for result in node.results}
+    return any(
+        _logarithm(graph, maker, value)[0]
+        for node in graph.nodes
+        if node.target == "add"
+        for value in node.operands
+    )
 
 
 def _has_logarithms_off_rows(graph: Graph) -> bool:
     """Whether a logarithm is repeated and subtracted, as in a ``log_softmax``."""
     maker = {result: node for node in graph.nodes for result in node.results}
-    for node in graph.nodes:
-        if node.target != "subtract":
-            continue
-        value, repeated = node.operands[1], False
+    return any(
+        all(_logarithm(graph, maker, node.operands[1]))
+        for node in graph.nodes
+        if node.target == "subtract"
+    )
+
+
+def _logarithm(graph: Graph, maker: Mapping[int, Node], value: int) -> tuple[bool, bool]:
+    """Whether a value is a logarithm, in another shape perhaps; and whether it is repeated."""
+    made, repeated = maker.get(value), False
+    while made is not None and made.target in ("broadcast", "reshape", "convert", "copy"):
+        sizes = [prod(graph.values[v].shape) for v in (value, made.operands[0])]
+        repeated |= sizes[0] > sizes[1]
+        value = made.operands[0]
         made = maker.get(value)
-        while made is not None and made.target in ("broadcast", "reshape", "convert", "copy"):
-            sizes = [prod(graph.values[v].shape) for v in (value, made.operands[0])]
-            repeated |= sizes[0] > sizes[1]
-            value = made.operands[0]
-            made = maker.get(value)
-        if made is not None and made.target == "log" and repeated:
-            return True
-    return False
+    return made is not None and made.target == "log", repeated
 
 
 def difference(low: Lowering, item: Lookup) -> int | None:
@@ -69,7 +84,7 @@ def difference(low: Lowering, item: Lookup) -> int | None:
 
     Example: ``(s - l)[i, ids[i]]`` of ``s`` [6, 24] and ``l`` [6, 1] is ``s[i, ids[i]] - l[i]``.
     """
-    if _origin(low, item.ids.origin) not in low.compared or not _every(low, item):
+    if _origin(low, item.ids.origin) not in low.compared_ids or not _every(low, item):
         return None
     parts = _difference(low, item.table, item.dim)
     if parts is None:
@@ -88,7 +103,10 @@ def difference(low: Lowering, item: Lookup) -> int | None:
         rest = low.op("expand", rest, size=full).value
     if kept != result:
         rest = low.op("einsum", rest, equation=f"{kept}->{result}").value
-    rows = low.values.tensor(replace(item, table=first))
+    left = replace(item, table=first)
+    rows = difference(low, left) if low.compared.sums else None
+    if rows is None:
+        rows = low.values.tensor(left)
     return low.op("sub", rows, low.values.broadcast(rest, item.dims, item.shape)).value
 
 
@@ -139,7 +157,7 @@ def total(low: Lowering, value: int, dims: tuple[int, ...]) -> int | None:
     if onehot is None or onehot.name != "onehot":
         return None
     origin = _origin(low, onehot.inputs[0])
-    if origin not in low.compared:
+    if origin not in low.compared_ids:
         return None
     terms, result = str(made.attrs["equation"]).split("->")
     own, given = terms.split(",")
