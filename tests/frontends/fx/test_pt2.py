@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import subprocess
 import sys
 import zipfile
@@ -149,3 +150,30 @@ def test_an_archive_of_more_than_may_be_unpacked_is_refused(tmp_path: Path) -> N
     assert path.stat().st_size < 1 << 20
     with pytest.raises(InvalidInput, match="larger than"):
         side(path)
+
+
+#: Where the local header and the one of the directory have a field, and what is written there.
+PACKINGS = {
+    "another compression": ((8, 10), 99),
+    "patched data": ((6, 8), 0x20),
+    "strong encryption": ((6, 8), 0x40),
+    "a password": ((6, 8), 0x01),
+    "a later version": ((None, 6), 99),
+}
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_archives_packed_otherwise_are_bad_input(tmp_path: Path, packing: str) -> None:
+    path = tmp_path / "single.pt2"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("single/models/model.json", json.dumps(MODEL))
+    (local, central), number = PACKINGS[packing]
+    raw = bytearray(path.read_bytes())
+    directory = raw.index(b"PK\x01\x02")
+    for place in (local, None if central is None else directory + central):
+        if place is not None:
+            raw[place : place + 2] = struct.pack("<H", number)
+    path.write_bytes(raw)
+    with pytest.raises(InvalidInput) as error:
+        pt2.module(path)
+    assert "\n" not in str(error.value)
