@@ -19,14 +19,15 @@ import numpy as np
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.frontends.builder import piecewise
-from shardproof.frontends.builder.piecewise import Function, Rows, chosen_rows
+from shardproof.frontends.builder.piecewise import Function, chosen_rows
 from shardproof.frontends.graphs.graph import PerRank, Shape
 from shardproof.frontends.graphs.recorder import Recorder
-from shardproof.frontends.hlo import exchange
+from shardproof.frontends.hlo import exchange, repeats
 from shardproof.frontends.hlo.exchange import Exchanged
 from shardproof.frontends.hlo.expressions import Expressions
 from shardproof.frontends.hlo.known import Known, compact
 from shardproof.frontends.hlo.module import Array
+from shardproof.frontends.hlo.repeats import Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +171,9 @@ class Values:
     a constant 7 of shape (4,), a ``full``, the same one whenever it is asked for.
     """
 
-    def __init__(self, recorder: Recorder, expressions: Expressions) -> None:
-        self.recorder, self.expressions = recorder, expressions
+    def __init__(self, recorder: Recorder, expressions: Expressions, settled: bool = True) -> None:
+        """``settled``: ids stay in the domains that they have."""
+        self.recorder, self.expressions, self.settled = recorder, expressions, settled
         #: Lookups by the value that they became.
         self.lookups: dict[int, Lookup] = {}
 
@@ -348,20 +350,14 @@ class Values:
         """A one-hot of the ids, contracted with the rows that they can choose."""
         ranks = self.recorder.ranks
         rows = self.recorder.shape(item.table)[item.dim]
-        windows = [
-            chosen_rows(f, live, rows)
-            for f, live in zip(
-                per_rank(item.ids.functions, ranks), per_rank(item.live, ranks), strict=True
-            )
-        ]
-        if any(parts is None for parts in windows):
+        functions, live = per_rank(item.ids.functions, ranks), per_rank(item.live, ranks)
+        windows = [chosen_rows(f, own, rows) for f, own in zip(functions, live, strict=True)]
+        alike = len({len(parts) for parts in windows if parts is not None}) == 1
+        if not self.settled and (None in windows or (any(windows) and not alike)):
             raise Narrow(item.ids.origin, rows)
-        starts = [list(parts or ()) for parts in windows]
-        if not any(starts):
+        if not any(windows) and None not in windows:
             return self.full(item.shape, Fraction(0))
-        if len({len(parts) for parts in starts}) != 1:
-            raise Narrow(item.ids.origin, rows)
-        chosen = [self.rows(item, own) for own in zip(*starts, strict=True)]
+        chosen = [self.rows(item, part) for part in repeats.parts(functions, live, rows)]
         total = chosen[0]
         for other in chosen[1:]:
             total = self.recorder.op("add", total, other)
@@ -369,17 +365,25 @@ class Values:
         self.lookups[value] = item
         return value
 
-    def rows(self, item: Lookup, parts: Sequence[Rows]) -> int:
+    def rows(self, item: Lookup, part: Part) -> int:
         """Rows of a lookup for one interval of ids on each rank, zero for all others."""
-        sizes = {(p.row, p.size) for p in parts}
-        if len(sizes) != 1:
-            raise Unsupported("a gather that reads other rows on other ranks")
-        row, size = sizes.pop()
-        table = item.table
-        if size < self.recorder.shape(table)[item.dim]:
-            table = self.recorder.op("slice", table, dim=item.dim, start=row, size=size)
-        onehot = self.onehot(item.ids.origin, [p.id for p in parts], size)
-        return self.recorder.op("einsum", onehot, table, equation=item.equation)
+        table, count = item.table, 1 if part.one else part.size
+        if count < self.recorder.shape(table)[item.dim]:
+            table = self.recorder.op("slice", table, dim=item.dim, start=part.row, size=count)
+        return self.recorder.op(
+            "einsum", self.choice(item.ids.origin, part), table, equation=item.equation
+        )
+
+    def choice(self, origin: int, part: Part) -> int:
+        """[ids, rows]: 1 where the id chooses the row of the part.
+
+        Example: of ``Part((0, 12), 0, 12, False)`` the ``onehot`` of the ids from 0 or 12 on.
+        """
+        onehot = self.onehot(origin, part.ids, part.size)
+        if not part.one or part.size == 1:
+            return onehot
+        *lead, _ = self.recorder.shape(onehot)
+        return self.view(self.recorder.op("sum", onehot, dim=(len(lead),)), (*lead, 1))
 
     def onehot(self, origin: int, starts: Sequence[int], size: int) -> int:
         """[ids, classes]: 1 where the id is the class; classes begin at each rank's own start."""

@@ -10,7 +10,7 @@ from shardproof.engine.errors import Unsupported
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.builder.piecewise import Function, chosen_rows
 from shardproof.frontends.graphs.graph import Node, Shape
-from shardproof.frontends.hlo import index_vectors
+from shardproof.frontends.hlo import index_vectors, repeats
 from shardproof.frontends.hlo.indices import reshape, reshaped
 from shardproof.frontends.hlo.items import (
     Gated,
@@ -201,9 +201,12 @@ def scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
             if e in back:
                 names[back[e]] = name
         given.append(name)
-    onehot = low.values.onehot(ids.origin, _written(low, ids, shape[dim], live), shape[dim])
     equation = f"{''.join(own)}v,{''.join(given)}->{''.join(names)}"
-    added = low.op("einsum", onehot, updates, equation=equation)
+    if attrs["to_apply"] == "add":
+        added = _added(low, ids, live, updates, equation, shape, dim)
+    else:
+        onehot = low.values.onehot(ids.origin, _written(low, ids, shape[dim], live), shape[dim])
+        added = low.op("einsum", onehot, updates, equation=equation)
     if isinstance(xs[0], Known) and xs[0].number() == 0 and attrs["to_apply"] == "add":
         return added
     if attrs["to_apply"] == "add":
@@ -217,6 +220,48 @@ def scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     wide = low.values.broadcast(missed, [names.index(n) for n in rows], shape)
     left = low.op("mul", low.tensor(xs[0]), wide).value
     return Tensor(low.recorder.op("add", left, added.value))
+
+
+def _added(
+    low: Lowering,
+    ids: Ids,
+    live: Sequence[Function],
+    updates: int,
+    equation: str,
+    shape: Shape,
+    dim: int,
+) -> Tensor:
+    """Updates at the rows that ids choose, added up, among zeros."""
+    ranks, count = low.graph.ranks, shape[dim]
+    functions = per_rank(ids.functions, ranks)
+    inside = [
+        _inside(f, own, count) for f, own in zip(functions, per_rank(live, ranks), strict=True)
+    ]
+    if not low.settled and any(
+        chosen_rows(f, own, count) is None for f, own in zip(functions, inside, strict=True)
+    ):
+        raise Narrow(ids.origin, count)
+    total: int | None = None
+    for part in repeats.parts(functions, inside, count):
+        onehot = low.values.choice(ids.origin, part)
+        value = low.op("einsum", onehot, updates, equation=equation).value
+        size = low.recorder.shape(value)[dim]
+        zeros = [(*shape[:dim], n, *shape[dim + 1 :]) for n in (part.row, count - part.row - size)]
+        before, after = ([low.values.full(z, Fraction(0))] if z[dim] else [] for z in zeros)
+        if before or after:
+            value = low.op("concat", *before, value, *after, dim=dim).value
+        total = value if total is None else low.op("add", total, value).value
+    return Tensor(low.values.full(shape, Fraction(0)) if total is None else total)
+
+
+def _inside(f: Function, live: Function, count: int) -> Function:
+    """For which ids a row is one that there is, and counts."""
+    inside = piecewise.combine(
+        "and",
+        piecewise.compare("GE", f, piecewise.constant(f, 0)),
+        piecewise.compare("LT", f, piecewise.constant(f, count)),
+    )
+    return piecewise.combine("and", inside, live)
 
 
 def _without(low: Lowering, updates: Item, dim: int) -> Item:
@@ -268,13 +313,7 @@ def _written(low: Lowering, ids: Ids, count: int, live: tuple[Function, ...] = (
     ranks = low.graph.ranks
     live = live or (piecewise.constant(ids.functions[0], 1),)
     for f, own in zip(per_rank(ids.functions, ranks), per_rank(live, ranks), strict=True):
-        inside = piecewise.combine(
-            "and",
-            piecewise.compare("GE", f, piecewise.constant(f, 0)),
-            piecewise.compare("LT", f, piecewise.constant(f, count)),
-        )
-        inside = piecewise.combine("and", inside, own)
-        rows = chosen_rows(f, inside, count)
+        rows = chosen_rows(f, _inside(f, own, count), count)
         if rows is None:
             raise Narrow(ids.origin, count)
         if len(rows) != 1 or rows[0].size != count:

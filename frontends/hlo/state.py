@@ -37,7 +37,7 @@ class Lowering:
         self.settled = settled
         self.recorder = Recorder(graph.ranks)
         self.reaches = Reaches(self.recorder)
-        self.values = Values(self.recorder, self.expressions)
+        self.values = Values(self.recorder, self.expressions, settled)
         self.items: dict[int, Item] = {}
         self.origins: dict[int, int] = {}
         #: Values of places, none of which is twice in a row along the axis.
