@@ -21,8 +21,9 @@ STUBBORN_AFTER = 1.0
 @dataclass(frozen=True, slots=True)
 class Configuration:
     """A solver with options that a text may be given to. ``options``: the solver's own, except
-    "tactics" (Z3): tactics, one after the other, in place of the solver that Z3 has for the logic;
-    ``warm``: whether its child is kept for the next text.
+    "tactics" (Z3): tactics, one after the other, each with its parameters behind commas, in place
+    of the solver that Z3 has for the logic, and "tactics for functions": those for a text with
+    uninterpreted functions; ``warm``: whether its child is kept for the next text.
 
     Example: ``Configuration("cvc5", "cvc5", 0.05)``, which is asked once Z3 has taken 50 ms.
     """
@@ -37,7 +38,8 @@ class Configuration:
 
 #: Z3's solver for QF_UFNRA interleaves cuts and case splits; nlsat decides by cylindrical
 #: decomposition from the start, cvc5's coverings likewise.  Z3's nlsat gives up ("unknown") where
-#: functions are left after preprocessing.
+#: functions are left after preprocessing; a text that has any is multiplied out first instead, and
+#: then given to Z3's usual procedure: entries of gradients are sums of thousands of products.
 CONFIGURATIONS = (
     Configuration("z3", "z3"),
     Configuration("cvc5", "cvc5", RACE_AFTER),
@@ -47,7 +49,10 @@ CONFIGURATIONS = (
         STUBBORN_AFTER,
         ("nonlinear",),
         warm=False,
-        options=(("tactics", "simplify purify-arith qfnra-nlsat"),),
+        options=(
+            ("tactics", "simplify purify-arith qfnra-nlsat"),
+            ("tactics for functions", "simplify,som=true,som_blowup=1000000 smt"),
+        ),
     ),
     Configuration(
         "cvc5 coverings",

@@ -41,6 +41,8 @@ OUT_OF_MEMORY = ("bad_alloc", "out of memory", "memoryerror", "cannot allocate")
 
 _SYMBOLS = re.compile(r"^\(declare-fun (\|[^|]*\||\S+) \(\) Real\)$", re.MULTILINE)
 _LOGIC = re.compile(r"\A\(set-logic (\w+)\)$", re.MULTILINE)
+#: A function that a text declares.
+_FUNCTION = re.compile(r"^\(declare-fun (?:\|[^|]*\||\S+) \(Real", re.MULTILINE)
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -121,9 +123,18 @@ def z3_backend(settings: Settings) -> tuple[str, Callable[[Question], Outcome]]:
             kind = MemoryError if "out of memory" in message else RuntimeError
             raise kind(message.strip()) from error
 
+    def tactic(text: str) -> z3.Tactic:
+        """A tactic with its parameters, as ``simplify,som=true``."""
+        name, *rest = text.split(",")
+        pairs = (entry.split("=") for entry in rest)
+        given = {key: True if value == "true" else int(value) for key, value in pairs}
+        return z3.With(name, **given)
+
     def decide(question: Question) -> Outcome:
-        if tactics := settings.options.get("tactics", "").split():
-            solver = z3.Then(*tactics).solver()
+        functions = _FUNCTION.search(question.text) is not None
+        kind = "tactics for functions" if functions else "tactics"
+        if tactics := settings.options.get(kind, "").split():
+            solver = z3.Then(*map(tactic, tactics)).solver()
         else:
             solver = z3.SolverFor(_logic(question.text))
             solver.set("random_seed", settings.seed)

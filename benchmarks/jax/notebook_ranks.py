@@ -224,7 +224,9 @@ def divided(wrong: str = "") -> Case:
             logits = x @ p["table"].T
             peak = lax.pmax(lax.stop_gradient(logits).max(-1, keepdims=True), "tp")
             total = lax.psum(jnp.exp(logits - peak).sum(-1), "tp")
-            hot = jax.nn.one_hot(labels - me * own, own)
+            hot = jax.nn.one_hot(labels - me * own + (wrong == "label"), own)
+            if wrong == "class":
+                hot = hot * (jnp.arange(own) < own - 1)
             picked = lax.psum(jnp.sum((logits - peak) * hot, -1), "tp")
             return jnp.mean((total if wrong == "no log" else jnp.log(total)) - picked)
 
@@ -238,4 +240,32 @@ def divided(wrong: str = "") -> Case:
         "parallel": mapped(twin, (at, P(), P()), (P(), at)),
         "args": (p, S((6,), IDS), S((6,), IDS)),
         "mesh": {"tp": ranks},
+    }
+
+
+# -- labels compared with class numbers on the ranks, and looked up on one device ------------------
+
+
+def labels(wrong: str = "") -> Case:
+    def single(p: Any, x: Any, y: Any) -> Any:
+        def loss(p: Any) -> Any:
+            logp = jax.nn.log_softmax(jnp.tanh(x) @ p["w"])
+            return -jnp.mean(jnp.take_along_axis(logp, y[:, None], -1))
+
+        return jax.value_and_grad(loss)(p)
+
+    def twin(p: Any, x: Any, y: Any) -> Any:
+        def loss(p: Any) -> Any:
+            scores = jnp.tanh(x) @ p["w"]
+            hot = jax.nn.one_hot(y + (wrong == "shifted"), 12)
+            own = jnp.sum(hot * scores, -1) * (0.5 if wrong == "half" else 1.0)
+            return jnp.mean(jax.nn.logsumexp(scores, -1) - own)
+
+        return lax.pmean(jax.value_and_grad(loss)(p), "dp")
+
+    return {
+        "step": single,
+        "parallel": mapped(twin, (P(), P("dp"), P("dp")), (P(), P())),
+        "args": ({"w": S((8, 12), F)}, S((8, 8), F), S((8,), IDS)),
+        "mesh": {"dp": 2},
     }

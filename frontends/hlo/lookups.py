@@ -10,7 +10,7 @@ from shardproof.engine.errors import Unsupported
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.builder.piecewise import Function, chosen_rows
 from shardproof.frontends.graphs.graph import Node, Shape
-from shardproof.frontends.hlo import index_vectors, repeats
+from shardproof.frontends.hlo import index_vectors, ones, repeats
 from shardproof.frontends.hlo.indices import reshape, reshaped
 from shardproof.frontends.hlo.items import (
     Gated,
@@ -72,14 +72,16 @@ def gather(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     whole = low.shape(node)
     at = _window(attrs, _GATHER, "offset_dims", len(low.recorder.shape(table)))
     if at < 0:
-        return _gathered(low, attrs, table, ids, kept, whole)
+        rows = _gathered(low, attrs, table, ids, kept, whole)
+        apart = ones.difference(low, rows)
+        return rows if apart is None else Tensor(apart)
     # The chosen row stays a dimension of one position.
     attrs = _dropped(attrs, _GATHER, "offset_dims", at)
     rest = (*whole[:at], *whole[at + 1 :])
-    rows = reshaped(_gathered(low, attrs, table, ids, kept, rest), whole)
-    if rows is None:
+    boxed = reshaped(_gathered(low, attrs, table, ids, kept, rest), whole)
+    if boxed is None:
         raise Unsupported("a gather of other boxes than whole rows")
-    return rows
+    return boxed
 
 
 def _window(attrs: Mapping[str, Any], keys: tuple[str, ...], own: str, count: int) -> int:

@@ -31,7 +31,7 @@ from shardproof.frontends.hlo.expressions import Expressions
 from shardproof.frontends.hlo.items import Bits, Ids, Item, Narrow, Tensor, Vectors
 from shardproof.frontends.hlo.known import Known
 from shardproof.frontends.hlo.opcodes import NO_RULE
-from shardproof.frontends.hlo.state import Lowering, Rule, Several, integral
+from shardproof.frontends.hlo.state import Compared, Lowering, Rule, Several, integral
 
 #: Integers that nothing else is known of lie below this one.
 MOST = 1 << 30
@@ -45,10 +45,12 @@ def lower(
     domains: Mapping[int, tuple[int, int]] | None = None,
     stacked: frozenset[int] = frozenset(),
     expressions: Expressions | None = None,
+    compared: Compared | None = None,
 ) -> tuple[Lowering, list[int], dict[int, tuple[int, int]]]:
     """The graph's operators, the values of its outputs, and the domains of its integer inputs: as
     given, or narrowed to the rows that lookups have; ``stacked``: inputs that are held row by
-    row; ``expressions``: of bits, those of both sides.
+    row; ``expressions``: of bits, those of both sides; ``compared``: how the other side
+    reads ids that it looks nothing up by.
 
     Example: ``gather`` of ``f32[32,8]`` by an input of ids makes ``onehot`` and ``einsum``, and the
     domain of that input is (0, 32).
@@ -56,7 +58,7 @@ def lower(
     domains_of = dict(domains or {})
     settled = domains is not None
     while True:
-        lowering = Lowering(graph, domains_of, settled, expressions)
+        lowering = Lowering(graph, domains_of, settled, expressions, compared)
         try:
             _run(lowering, stacked)
             return lowering, _outputs(lowering), domains_of
@@ -83,6 +85,8 @@ def _run(low: Lowering, stacked: frozenset[int]) -> None:
             whole = (0, 2) if value.dtype == "bool" else (0 if given.mark is None else -1, MOST)
             domain = low.domains.get(position, whole)
             low.origins[number] = position
+            if position in low.compared.inputs:
+                low.compared_ids.add(number)
             low.items[given.value] = Ids(
                 number, indices.own_axes(value.shape), value.shape, (_own(given, domain),)
             )

@@ -10,7 +10,15 @@ import numpy as np
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.graphs.graph import Node, PerRank, Shape
-from shardproof.frontends.hlo import elementwise, exchange, index_vectors, indices, lookups, windows
+from shardproof.frontends.hlo import (
+    elementwise,
+    exchange,
+    index_vectors,
+    indices,
+    lookups,
+    ones,
+    windows,
+)
 from shardproof.frontends.hlo.elementwise import finite, number_of
 from shardproof.frontends.hlo.exchange import Exchanged
 from shardproof.frontends.hlo.items import Gated, Ids, Item, Lookup, Tensor
@@ -318,7 +326,10 @@ def reduce(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     sign = Fraction(-1)
     if how == "minimum":
         value = low.op("mul", value, other=sign).value
-    if dims:
+    ones_added = ones.total(low, value, dims) if how == "add" else None
+    if ones_added is not None:
+        value = ones_added
+    elif dims:
         value = low.op("sum" if how == "add" else "amax", value, dim=dims).value
     if how == "minimum":
         value = low.op("mul", value, other=sign).value

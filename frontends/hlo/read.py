@@ -23,6 +23,7 @@ from shardproof.frontends.hlo.expressions import Expressions
 from shardproof.frontends.hlo.frontend import STABLE
 from shardproof.frontends.hlo.lower import lower
 from shardproof.frontends.hlo.marks import marked
+from shardproof.frontends.hlo.ones import compared
 from shardproof.frontends.hlo.stacks import stacks
 from shardproof.frontends.untrusted.inert import printable
 
@@ -154,7 +155,7 @@ def paired(
         single = marked(single)
         stacked = stacks(single, parallel)
         expressions = Expressions()
-        alone, results, domains = lower(single, None, stacked, expressions)
+        alone, results, domains = lower(single, None, stacked, expressions, compared(parallel))
         parallel, inferred = placed_inputs(single, parallel)
         parallel, assumptions = places.with_output_places(single, parallel, domains)
         parallel, others_inferred = placed_outputs(single, parallel)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.graphs.graph import Graph, Node, Shape
@@ -14,6 +14,18 @@ from shardproof.frontends.hlo.items import Item, Narrow, Tensor, Values
 from shardproof.frontends.hlo.module import Type
 
 
+class Compared(NamedTuple):
+    """Integer ``inputs`` by which the other side looks nothing up; ``sums``: whether it adds
+    something to logarithms.
+
+    Example: ``Compared(frozenset({1}), True)`` of ``logsumexp(x) - sum(one_hot(y) * x)``, where
+    ``y`` is input 1.
+    """
+
+    inputs: frozenset[int] = frozenset()
+    sums: bool = False
+
+
 class Lowering:
     """The operators of one graph, while they are emitted.
 
@@ -21,7 +33,7 @@ class Lowering:
     recorder the operator ``add`` of values 0 and 1.
 
     ``domains``: of integer inputs, by position, [low, high); ``settled``: they stay as they are;
-    ``expressions``: those of bits on both sides.
+    ``expressions``: those of bits on both sides; ``compared``: how the other side reads ids.
     """
 
     def __init__(
@@ -30,6 +42,7 @@ class Lowering:
         domains: Mapping[int, tuple[int, int]],
         settled: bool,
         expressions: Expressions | None = None,
+        compared: Compared | None = None,
     ) -> None:
         self.expressions = expressions or Expressions()
         self.graph = graph
@@ -40,6 +53,9 @@ class Lowering:
         self.values = Values(self.recorder, self.expressions, settled)
         self.items: dict[int, Item] = {}
         self.origins: dict[int, int] = {}
+        #: Integer inputs by which the other side looks nothing up (`ones.compared`).
+        self.compared_ids: set[int] = set()
+        self.compared = compared or Compared()
         #: Values of places, none of which is twice in a row along the axis.
         self.distinct: dict[int, int] = {}
 

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 from shardproof.engine.algebra.affine import Affine, affine
 from shardproof.engine.lineage.floating import floating, settled, within
-from shardproof.engine.lineage.lineage import BROADCAST, Addend, StridedInterval, View
+from shardproof.engine.lineage.lineage import BROADCAST, Addend, Dim, StridedInterval, View
 
 #: Ways that are tried for one operator, and exposures that are combined.
 MOST_WAYS, MOST_EXPOSED = 96, 4
@@ -54,6 +54,9 @@ def ways(
     Example: of ``n4[a1[3]] at a0[<tp> +1 of 8]`` twice, the head is kept, is summed over, or is a
     fixed position of both.
     """
+    ones = [_ones(t.view) for t in addends]
+    if any(own for dims in ones for own in dims):
+        yield from (_with_ones(way, ones) for way in _ways(addends, mesh, letters, sums=sums))
     yield from _ways(addends, mesh, letters, sums=sums)
     apart = [_in_blocks(t) for t in addends]
     if apart != list(addends):
@@ -63,6 +66,27 @@ def ways(
         yield Way(tuple(parts), ("",) * len(parts), "")
         yield from _ways(parts, mesh, letters, sums=sums)
     yield from islice(_rarer(addends, mesh, letters, sums=sums), MOST_RARER)
+
+
+def _ones(view: View) -> list[Dim]:
+    """The axes of one position of a view, dimension by dimension.
+
+    Example: of ``[a0[4] x a1[1], a2[8]]`` ``a1[1]`` and none: the one expert that a token goes to.
+    """
+    return [
+        tuple(a for a in dim if a.size == 1 and a.full and a.axis != BROADCAST) for dim in view.dims
+    ]
+
+
+def _with_ones(way: Way, ones: Sequence[Sequence[Dim]]) -> Way:
+    """A way whose views have these axes in their dimensions: what the single-device program makes
+    of them has them too."""
+    addends = []
+    for addend, own in zip(way.addends, ones, strict=True):
+        dims = [(*dim, *more) for dim, more in zip(addend.view.dims, own, strict=False)]
+        view = View((*dims, *addend.view.dims[len(dims) :]), addend.view.fixed)
+        addends.append(addend._replace(view=view))
+    return way._replace(addends=tuple(addends))
 
 
 def _rarer(

@@ -64,6 +64,7 @@ from shardproof.partition.inference.views import (
     constant_view,
     exchanged,
     local_view,
+    partial_sums,
     result_view,
     view_of_constant,
 )
@@ -372,7 +373,7 @@ class LineageInterpreter(Functions):
                     self.table.reductions[p.reduction]._replace(kind="max")
                 )
             )
-            for p in self._partial_sums(node, form.labels, frozenset(outputs), intervals)
+            for p in partial_sums(self.table, node, form.labels, frozenset(outputs), intervals)
         ]
         result = result_view(kept, form.labels, form.outputs, intervals)
         return Lineage(reduced, (Addend(abs(addend.factor), node, result, tuple(partials)),))

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from functools import reduce
 from math import prod
+from operator import and_
 from typing import NamedTuple
 
 from shardproof.engine.lineage.expressions import Einsum, Operand, Unary
@@ -119,6 +121,18 @@ def is_exponential(table: NodeTable, number: int, known: int) -> bool:
     ``n18`` is not.
     """
     return number >= known and _exponential(table, number) is not None
+
+
+def common_exponentials(
+    table: NodeTable, read: Sequence[Sequence[Addend]], known: int
+) -> Counter[Addend]:
+    """The exponentials that all products have among their factors, and none of the first ``known``
+    nodes, with how often.
+
+    Example: of ``exp(m) x`` and ``exp(m) y`` the one ``exp(m)``.
+    """
+    each = [Counter(f for f in own if is_exponential(table, f.node, known)) for own in read]
+    return reduce(and_, each)
 
 
 class Left(NamedTuple):

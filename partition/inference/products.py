@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from functools import partial, reduce
+from functools import partial
 from itertools import product
 from math import prod
-from operator import and_
 from string import ascii_letters
 
 from shardproof.engine.errors import ShapeMismatch
 from shardproof.engine.lineage.expressions import Einsum, Expression, Order
 from shardproof.engine.lineage.floating import picked, sunk
 from shardproof.engine.lineage.lineage import (
-    ABSOLUTE,
     BROADCAST,
     Addend,
     Lineage,
@@ -34,8 +32,8 @@ from shardproof.partition.inference.exponentials import closed_maximum
 from shardproof.partition.inference.floats import Way, dropped, ways
 from shardproof.partition.inference.laws import (
     Factor,
+    common_exponentials,
     factor_views,
-    is_exponential,
     left,
     outside,
 )
@@ -43,13 +41,16 @@ from shardproof.partition.inference.masks import is_of_a_table, masked_by
 from shardproof.partition.inference.pieces import each, multiplied
 from shardproof.partition.inference.sums import MOST_TERMS, Sums, tried
 from shardproof.partition.inference.vanishing import Zeros
-from shardproof.partition.inference.views import result_view, view_of_constant
+from shardproof.partition.inference.views import partial_sums, result_view, view_of_constant
 from shardproof.partition.inference.windows import Reads, is_endless
 
 #: Products of such addends that are kept apart (of one operand: `MOST_TERMS`, they stay as many).
 #: Partial sums that somebody completes are one or two; behind a fault there are as many as ranks,
 #: and every operator multiplies them.
 MOST_PRODUCTS = 4
+#: Products that are kept apart where the single-device program has every one of them: it has fewer
+#: in each region of a tensor of several values, of which a rank may have one region alone.
+MOST_KNOWN = 16
 
 #: The product in a region: its labels, its operands there, and how far labels run.
 Region = tuple[str, tuple[Lineage, ...], tuple[tuple[str, int], ...]]
@@ -95,10 +96,28 @@ class Products(Sums):
                 return self.fold(multiplied(operands, output, xs, extents, self._einsum))
             except Misaligned:
                 xs = tuple(self.scaled_piece(x) if has_places(x) else x for x in xs)
-        if prod(len(x.addends) for x in xs) > (MOST_PRODUCTS if len(xs) > 1 else MOST_TERMS):
-            xs = tuple(
-                Lineage(x.shape, (self._single(x),)) if len(x.addends) > 1 else x for x in xs
-            )
+        count = prod(len(x.addends) for x in xs)
+        addends = None
+        if count > (MOST_PRODUCTS if len(xs) > 1 else MOST_TERMS):
+            single = [Lineage(x.shape, (self._single(x),)) if len(x.addends) > 1 else x for x in xs]
+            addends = self._terms(operands, output, single, extents)
+            given = (t for x in xs for t in x.addends)
+            if count <= MOST_KNOWN and self._are_known(given) and not self._are_known(addends):
+                apart = self._terms(operands, output, xs, extents)
+                addends = apart if self._are_known(apart) else addends
+        addends = addends or self._terms(operands, output, xs, extents)
+        if len(addends) == 1:
+            return self.known(Lineage(shape, tuple(self.nonzero(addends))))
+        return self.fold(Lineage(shape, tuple(addends)))
+
+    def _terms(
+        self,
+        operands: Sequence[str],
+        output: str,
+        xs: Sequence[Lineage],
+        extents: Mapping[str, int],
+    ) -> list[Addend]:
+        """The products of every choice of one addend of each operand."""
         addends: list[Addend] = []
         for chosen in product(*(x.addends for x in xs)):
             readings = (chosen, tuple(self._complete(t) for t in chosen))
@@ -114,9 +133,12 @@ class Products(Sums):
                 ]
                 made = self._product(operands, output, pieces, extents)
             addends.append(made)
-        if len(addends) == 1:
-            return self.known(Lineage(shape, tuple(self.nonzero(addends))))
-        return self.fold(Lineage(shape, tuple(addends)))
+        return addends
+
+    def _are_known(self, addends: Iterable[Addend]) -> bool:
+        """Whether this is a parallel program, and all of these the single-device program's."""
+        size = self.reference_size
+        return size is not None and all(addend.node < size for addend in addends)
 
     def nonzero(self, addends: Sequence[Addend]) -> list[Addend]:
         """Addends without complete sums that are zero, and without what adds zero to these."""
@@ -284,7 +306,7 @@ class Products(Sums):
             return self._product_addend(factor, addends, atoms, dims, outputs, extents, intervals)
         node = self._definition(definition, form.outputs, form.extents, chosen)
         partials = self._inherited(node, [chosen[i] for i in form.order])
-        partials += self._partial_sums(node, form.labels, outputs, intervals)
+        partials += partial_sums(self.table, node, form.labels, outputs, intervals)
         view = result_view(dims, form.labels, form.outputs, intervals)
         return self.whole(Addend(factor, node, view, normal(partials)))
 
@@ -361,11 +383,7 @@ class Products(Sums):
         if self.reference_size is None:
             return None
         read = [factor_views(self.table, addend) for addend in addends]
-        counts = [
-            Counter(f for f in own if is_exponential(self.table, f.node, self.reference_size))
-            for own in read
-        ]
-        common = reduce(and_, counts)
+        common = common_exponentials(self.table, read, self.reference_size)
         if not common:
             return None
         names = ascii_letters[: len(shape)]
@@ -394,31 +412,6 @@ class Products(Sums):
             for position, addend in enumerate(addends)
             for partial in addend.partials
         ]
-
-    def _partial_sums(
-        self,
-        node: int,
-        labels: Mapping[int, tuple[int, int, int]],
-        outputs: frozenset[int],
-        intervals: Mapping[int, StridedInterval],
-    ) -> list[PartialRange]:
-        summed: dict[int, list[StridedInterval]] = {}
-        for old, (number, stride, extent) in labels.items():
-            if old not in outputs:
-                interval = intervals[old]
-                summed.setdefault(number, []).append(
-                    StridedInterval(0, stride, extent, interval.start, interval.size)
-                )
-        partials = []
-        for number, atoms in summed.items():
-            for digit in merge(sorted(atoms, key=lambda a: -a.stride)):
-                if digit.extent == ABSOLUTE:
-                    raise Misaligned
-                if not digit.full:
-                    token, n = self.table.reduction(Reduction("sum", node, number)), digit.stride
-                    part = PartialRange(token, digit.start * n, digit.size * n, digit.extent * n)
-                    partials.append(part)
-        return partials
 
     def _single(self, x: Lineage) -> Addend:
         """The one complete addend of ``x``; taken as it is if there is no such addend."""

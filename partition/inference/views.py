@@ -13,12 +13,13 @@ from shardproof.engine.lineage.lineage import (
     Addend,
     Dim,
     Lineage,
+    PartialRange,
     StridedInterval,
     View,
     box_view,
 )
 from shardproof.engine.lineage.members import axes_of
-from shardproof.engine.lineage.nodes import NodeTable
+from shardproof.engine.lineage.nodes import NodeTable, Reduction
 from shardproof.engine.lineage.positions import digits, span
 from shardproof.engine.lineage.views import Misaligned, adjoin, constant_interval, interleave, merge
 from shardproof.engine.ops.primitives import CONSTANTS
@@ -287,3 +288,34 @@ def _within(value: Affine, most: int, mesh: Mapping[str, int]) -> bool:
     except KeyError:
         return False
     return low >= 0 and high <= most
+
+
+def partial_sums(
+    table: NodeTable,
+    node: int,
+    labels: Mapping[int, tuple[int, int, int]],
+    outputs: frozenset[int],
+    intervals: Mapping[int, StridedInterval],
+) -> list[PartialRange]:
+    """How much of the sums of ``node`` has been added up, where its labels run along these
+    intervals. Raises `Misaligned` where one does along part of an axis without an end.
+
+    Example: of a product over eight inputs, of which four are there: ``[0 +4 of 8]``.
+    """
+    summed: dict[int, list[StridedInterval]] = {}
+    for old, (number, stride, extent) in labels.items():
+        if old not in outputs:
+            interval = intervals[old]
+            summed.setdefault(number, []).append(
+                StridedInterval(0, stride, extent, interval.start, interval.size)
+            )
+    partials = []
+    for number, atoms in summed.items():
+        for digit in merge(sorted(atoms, key=lambda a: -a.stride)):
+            if digit.extent == ABSOLUTE:
+                raise Misaligned
+            if not digit.full:
+                token, n = table.reduction(Reduction("sum", node, number)), digit.stride
+                part = PartialRange(token, digit.start * n, digit.size * n, digit.extent * n)
+                partials.append(part)
+    return partials

@@ -1,0 +1,88 @@
+"""A loss over a divided vocabulary that compares labels with class numbers, beside one that looks
+scores up: a one-hot of labels adds up to 1."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import shardproof
+from shardproof.frontends.hlo import inline, text
+from shardproof.frontends.hlo.ones import compared
+
+ADD = "add {\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT c = f32[] add(a, b)\n}\n"
+HOW = (
+    "offset_dims={}, collapsed_slice_dims={1}, start_index_map={1}, operand_batching_dims={0}, "
+    "start_indices_batching_dims={0}, index_vector_dim=1, slice_sizes={1,1}"
+)
+#: The score of each label, and the row sums of what goes back to it.
+SINGLE = f"""HloModule m
+
+{ADD}
+ENTRY main {{
+  s = f32[4,8] parameter(0)
+  y = s32[4] parameter(1)
+  l = f32[4] parameter(2)
+  w = f32[4,8] broadcast(l), dimensions={{0}}
+  p = f32[4,8] subtract(s, w)
+  i = s32[4,1] reshape(y)
+  g = f32[4] gather(p, i), {HOW}
+  z = f32[] constant(0)
+  e = f32[4,8] broadcast(z), dimensions={{}}
+  d = f32[4,8] scatter(e, i, l), update_window_dims={{}}, inserted_window_dims={{1}}, \
+scatter_dims_to_operand_dims={{1}}, input_batching_dims={{0}}, \
+scatter_indices_batching_dims={{0}}, index_vector_dim=1, to_apply=add
+  n = f32[4,8] negate(d)
+  t = f32[4] reduce(n, z), dimensions={{1}}, to_apply=add
+  ROOT r = (f32[4], f32[4]) tuple(g, t)
+}}
+"""
+PARALLEL = f"""HloModule m, num_partitions=2
+
+{ADD}
+ENTRY main {{
+  s = f32[4,4] parameter(0)
+  y = s32[4] parameter(1)
+  l = f32[4] parameter(2)
+  k = u32[] partition-id()
+  k0 = s32[] convert(k)
+  four = s32[] constant(4)
+  k1 = s32[] multiply(k0, four)
+  first = s32[4,4] broadcast(k1), dimensions={{}}
+  o = s32[4,4] iota(), iota_dimension=1
+  c = s32[4,4] add(o, first)
+  v = s32[4,4] broadcast(y), dimensions={{0}}
+  b = pred[4,4] compare(v, c), direction=HOW
+  h = f32[4,4] convert(b)
+  m = f32[4,4] multiply(s, h)
+  z = f32[] constant(0)
+  q = f32[4] reduce(m, z), dimensions={{1}}, to_apply=add
+  u = f32[4] all-reduce(q), channel_id=1, replica_groups={{{{0,1}}}}, use_global_device_ids=true, \
+to_apply=add
+  g = f32[4] subtract(u, LESS)
+  t = f32[4] negate(LESS)
+  ROOT r = (f32[4], f32[4]) tuple(g, t)
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "less", "expected"),
+    [("EQ", "l", "proved"), ("LE", "l", "refuted"), ("EQ", "u", "refuted")],
+    ids=["the label", "all from the label on", "less another number"],
+)
+def test_labels_that_are_compared(how: str, less: str, expected: str, tmp_path: Path) -> None:
+    files = tmp_path / "single.hlo", tmp_path / "parallel.hlo"
+    files[0].write_text(SINGLE)
+    files[1].write_text(PARALLEL.replace("HOW", how).replace("LESS", less))
+    result = shardproof.verify(*files, out=tmp_path / "run", cache_dir=tmp_path / "cache")
+    assert result.verdict == expected, result.reason
+    if expected == "proved":
+        assert shardproof.check(tmp_path / "run").ok
+
+
+def test_inputs_that_are_only_compared() -> None:
+    right = PARALLEL.replace("HOW", "EQ").replace("LESS", "l")
+    sides = [inline.graph(text.parse(t)) for t in (SINGLE, right)]
+    assert [compared(side).inputs for side in sides] == [frozenset(), frozenset({1})]
