@@ -48,18 +48,22 @@ class Read(NamedTuple):
 class Labels:
     """The labels of an expansion, numbered from 0, with their extents.
 
+    ``endless``: whether axes without an end may be read, by labels that nothing reduces: sums of
+    tensors do no more with them.
+
     Example: after ``new(4)`` and ``new(8)``, ``extents`` is ``{0: 4, 1: 8}``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, endless: bool = False) -> None:
         self.extents: dict[int, int] = {}
+        self._endless = endless
 
     def new(self, extent: int) -> int:
         """A label that nothing reads yet; raises `TooLarge` for one of absolute positions.
 
         Example: the first label of an expansion is 0.
         """
-        if extent == ABSOLUTE:
+        if extent == ABSOLUTE and not self._endless:
             raise TooLarge
         self.extents[len(self.extents)] = extent
         return len(self.extents) - 1
@@ -82,7 +86,7 @@ class Labels:
         intervals: list[tuple[int, int, int, int]] = []
         fixed = list(operand.fixed)
         for axis, stride, extent, label in operand.intervals:
-            if extent == ABSOLUTE:
+            if extent == ABSOLUTE and (label not in outputs or not self._endless):
                 raise TooLarge
             if label not in outputs:
                 if label not in inner:

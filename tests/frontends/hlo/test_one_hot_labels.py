@@ -82,6 +82,26 @@ def test_labels_that_are_compared(how: str, less: str, expected: str, tmp_path: 
         assert shardproof.check(tmp_path / "run").ok
 
 
+@pytest.mark.parametrize(
+    ("most", "expected"),
+    [(23, "proved"), (22, "refuted")],
+    ids=["all", "the last as the one before"],
+)
+def test_every_label_is_tried(most: int, expected: str, tmp_path: Path) -> None:
+    right = PARALLEL.replace("HOW", "EQ").replace("LESS", "l")
+    wide = right.replace("[4,4]", "[4,12]").replace("constant(4)", "constant(12)")
+    bounded = wide.replace(
+        "y = s32[4] parameter(1)",
+        f"y0 = s32[4] parameter(1)\n  k2 = s32[] constant({most})\n"
+        "  k3 = s32[4] broadcast(k2), dimensions={}\n  y = s32[4] minimum(y0, k3)",
+    )
+    files = tmp_path / "single.hlo", tmp_path / "parallel.hlo"
+    files[0].write_text(SINGLE.replace("[4,8]", "[4,24]"))
+    files[1].write_text(bounded)
+    result = shardproof.verify(*files, out=tmp_path / "run", cache_dir=tmp_path / "cache")
+    assert result.verdict == expected, result.reason
+
+
 def test_inputs_that_are_only_compared() -> None:
     right = PARALLEL.replace("HOW", "EQ").replace("LESS", "l")
     sides = [inline.graph(text.parse(t)) for t in (SINGLE, right)]

@@ -85,3 +85,21 @@ def test_an_axis_of_one_position_stays_where_a_position_of_many_is_read_elsewher
         there = beside(row(expected, 0, start, (2, 1)))
         assert beside(many.einsum("bcd,db->bc", own, right)) == there
         assert beside(many.einsum("bcd,db->bc", own, wrong)) != there
+
+
+def test_gradients_of_a_table_are_added_up_in_another_order() -> None:
+    """A table's axis of classes has no end; sums of several gradients of it are the same sum in
+    whatever order."""
+    table = NodeTable()
+    single = LineageInterpreter(table)
+    ids = local_view(table.define(Input("ids"), (ROWS,)), (ROWS,))
+    chosen = single.onehot(ids, affine(0), 3)
+    names = ("x", "y", "z")
+    given = [local_view(table.define(Input(n), (ROWS, WIDTH)), (ROWS, WIDTH)) for n in names]
+    x, y, z = (single.einsum("tv,td->vd", chosen, g) for g in given)
+    zero, share = Fraction(0), Fraction(-1, 8)
+    expected = single.combine([single.combine([x, y], [ONE, share], zero), z], [ONE, ONE], zero)
+    many = LineageInterpreter(table, len(table))
+    assert many.combine([z, y, x], [ONE, share, ONE], zero) == expected
+    assert many.combine([z, y, x], [ONE, -share, ONE], zero) != expected
+    assert many.combine([z, y, y], [ONE, share, ONE], zero) != expected
