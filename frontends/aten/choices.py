@@ -11,6 +11,7 @@ from typing import Any
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten import ids, lookups
 from shardproof.frontends.aten.constants import numbered
+from shardproof.frontends.aten.flat import Flat
 from shardproof.frontends.aten.infinite import finite
 from shardproof.frontends.aten.known import added_by, entries_of, rows_by
 from shardproof.frontends.aten.lowering import (
@@ -129,6 +130,9 @@ def _along(lo: Lowering, x: Lowered, dim: int, *others: Lowered) -> Any:
     (at,) = dimensions(x.shape, dim)
     order, back = _last(x, at)
     turned = [_turned(lo, o, order) for o in (x, *others)]
+    for own, last in zip(others, turned[1:], strict=True):
+        if isinstance(own, Real) and lo.distinct.get(own.number) == at:
+            lo.distinct[lo.real(last).number] = len(order) - 1
     if any(o.shape[:-1] != turned[0].shape[:-1] for o in turned[1:]):
         raise Unsupported("a scatter of ids that are fewer than the rows")
     return turned, back
@@ -151,7 +155,7 @@ def _scatter(lo: Lowering, x: Lowered, dim: int, index: Lowered, source: Lowered
     if known is not None:
         return _turned(lo, known, back)
     place = lo.real(chosen)
-    if place.shape[-1] != 1 and place.number not in lo.distinct:
+    if place.shape[-1] != 1 and lo.distinct.get(place.number) != len(place.shape) - 1:
         raise Unsupported("values that are written by ids of which some may be equal")
     added = _spread(lo, values, place, target.shape)
     if isinstance(target, Const) and target.value == 0:
@@ -167,7 +171,7 @@ def _scatter_value(lo: Lowering, x: Lowered, dim: int, index: Lowered, value: fl
     place = lo.real(chosen)
     hot = _chosen(lo, place, target.shape[-1])
     at = len(place.shape) - 1
-    if place.shape[-1] == 1 or place.number in lo.distinct:
+    if place.shape[-1] == 1 or lo.distinct.get(place.number) == at:
         mask: Any = lo.sum(hot, (at,))
     else:
         missed: Any = inverse(lo, lo.slice(hot, at, 0, 1))
@@ -182,7 +186,10 @@ def _scatter_value(lo: Lowering, x: Lowered, dim: int, index: Lowered, value: fl
         written = _turned(lo, mask, back)
         return flags(written) if dtype == "bool" else lo.whole(written, (0, 2), dtype)
     if isinstance(target, Const) and target.value == 0:
-        return _turned(lo, lo.scale(mask, fraction(value)), back)
+        written = _turned(lo, lo.scale(mask, fraction(value)), back)
+        if value == 1:
+            lo.hot.add(written.number)
+        return written
     return _turned(lo, lookups.chosen(lo, mask, fraction(value), target), back)
 
 
@@ -199,6 +206,10 @@ def _index_select(lo: Lowering, x: Lowered, dim: int, index: Lowered) -> Any:
     back = tuple(order.index(d) for d in range(len(order)))
     rest = tuple(x.shape[d] for d in order[1:])
     table = lo.reshape(_turned(lo, x, order), (x.shape[at], prod(rest)))
+    if isinstance(index, Flat) and index.span()[1] == x.shape[at]:
+        wide = lo.reshape(table, (index.rows, index.width, prod(rest)))
+        rows = _gather(lo, wide, 1, index.along(lo, prod(rest)))
+        return _turned(lo, lo.reshape(rows, (*index.shape, *rest)), back)
     known = entries_of(lo, index)
     joined = None if known is None else rows_by(lo, table, known)
     if joined is not None:
@@ -225,6 +236,12 @@ def _index_add(
     order = (at, *(d for d in range(len(x.shape)) if d != at))
     back = tuple(order.index(d) for d in range(len(order)))
     rest = tuple(x.shape[d] for d in order[1:])
+    if isinstance(index, Flat) and index.span()[1] == x.shape[at]:
+        columns = index.along(lo, prod(rest))
+        values = lo.reshape(_turned(lo, source, order), columns.shape)
+        zero = Const(Fraction(0), (index.rows, index.width, prod(rest)), source.dtype)
+        spread = lo.reshape(_scatter_add(lo, zero, 1, columns, values), (x.shape[at], *rest))
+        return lo.add(x, _turned(lo, spread, back), fraction(alpha))
     real = numbered(lo, index) if isinstance(index, Positions) else lo.real(index)
     rows = lo.real(lo.reshape(_turned(lo, source, order), (*index.shape, prod(rest))))
     known = entries_of(lo, real)
@@ -261,8 +278,7 @@ def largest(lo: Lowering, x: Lowered, count: int, dim: int, least: bool = False)
     values, index = lo.emits("topk", [ranked], attrs)
     values = lookups.entries_like(lo, values, ranked)
     place = lo.whole(index, (0, x.shape[at]), "int64")
-    if at == len(x.shape) - 1:
-        lo.distinct.add(place.number)
+    lo.distinct[place.number] = at
     return _at_places(lo, x, at, place) if isinstance(x, Hidden) else values, place
 
 

@@ -182,8 +182,8 @@ class Lowering:
         self._constants: dict[Fraction, Real] = {}
         self.origins: dict[int, int] = {}
         self.notes: dict[str, None] = {}  # printed with the verdict
-        #: Ids of which those of one row (along the last) differ; what no result depends on.
-        self.distinct, self.shifts = set[int](), set[int]()
+        #: Ids that differ along a dimension, and it; what no result depends on; floats in {0, 1}.
+        self.distinct, self.shifts, self.hot = dict[int, int](), set[int](), set[int]()
         self.narrows = self.asks = False  # a lookup (a loss) needs ids (labels) that are known
         self.labels = Labels()
         self.groups: Mapping[str, tuple[int, ...]] = {}  # ranks by the program's name of a group

@@ -13,6 +13,7 @@ from shardproof.frontends.aten import ids, indicators, lookups
 from shardproof.frontends.aten.attention import added as added_mask
 from shardproof.frontends.aten.bits import Additive, Bits
 from shardproof.frontends.aten.filled import Filled, cast
+from shardproof.frontends.aten.flat import flat
 from shardproof.frontends.aten.hidden import masked, operand, position_flags
 from shardproof.frontends.aten.joined import joined, mixed
 from shardproof.frontends.aten.losses import plus
@@ -27,7 +28,7 @@ from shardproof.frontends.aten.lowering import (
     floating,
     fraction,
 )
-from shardproof.frontends.aten.masks import numbers
+from shardproof.frontends.aten.masks import compared, flags, numbers
 from shardproof.frontends.aten.one_hot import OneHot
 from shardproof.frontends.aten.positions import Compared, added
 from shardproof.frontends.aten.roots import square
@@ -142,13 +143,15 @@ def _between_kinds(lo: Lowering, x: Lowered, dtype: str) -> Any:
     """A cast of a mask or of whole numbers, or to these."""
     if isinstance(x, Real) and x.dtype == "bool" and "float" in dtype:
         return numbers(lo, x, dtype)
-    if isinstance(x, Real) and x.dtype == "bool" and dtype in ("int64", "int32"):
+    if isinstance(x, Real) and x.dtype == "bool" and dtype.startswith("int"):
         number = numbers(lo, x, "float32")
         return lo.whole(lo.emit("mul", number, other=Fraction(1)), (0, 2), dtype)
     if isinstance(x, Real) and dtype in ("int64", "int32") and "float" in x.dtype:
         return replace(lo.unary("trunc", x), dtype=dtype)
     if isinstance(x, Real) and x.dtype.startswith("int") and "float" in dtype:
         return replace(x, dtype=dtype)
+    if isinstance(x, Real) and dtype == "bool" and "float" in x.dtype:
+        return flags(x) if x.number in lo.hot else compared(lo, "ne", x, 0)
     raise Unsupported(f"a cast from {x.dtype} to {dtype}")
 
 
@@ -215,7 +218,7 @@ def _wide(lo: Lowering) -> None:
 def _whole(lo: Lowering, x: Operand, y: Operand, factor: Fraction) -> Any:
     """x + factor * y of positions, or of ids; None: it is something else."""
     positions = added(x, y, factor) or lookups.lessened(x, y, factor)
-    return positions or ids.computed(lo, "add", x, y, factor)
+    return positions or flat(lo, x, y, factor) or ids.computed(lo, "add", x, y, factor)
 
 
 def _of_masks(lo: Lowering) -> bool:

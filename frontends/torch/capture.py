@@ -351,11 +351,13 @@ def _refuse_compile() -> None:
                 return own
             if isinstance(own, torch.nn.Module):
                 _only_eager(backend)
+                return own
 
             @functools.wraps(own)
-            def refused(*_: Any, **__: Any) -> None:
+            def refused(*args: Any, **kwargs: Any) -> Any:
                 """A library compiles functions when it is imported: a call alone counts."""
                 _only_eager(backend)
+                return own(*args, **kwargs)
 
             return refused
 
@@ -378,8 +380,11 @@ def _refuse_compile() -> None:
 
 
 def _only_eager(backend: Any) -> None:
-    if backend != "eager":
+    """Refuse what is compiled, unless PyTorch was asked to run it eagerly."""
+    frames: Any = sys.modules.get("torch._dynamo.eval_frame")
+    stance = getattr(getattr(frames, "_stance", None), "stance", "default")
+    if backend != "eager" and stance != "force_eager":
         raise InvalidInput(
             f"torch.compile with backend {backend!r}: capture records eager steps only "
-            "(backend='eager', or no torch.compile)"
+            "(backend='eager', torch.compiler.set_stance('force_eager'), or no torch.compile)"
         )

@@ -22,7 +22,7 @@ from shardproof.engine.lineage.lineage import (
     View,
 )
 from shardproof.engine.lineage.nodes import NodeTable, Reduction
-from shardproof.engine.lineage.places import has_places
+from shardproof.engine.lineage.places import collapsed, has_places
 from shardproof.engine.lineage.positions import normal
 from shardproof.engine.lineage.sums import SOME, root_kinds
 from shardproof.engine.lineage.views import Misaligned, align, constant_interval, merge
@@ -92,10 +92,11 @@ class Products(Sums):
             return Lineage(shape, ())
         xs = self._with_complete_maxima(xs)
         if has_places(*xs):
+            xs = tuple(Lineage(x.shape, tuple(map(collapsed, x.addends))) for x in xs)
             try:
                 return self.fold(multiplied(operands, output, xs, extents, self._einsum))
             except Misaligned:
-                xs = tuple(self.piece(x) if has_places(x) else x for x in xs)
+                xs = tuple(self.scaled_piece(x) if has_places(x) else x for x in xs)
         count = prod(len(x.addends) for x in xs)
         addends = None
         if count > (MOST_PRODUCTS if len(xs) > 1 else MOST_TERMS):
@@ -128,7 +129,7 @@ class Products(Sums):
             made = next(filter(None, read), None)
             if made is None:
                 pieces = [
-                    self.piece(Lineage(x.shape, (t,))).addends[0]
+                    self.scaled_piece(Lineage(x.shape, (t,))).addends[0]
                     for x, t in zip(xs, chosen, strict=True)
                 ]
                 made = self._product(operands, output, pieces, extents)

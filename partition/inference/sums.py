@@ -184,6 +184,22 @@ class Values:
         node = self.local_node(Opaque(ranked), x.shape, ranked)
         return local_view(node, x.shape)
 
+    def scaled_piece(self, x: Lineage) -> Lineage:
+        """`piece`, with the factor that all addends have before the node, not in it.
+
+        Example: of ``-1/2*n6[a0[4]]`` it is ``-1/2`` times the node ``piece(n6[a0[4]])``, which is
+        that of ``-1/4*n6[a0[4]]`` too.  What is masked keeps its sign: minus infinity has no
+        negative.
+        """
+        factors = {t.factor for t in x.addends}
+        if len(factors) != 1:
+            return self.piece(x)
+        (factor,) = factors
+        if factor < 0 and any(self.table.is_masked(t.node) for t in x.addends):
+            return self.piece(x)
+        own = self.piece(Lineage(x.shape, tuple(t._replace(factor=Fraction(1)) for t in x.addends)))
+        return Lineage(x.shape, tuple(t._replace(factor=factor) for t in own.addends))
+
     def shared(self, shape: tuple[int, ...], addends: Sequence[Addend]) -> list[Addend] | None:
         """Each addend as part of a local tensor of the single-device program, all of which begin
         alike, with its factor; None where one is no part."""
@@ -321,10 +337,7 @@ class Sums(Values):
                 made = tried(lambda ts: self._sum_node(shape, ts), parts)
                 if made is not None and made.addends[0].node < (self.reference_size or 0):
                     return made
-            apart = [self.piece(Lineage(shape, (t._replace(factor=Fraction(1)),))) for t in addends]
-            pieces = [
-                p.addends[0]._replace(factor=t.factor) for p, t in zip(apart, addends, strict=True)
-            ]
+            pieces = [self.scaled_piece(Lineage(shape, (t,))).addends[0] for t in addends]
             return self.known(self._sum_node(shape, pieces))
 
     def nonzero(self, addends: Sequence[Addend]) -> list[Addend]:

@@ -31,7 +31,7 @@ from shardproof.frontends.torch.stated import Piece, Same, Statement
 from shardproof.run.result import Result
 from shardproof.torch.megatron_optimizers import Own, understood
 from shardproof.torch.stacks import Both, MakeOptimizer, needed, positive, rows, tokens
-from shardproof.torch.standins_megatron import MADE_FOR, install, optimizers
+from shardproof.torch.standins_megatron import MADE_FOR, experts, install, optimizers
 
 _of = partial(needed, "megatron-core", made_for=MADE_FOR)
 SOURCE = "Megatron"
@@ -40,7 +40,7 @@ SOURCE = "Megatron"
 @dataclass(frozen=True, slots=True)
 class Layout:
     """How ranks are cut: by ``tp``, ``pp`` and ``dp``; ``virtual`` stages on every rank of a
-    pipeline.
+    pipeline; experts over ``ep`` of the ``dp`` replicas.
 
     Example: ``Layout(tp=2, dp=2, sequence_parallel=True)``, four ranks.
     """
@@ -50,6 +50,7 @@ class Layout:
     dp: int = 1
     virtual: int = 1
     sequence_parallel: bool = False
+    ep: int = 1
 
     @property
     def world_size(self) -> int:
@@ -64,6 +65,7 @@ def steps(
     tp: int = 1,
     pp: int = 1,
     dp: int = 1,
+    ep: int = 1,
     virtual: int = 1,
     sequence_parallel: bool = False,
     microbatches: int = 1,
@@ -85,9 +87,9 @@ def steps(
     fields of Megatron's OptimizerConfig (``{"lr": 0.01, "clip_grad": 0.0}``) for its own Adam; its
     step is taken too.
     """
-    positive(tp=tp, pp=pp, dp=dp, virtual=virtual, microbatches=microbatches)
-    _understood(config)
-    layout = Layout(tp, pp, dp, virtual, sequence_parallel)
+    positive(tp=tp, pp=pp, dp=dp, ep=ep, virtual=virtual, microbatches=microbatches)
+    layout = Layout(tp, pp, dp, virtual, sequence_parallel, ep)
+    _understood(config, layout)
     own = rows(batch, dp * microbatches)
     shape = {
         "vocab_size": vocabulary,
@@ -98,25 +100,26 @@ def steps(
 
     if isinstance(optimizer, Mapping):
         understood(optimizer)
+    # What experts take is counted for each microbatch of each replica.
+    parts = [(n * own, own) for n in range(dp * microbatches)] if _has_experts(config) else None
 
     def single(job: Job) -> None:
-        install(job.note)
+        prepared(config, job)
         (model,) = made(config, Layout(), shape)
-        if isinstance(optimizer, Mapping):  # It asks for the model as training has it.
+        if parts or isinstance(optimizer, Mapping):  # They want the model as training has it.
             (model,) = wrapped([model], {})
         stepping = _stepping(optimizer, [model], job)
         job.start(model, stepping)
-        loss = model(*_inputs(job, 0, batch), labels=job.batch["labels"]).float().mean()
-        loss.backward()
-        if isinstance(optimizer, Mapping):
-            for parameter in model.parameters():
-                parameter.grad = parameter.main_grad
+        if parts:
+            loss = torch.stack(trained(job, [model], parts, length) or []).mean()
+        else:
+            loss = _at_once(job, model, batch)
         if stepping is not None:
             stepping.step()
         job.end(loss=loss)
 
     def parallel(job: Job) -> None:
-        install(job.note)
+        prepared(config, job)
         models = wrapped(made(config, layout, shape), ddp or {})
         stepping = _stepping(optimizer, models, job)
         job.start(models, stepping, parameters=sharded_statements(models, job.full))
@@ -128,6 +131,25 @@ def steps(
         job.end(loss=losses)
 
     return Both(single, parallel, layout.world_size, tokens(batch, length, vocabulary))
+
+
+def prepared(config: Any, job: Job) -> None:
+    """Put stand-ins where a model of ``config`` needs them.
+
+    Example: a model without experts has none for the router.
+    """
+    install(job.note)
+    if _has_experts(config):
+        experts(job.note)
+
+
+def _at_once(job: Job, model: Any, batch: int) -> Any:
+    """The mean loss of all rows, and its gradients."""
+    loss = model(*_inputs(job, 0, batch), labels=job.batch["labels"]).float().mean()
+    loss.backward()
+    for parameter in model.parameters():
+        parameter.grad = getattr(parameter, "main_grad", parameter.grad)
+    return loss
 
 
 def _stepping(
@@ -155,11 +177,25 @@ def verify(config: Any, **options: Any) -> Result:
 _OWN = ("vocabulary", *(steps.__kwdefaults__ or ()))
 
 
-def _understood(config: Any) -> None:
+def _has_experts(config: Any) -> bool:
+    return config.num_moe_experts is not None
+
+
+def _understood(config: Any, layout: Layout) -> None:
     """Refuse what cannot be decided, before anything runs."""
     for name in ("hidden_dropout", "attention_dropout"):
         if getattr(config, name):
             raise InvalidInput(f"{name} is {getattr(config, name)}, expected 0: it is random")
+    if layout.dp % layout.ep or (config.num_moe_experts or 1) % layout.ep:
+        raise InvalidInput(
+            f"ep is {layout.ep}, expected a divisor of dp, {layout.dp}, and of num_moe_experts, "
+            f"{config.num_moe_experts}"
+        )
+    if _has_experts(config) and not config.moe_pad_expert_input_to_capacity:
+        raise InvalidInput(
+            "what an expert takes is as long as the data says: expected "
+            "moe_expert_capacity_factor with moe_pad_expert_input_to_capacity"
+        )
 
 
 # -- the model -------------------------------------------------------------------------------------
@@ -174,6 +210,7 @@ def made(config: Any, layout: Layout, shape: Mapping[str, Any]) -> list[Any]:
         tensor_model_parallel_size=layout.tp,
         pipeline_model_parallel_size=layout.pp,
         virtual_pipeline_model_parallel_size=layout.virtual if layout.virtual > 1 else None,
+        expert_model_parallel_size=layout.ep,
     )
     own = replace(
         config,
@@ -181,6 +218,7 @@ def made(config: Any, layout: Layout, shape: Mapping[str, Any]) -> list[Any]:
         pipeline_model_parallel_size=layout.pp,
         virtual_pipeline_model_parallel_size=layout.virtual if layout.virtual > 1 else None,
         microbatch_group_size_per_vp_stage=layout.pp,
+        expert_model_parallel_size=layout.ep,
         sequence_parallel=layout.sequence_parallel,
         pipeline_dtype=torch.float32 if layout.pp > 1 else config.pipeline_dtype,
         use_cpu_initialization=True,
@@ -299,19 +337,27 @@ def sharded_statements(models: list[Any], full: Container[str]) -> dict[str, Sta
         parts = parts if isinstance(parts, list) else [parts]
         if any(not isinstance(part, sharded) for part in parts):
             raise InvalidInput(f"Megatron's metadata of {name} is {type(entry).__name__}")
-        statements[name] = _pieces(parts, _full_name(path, parts[0].key, full))
+        statements[name] = _pieces(parts, _full_name(path, parts[0], full))
     return statements
 
 
 _LAYER = re.compile(r"(?<=layers\.)\d+")
 
 
-def _full_name(name: str, key: str, full: Container[str]) -> str:
-    """The single side's name of a parameter: this model's, with the layer's number in ``key``; the
-    key itself where the single side has no such parameter."""
-    number = _LAYER.search(key)
+_EXPERT = re.compile(r"(?<=local_experts\.)\d+")
+
+
+def _full_name(name: str, part: Any, full: Container[str]) -> str:
+    """The single side's name of a parameter: this model's, with the layer's number in the key of
+    ``part`` and the number that its expert has among all; the key itself where the single side has
+    no such parameter."""
+    number = _LAYER.search(part.key)
     own = name if number is None else _LAYER.sub(number.group(), name, count=1)
-    return own if own in full else key
+    if _EXPERT.search(own):
+        if not part.prepend_axis_num:
+            raise InvalidInput(f"Megatron's metadata does not say which expert {part.key} is")
+        own = _EXPERT.sub(str(part.global_offset[part.prepend_axis_num - 1]), own)
+    return own if own in full else part.key
 
 
 def _pieces(parts: list[Any], name: str) -> Statement:

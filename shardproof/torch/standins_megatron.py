@@ -48,6 +48,20 @@ def install(note: Callable[[str], None]) -> None:
         lambda *_, **__: nullcontext(),
     )
     _norms(_of("transformer.torch_norm", "WrappedTorchNorm"), note)
+    torch.compiler.set_stance("force_eager")
+    note("stand-in: Megatron's functions under torch.compile run eagerly")
+
+
+def experts(note: Callable[[str], None]) -> None:
+    """Name what Megatron's router asks for, which is no name without Transformer Engine: None, as
+    with an early version of it.
+
+    Example: the router multiplies by ``torch.mm``.
+    """
+    home = import_module("megatron.core.transformer.moe.moe_utils")
+    if not _of("transformer.moe.moe_utils", "HAVE_TE"):
+        home.te_general_gemm = None  # type: ignore[attr-defined]
+        note("stand-in: torch.mm in the router, for the product of Transformer Engine")
 
 
 def optimizers(note: Callable[[str], None]) -> None:

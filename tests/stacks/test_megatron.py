@@ -77,6 +77,55 @@ def test_models_are_proved(tmp_path: Path, name: str) -> None:
     assert stands_in == bool(options.get("sequence_parallel"))
 
 
+EXPERTS = {
+    "num_moe_experts": 2,
+    "moe_router_topk": 1,
+    "moe_router_pre_softmax": True,
+    "moe_expert_capacity_factor": 1.0,
+    "moe_pad_expert_input_to_capacity": True,
+    "moe_token_dispatcher_type": "alltoall",
+    "moe_router_load_balancing_type": "aux_loss",
+    "moe_aux_loss_coeff": 0.01,
+    "add_bias_linear": False,
+}
+EP2 = {"vocabulary": 32, "dp": 2, "ep": 2, "length": 4}
+
+
+def test_experts_on_ranks_of_their_own_are_proved(tmp_path: Path) -> None:
+    result = adapter.verify(gpt(**EXPERTS), **EP2, **HERE, out=tmp_path / "run")
+    assert result.verdict == "proved", sp.told(result)
+    compared = {(c.name, c.ranks) for c in result.conclusions if c.kind == "gradient"}
+    expert = "decoder.layers.0.mlp.experts.local_experts.{}.linear_fc1.weight"
+    assert {(expert.format(0), (0,)), (expert.format(1), (1,))} <= compared
+    assert any("torch.mm in the router" in a for a in result.assumptions)
+
+
+def test_another_coefficient_of_the_balance_is_refuted(tmp_path: Path) -> None:
+    both = adapter.steps(gpt(**EXPERTS), **EP2)
+    other = adapter.steps(gpt(**{**EXPERTS, "moe_aux_loss_coeff": 0.02}), **EP2)
+    wrong = replace(both, parallel=other.parallel)
+    result = wrong.verify(**HERE, out=tmp_path / "run")
+    assert result.verdict == "refuted", sp.told(result)
+
+
+def test_experts_of_the_other_rank_are_refuted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exchanged(statements: Any) -> Any:
+        other = {"local_experts.0": "local_experts.1", "local_experts.1": "local_experts.0"}
+        for name, piece in statements.items():
+            for own in other if "local_experts" in name else ():
+                if own in piece.name:
+                    statements[name] = replace(piece, name=piece.name.replace(own, other[own]))
+                    break
+        return statements
+
+    usual = adapter.sharded_statements
+    monkeypatch.setattr(adapter, "sharded_statements", lambda *a: exchanged(usual(*a)))
+    result = adapter.verify(gpt(**EXPERTS), **EP2, **HERE, out=tmp_path / "run")
+    assert result.verdict == "refuted", sp.told(result)
+
+
 def test_norms_that_are_not_marked_are_refuted(tmp_path: Path) -> None:
     """Under sequence parallelism gradients of norms are of a part of the sequence."""
     both = adapter.steps(gpt(), vocabulary=32, tp=2, sequence_parallel=True)
@@ -167,8 +216,14 @@ def test_another_decay_of_weights_is_refuted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("config", "options"),
-    [({"hidden_dropout": 0.1}, {}), ({}, {"tp": 0}), ({}, {"dp": 3})],
-    ids=["dropout", "no ranks", "uneven batch"],
+    [
+        ({"hidden_dropout": 0.1}, {}),
+        ({}, {"tp": 0}),
+        ({}, {"dp": 3}),
+        (EXPERTS, {"ep": 2}),
+        ({**EXPERTS, "moe_pad_expert_input_to_capacity": False}, {"dp": 2, "ep": 2}),
+    ],
+    ids=["dropout", "no ranks", "uneven batch", "experts without ranks", "no capacity"],
 )
 def test_what_cannot_be_decided_is_refused(config: Any, options: Any) -> None:
     with pytest.raises(InvalidInput):

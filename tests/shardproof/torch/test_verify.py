@@ -299,6 +299,14 @@ def test_what_was_compiled_before_is_refused_but_for_eager(tmp_path: Path) -> No
     assert "torch.compile with backend 'inductor'" in refused.reason
     result = verify(tmp_path, compiled_before(backend="eager"))
     assert result.verdict == "proved", sp.told(result)
+    compiled = compiled_before()
+
+    def eagerly(job: sp.Job) -> None:
+        torch.compiler.set_stance("force_eager")
+        compiled(job)
+
+    result = verify(tmp_path / "eagerly", eagerly)
+    assert result.verdict == "proved", sp.told(result)
 
 
 def test_a_function_that_is_compiled_and_not_called_is_no_matter(tmp_path: Path) -> None:
