@@ -155,10 +155,10 @@ def _exponential(table: TermTable, argument: Term, apart: bool, whole: AbstractS
             rest.append(table.mul(scale, part))
     if apart:
         return table.mul(*factors, *(table.app("exp", part) for part in rest))
-    if not factors:
+    left = _collected(table, rest)
+    if not factors and left:
         return table.app("exp", argument)
-    left = table.add(*_collected(table, rest)) if rest else table.const(0)
-    return table.mul(*factors, applied(table, "exp", left))
+    return table.mul(*factors, applied(table, "exp", table.add(*left)))
 
 
 def _collected(table: TermTable, addends: Sequence[Term]) -> list[Term]:

@@ -29,6 +29,7 @@ from shardproof.frontends.aten.lowering import (
     fraction,
 )
 from shardproof.frontends.aten.masks import compared, flags, numbers
+from shardproof.frontends.aten.merges import merged
 from shardproof.frontends.aten.one_hot import OneHot
 from shardproof.frontends.aten.positions import Compared, added
 from shardproof.frontends.aten.roots import square
@@ -244,6 +245,7 @@ def _sub(lo: Lowering, x: Lowered, y: Operand, alpha: float = 1) -> Any:
     symbolic = _whole(lo, x, y, factor)
     if masked(lo, x) is not None and masked(lo, y) is None:
         symbolic = added_mask(lo, x, lo.scale(lo.operands(y, 0)[0], factor))
+    symbolic = symbolic or (merged(lo, x, y) if alpha == 1 else None)
     return symbolic or lo.add(operand(lo, x), operand(lo, y), factor)
 
 

@@ -50,6 +50,10 @@ def turned(x: Tensor, step: int) -> Tensor:
     return received
 
 
+#: How flash attention writes the merge, and a mistake in it.
+SIGMOIDS = ("by sigmoids", "shares exchanged")
+
+
 class Ring(torch.autograd.Function):
     """Attention of this rank's positions to those of all ranks."""
 
@@ -62,6 +66,12 @@ class Ring(torch.autograd.Function):
             part = (scores - block).exp() @ v
             if out is None or lse is None:
                 out, lse = part, block
+            elif mistake in SIGMOIDS:
+                gap = lse - block if mistake == "shares exchanged" else block - lse
+                out, lse = (
+                    out - torch.sigmoid(gap) * (out - part),
+                    lse - F.logsigmoid(lse - block),
+                )
             else:
                 both = torch.logaddexp(lse, block)
                 fade = 0.5 if mistake == "mean of blocks" else (lse - both).exp()
@@ -90,7 +100,13 @@ class Ring(torch.autograd.Function):
 
 @pytest.mark.parametrize(
     ("mistake", "verdict"),
-    [("", "proved"), ("mean of blocks", "refuted"), ("gradients of keys stay", "refuted")],
+    [
+        ("", "proved"),
+        ("by sigmoids", "proved"),
+        ("shares exchanged", "refuted"),
+        ("mean of blocks", "refuted"),
+        ("gradients of keys stay", "refuted"),
+    ],
 )
 def test_a_ring_that_merges_by_logarithms(tmp_path: Path, mistake: str, verdict: str) -> None:
     def parallel(job: sp.Job) -> None:
