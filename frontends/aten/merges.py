@@ -61,18 +61,18 @@ def _logarithms(lo: Lowering, number: int) -> tuple[Real, Real] | None:
 
 def _is_logarithm(lo: Lowering, number: int) -> bool:
     """Whether a value is a logarithm, or a maximum added to one, as ``logsumexp`` gives it."""
-    op = _moved(lo, number)
+    op = _origin(lo, number)
     if op is None or op.backward:
         return False
     return op.name == "log" or (op.name == "add" and any(_is_log(lo, n) for n in op.inputs))
 
 
 def _is_log(lo: Lowering, number: int) -> bool:
-    op = _moved(lo, number)
+    op = _origin(lo, number)
     return op is not None and op.name == "log"
 
 
-def _moved(lo: Lowering, number: int) -> Op | None:
+def _origin(lo: Lowering, number: int) -> Op | None:
     """The operator that made what a value is a view of."""
     op = maker(lo, number)
     while op is not None and op.name in VIEWS:
