@@ -21,6 +21,7 @@ from shardproof.frontends.aten.lowering import (
     Operand,
     Real,
     Shape,
+    Unviewed,
     dimensions,
     fraction,
     reduced,
@@ -314,12 +315,14 @@ def _stable(
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Place(Unviewed):
     """Where the largest entry along a dimension is: a value as soon as something reads it.
 
     Example: ``x.argmax(-1)`` of logits [2, 8] is ``Place(x, 1, False, (2,))``; read as ids, it is
     the ``topk`` of one entry, ids of [0, 8).
     """
+
+    about = "places of maxima"
 
     of: Real
     dim: int
@@ -337,18 +340,6 @@ class Place:
     def reshape(self, shape: Shape) -> Any:
         """The same places in another shape."""
         return Place(self.of, self.dim, self.least, shape)
-
-    def expand(self, shape: Shape) -> Any:
-        """Refused: places of maxima that are broadcast have no rule."""
-        raise Unsupported("places of maxima that are broadcast")
-
-    def permute(self, order: Sequence[int]) -> Any:
-        """Refused: places of maxima that are permuted have no rule."""
-        raise Unsupported("places of maxima that are permuted")
-
-    def slice(self, dim: int, start: int, size: int) -> Any:
-        """Refused: some of the places have no rule without the others."""
-        raise Unsupported("some of the places of maxima")
 
 
 def _placed(name: str, least: bool) -> None:

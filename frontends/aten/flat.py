@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
 from typing import Any
 
-from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.ids import bounds
-from shardproof.frontends.aten.lowering import Lowered, Lowering, Operand, Real, Shape, broadcast
+from shardproof.frontends.aten.lowering import (
+    Lowered,
+    Lowering,
+    Operand,
+    Real,
+    Shape,
+    Unviewed,
+    broadcast,
+)
 from shardproof.frontends.aten.positions import Positions
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Flat:
+class Flat(Unviewed):
     """Of each of ``rows`` rows, the places of some columns, ids [rows, k] below ``width``, in a
     matrix [rows, width] of which all entries are in one row.
 
     Example: ``arange(4)[:, None] * 8 + ids`` with ids [4, 2] in [0, 8) is that of a matrix [4, 8]
     which is read as ``x.view(-1)[...]``.
     """
+
+    about = "places in a flat matrix"
 
     columns: Lowered
     positions: Positions
@@ -37,18 +45,6 @@ class Flat:
     def reshape(self, shape: Shape) -> Flat:
         """The same places, in their order, in another shape."""
         return replace(self, shape=shape)
-
-    def expand(self, shape: Shape) -> Any:
-        """Refused: only their numbers can be repeated."""
-        raise Unsupported("places in a flat matrix that are repeated")
-
-    def permute(self, order: Sequence[int]) -> Any:
-        """Refused as a repetition is."""
-        raise Unsupported("places in a flat matrix that are permuted")
-
-    def slice(self, dim: int, start: int, size: int) -> Any:
-        """Refused as a repetition is."""
-        raise Unsupported("some of the places in a flat matrix")
 
     def real(self, lo: Lowering) -> Real:
         """The places as whole numbers."""

@@ -14,7 +14,6 @@ from math import prod
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
-from shardproof.engine.plan.ir import Op
 from shardproof.frontends.aten.ids import Ids, Narrow, ids, integral, inverse, number_of
 from shardproof.frontends.aten.lowering import (
     Const,
@@ -30,7 +29,7 @@ from shardproof.frontends.aten.lowering import (
     is_symbolic,
 )
 from shardproof.frontends.aten.masks import flags, numbers
-from shardproof.frontends.aten.roots import VIEWS, maker
+from shardproof.frontends.aten.roots import origin
 from shardproof.frontends.aten.scattered import Scattered, interval, outside
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.builder.piecewise import Function
@@ -157,20 +156,12 @@ class Lookup:
         return lo.expand(lo.reshape(real, (*real.shape, *rest)), self.shape)
 
 
-def _made(lo: Lowering, number: int) -> Op | None:
-    """The operator that made a value; of a view, that of what it is a view of."""
-    op = maker(lo, number)
-    while op is not None and op.name in VIEWS:
-        op = maker(lo, op.inputs[0])
-    return op
-
-
 def _of_logarithms(lo: Lowering, table: Real) -> bool:
     """Whether a value is the difference of something and a logarithm."""
-    op = _made(lo, table.number)
+    op = origin(lo, table.number)
     if op is None or op.name != "sub" or op.backward:
         return False
-    less = _made(lo, op.inputs[1]) if len(op.inputs) == 2 else None
+    less = origin(lo, op.inputs[1]) if len(op.inputs) == 2 else None
     return less is not None and less.name == "log"
 
 

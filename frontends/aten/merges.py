@@ -12,7 +12,7 @@ from typing import Any
 
 from shardproof.engine.plan.ir import Op
 from shardproof.frontends.aten.lowering import Lowered, Lowering, Operand, Real
-from shardproof.frontends.aten.roots import VIEWS, maker
+from shardproof.frontends.aten.roots import maker, origin, value
 
 
 def merged(lo: Lowering, x: Lowered, y: Operand) -> Any:
@@ -36,7 +36,7 @@ def merged(lo: Lowering, x: Lowered, y: Operand) -> Any:
             continue
         of_part, of_x = gap
         total = _total(lo, of_x, of_part)
-        part = _value(lo, other.inputs[1])
+        part = value(lo, other.inputs[1])
         return lo.add(_share(lo, x, of_x, total), _share(lo, part, of_part, total))
     return None
 
@@ -55,29 +55,21 @@ def _logarithms(lo: Lowering, number: int) -> tuple[Real, Real] | None:
     op = _op(lo, number, "sub")
     if op is None or len(op.inputs) != 2 or not all(_is_logarithm(lo, n) for n in op.inputs):
         return None
-    first, second = (_value(lo, n) for n in op.inputs)
+    first, second = (value(lo, n) for n in op.inputs)
     return first, second
 
 
 def _is_logarithm(lo: Lowering, number: int) -> bool:
     """Whether a value is a logarithm, or a maximum added to one, as ``logsumexp`` gives it."""
-    op = _origin(lo, number)
+    op = origin(lo, number)
     if op is None or op.backward:
         return False
     return op.name == "log" or (op.name == "add" and any(_is_log(lo, n) for n in op.inputs))
 
 
 def _is_log(lo: Lowering, number: int) -> bool:
-    op = _origin(lo, number)
+    op = origin(lo, number)
     return op is not None and op.name == "log"
-
-
-def _origin(lo: Lowering, number: int) -> Op | None:
-    """The operator that made what a value is a view of."""
-    op = maker(lo, number)
-    while op is not None and op.name in VIEWS:
-        op = maker(lo, op.inputs[0])
-    return op
 
 
 def _op(lo: Lowering, number: int, *names: str) -> Op | None:
@@ -85,7 +77,3 @@ def _op(lo: Lowering, number: int, *names: str) -> Op | None:
     another."""
     op = maker(lo, number)
     return op if op is not None and op.name in names and not op.backward else None
-
-
-def _value(lo: Lowering, number: int) -> Real:
-    return Real(number, lo.values[number].shape, lo.values[number].dtype)

@@ -30,6 +30,25 @@ def maker(lo: Lowering, number: int) -> Op | None:
     return next((op for op in reversed(lo.ops) if number in op.outputs), None)
 
 
+def origin(lo: Lowering, number: int) -> Op | None:
+    """The operator that made what a value is a view of (None: it is an input).
+
+    Example: of ``x.sum().reshape(1, 1)`` it is ``sum``.
+    """
+    op = maker(lo, number)
+    while op is not None and op.name in VIEWS:
+        op = maker(lo, op.inputs[0])
+    return op
+
+
+def value(lo: Lowering, number: int) -> Real:
+    """A value by its number.
+
+    Example: an operator's operand, of the shape and type that it has.
+    """
+    return Real(number, lo.values[number].shape, lo.values[number].dtype)
+
+
 def square(lo: Lowering, x: object) -> Real | None:
     """The square of a value that is made of roots of sums of squares by moving and scaling; None of
     any other.
@@ -44,13 +63,13 @@ def square(lo: Lowering, x: object) -> Real | None:
         return None
     if op.name == "sqrt":
         (inner,) = op.inputs
-        return _value(lo, inner) if _never_negative(lo, inner) else None
+        return value(lo, inner) if _never_negative(lo, inner) else None
     other = op.attrs.get("other")
     scaled = op.name == "mul" and len(op.inputs) == 1 and isinstance(other, int | Fraction)
     # No other operator is looked behind: its operands may be all that a deep model has computed.
     if not scaled and op.name not in VIEWS and op.name != "concat":
         return None
-    parts = [square(lo, _value(lo, n)) for n in op.inputs]
+    parts = [square(lo, value(lo, n)) for n in op.inputs]
     known = [part for part in parts if part is not None]
     if not parts or len(known) < len(parts):
         return None
@@ -69,10 +88,6 @@ def _squared(lo: Lowering, factor: Fraction) -> Fraction:
         f"{float(factor)!r} is read as the root of {near}, which it is but for rounding"
     )
     return near
-
-
-def _value(lo: Lowering, number: int) -> Real:
-    return Real(number, lo.values[number].shape, lo.values[number].dtype)
 
 
 def _never_negative(lo: Lowering, number: int) -> bool:

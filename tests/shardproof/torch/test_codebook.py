@@ -8,11 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import torch.distributed as dist  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
 import shardproof.torch as sp  # noqa: E402
+from benchmarks.torch.ordinary.parts import averaged  # noqa: E402
 
 ROWS, RANKS, WIDTH, CODES = 4, 2, 3, 5
 BATCH = {"x": sp.tensor((ROWS, WIDTH), torch.float32)}
@@ -52,8 +52,7 @@ def test_the_nearest_entry_of_a_codebook(tmp_path: Path, commitment: float, verd
         job.start(net)
         loss = net(job.batch["x"].chunk(RANKS)[job.rank], commitment)
         loss.backward()
-        for parameter in net.parameters():
-            dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
+        averaged(net)
         job.end(loss=loss.detach())
 
     options = {"out": tmp_path / "run", "executor": "local", "cache": False}

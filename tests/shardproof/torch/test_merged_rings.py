@@ -16,6 +16,7 @@ import torch.nn.functional as F  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 import shardproof.torch as sp  # noqa: E402
+from benchmarks.torch.ordinary.parts import averaged  # noqa: E402
 
 ROWS, POSITIONS, WIDTH, RANKS = 2, 4, 4, 2
 BATCH = {name: sp.tensor((ROWS, POSITIONS, WIDTH)) for name in ("x", "y")}
@@ -115,8 +116,7 @@ def test_a_ring_that_merges_by_logarithms(tmp_path: Path, mistake: str, verdict:
         x, y = (job.batch[name].chunk(RANKS, 1)[job.rank] for name in ("x", "y"))
         loss = F.mse_loss(Ring.apply(net.q(x), net.k(x), net.v(x), mistake), y)
         loss.backward()
-        for parameter in net.parameters():
-            dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
+        averaged(net)
         job.end(loss=loss.detach())
 
     options = {"out": tmp_path / "run", "executor": "local", "cache": False}

@@ -15,19 +15,11 @@ import torch.nn.functional as F  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 import shardproof.torch as sp  # noqa: E402
+from benchmarks.torch.ordinary.parts import copy_to, reduce_from  # noqa: E402
+from tests.shardproof.torch.test_vocabulary import CLASSES, OWN, RANKS, Model  # noqa: E402
 
-ROWS, RANKS, WIDTH, CLASSES = 3, 2, 4, 6
-OWN = CLASSES // RANKS
+ROWS = 3
 IDS = {name: sp.tensor((ROWS,), torch.int64, low=0, high=CLASSES) for name in ("x", "y")}
-
-
-class Model(nn.Module):
-    """A table that is read by ids and a head without bias, of ``classes`` rows each."""
-
-    def __init__(self, classes: int) -> None:
-        super().__init__()
-        self.table = nn.Embedding(classes, WIDTH)
-        self.head = nn.Linear(WIDTH, classes, bias=False)
 
 
 def single(job: sp.Job) -> None:
@@ -37,34 +29,6 @@ def single(job: sp.Job) -> None:
     loss = F.cross_entropy(logits, job.batch["y"])
     loss.backward()
     job.end(loss=loss)
-
-
-class Summed(torch.autograd.Function):
-    """The sum over ranks; its gradient goes to each."""
-
-    @staticmethod
-    def forward(ctx: object, x: Tensor) -> Tensor:
-        x = x.contiguous()
-        dist.all_reduce(x)
-        return x
-
-    @staticmethod
-    def backward(ctx: object, grad: Tensor) -> Tensor:
-        return grad
-
-
-class Copied(torch.autograd.Function):
-    """The value; its gradients are summed over ranks."""
-
-    @staticmethod
-    def forward(ctx: object, x: Tensor) -> Tensor:
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: object, grad: Tensor) -> Tensor:
-        grad = grad.contiguous()
-        dist.all_reduce(grad)
-        return grad
 
 
 # -- rows of a table ------------------------------------------------------------------------------
@@ -187,8 +151,8 @@ def test_a_divided_vocabulary(tmp_path: Path, style: str) -> None:
             for name in ("table.weight", "head.weight")
         }
         job.start(net, parameters=pieces)
-        hidden = torch.tanh(Summed.apply(rows(net.table, job.batch["x"], low)))
-        logits = net.head(Copied.apply(hidden))
+        hidden = torch.tanh(reduce_from(rows(net.table, job.batch["x"], low)))
+        logits = net.head(copy_to(hidden))
         loss = cross_entropy(logits, job.batch["y"], low, less)
         loss.backward()
         job.end(loss=loss)
