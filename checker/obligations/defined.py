@@ -79,7 +79,9 @@ class Defined:
             return True
         domain, factor, operand = known
         own = self._functions.get((operand, _sign(factor)), ())
-        return self.signs.within(factor, operand, domain) or any(d.lies_in(domain) for d in own)
+        return self.signs.within(factor, operand, domain) or any(
+            self.signs.follows(d, factor, operand, domain) for d in own
+        )
 
     def operand(self, claim: Claim) -> bool:
         """Whether a claim's operator takes functions of an operand only, and that is in their
@@ -90,7 +92,8 @@ class Defined:
         domain, addend = read
         known = self._known.get((addend.node, _sign(addend.factor)), ())
         return self.signs.within(addend.factor, addend.node, domain) or any(
-            own.domain.lies_in(domain) and (_whole(own.addend) or own.addend.view == addend.view)
+            self.signs.follows(own.domain, addend.factor, addend.node, domain)
+            and (_whole(own.addend) or own.addend.view == addend.view)
             for own in known
         )
 

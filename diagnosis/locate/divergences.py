@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 
 from shardproof.engine.claims.claim import SUMS
 from shardproof.engine.lineage.lineage import Addend, Lineage
+from shardproof.engine.plan.collectives import ADDS
 from shardproof.engine.schedule.instances import Instance
 from shardproof.engine.specification.demands import roots
 from shardproof.partition.evidence.alignment import counterparts
@@ -34,6 +35,9 @@ GAPS: Final = "what it adds up has gaps that nothing fills"
 AVERAGED: Final = (
     "its result is the mean over a part of what the single-device operator takes it over"
 )
+
+#: What is likely where a sum over ranks is too large.
+OWN_MEANS: Final = "it adds up gradients of each rank's own mean"
 
 #: Conclusions about values of the single-device side.
 OWN = "single-device gradient"
@@ -59,7 +63,8 @@ class Fault(NamedTuple):
 class Divergence(NamedTuple):
     """Where a fault begins. ``instances``: of the parallel side, one per program that has the
     fault; ``counterpart``: the aligned instance of the single-device side (-1: none); ``cause``:
-    what is wrong, in words; ``kind``: what that makes likely.
+    what is wrong, in words; ``kind``: what that makes likely; ``factor``: how many times what it
+    should be each is, where it has no counterpart to see that from.
 
     Example: ``Divergence((101,), 93, "its input h.1.mlp.linear is still a partial sum: ...",
     "missing reduction")``.
@@ -69,6 +74,7 @@ class Divergence(NamedTuple):
     counterpart: int
     cause: str
     kind: Kind = ""
+    factor: Fraction | None = None
 
 
 class Begun(NamedTuple):
@@ -148,10 +154,10 @@ def _begin(
     values that no failing conclusion is about, in the order of the program.  Of each value that is
     wrong it is kept which faults made it so, as bits."""
     wrong: dict[int, int] = {}
-    ends = _ends(result, aligned)
+    ends = _ends(result, aligned, frozenset(ADDS) if means else frozenset())
     usual = {essence(lineage) for lineage in result.single.lineages}
     alike: dict[tuple[object, ...], list[int]] = {}
-    about: dict[tuple[object, ...], tuple[int, str, Kind]] = {}
+    about: dict[tuple[object, ...], tuple[int, str, Kind, Fraction | None]] = {}
     gaps = _ranges(result, [c.value for c in result.conclusions if c.kind != OWN and not c.holds])
     for number, instance in enumerate(result.parallel.unrolled.instances):
         counterpart = aligned[number]
@@ -159,13 +165,16 @@ def _begin(
         fault = None if taint else faults[number] or _gap(result, instance, gaps)
         if fault and fault.factor in means and ends.isdisjoint(instance.outputs):
             continue
+        if means and not taint and not fault and counterpart < 0:
+            fault = _summed(result, instance, means, usual)
         if fault:
             key = (
                 counterpart if counterpart >= 0 else (instance.kind, instance.source),
                 fault.words,
             )
             alike.setdefault(key, []).append(number)
-            about.setdefault(key, (counterpart, fault.words, fault.kind))
+            factor = fault.factor if counterpart < 0 else None
+            about.setdefault(key, (counterpart, fault.words, fault.kind, factor))
             taint = 1 << list(about).index(key)
         wanted = not ends.isdisjoint(instance.outputs)  # a conclusion says that it is wrong
         if taint and (fault or wanted or not _recovered(result, instance, counterpart, usual)):
@@ -178,6 +187,28 @@ def _begin(
         tuple(d for bit, d in enumerate(every) if not blamed >> bit & 1),
         frozenset(v for v in failing if not wrong.get(v, 0)),
     )
+
+
+def _summed(
+    result: Partition,
+    instance: Instance,
+    means: Collection[Fraction | None],
+    usual: Collection[Essence | None],
+) -> Fault | None:
+    """What is wrong with a reduction of gradients of local means: the sum where it ought to be the
+    mean, unless that is made up for later (`_recovered`)."""
+    if instance.kind not in SUMS:
+        return None
+    for value in instance.outputs:
+        mine = essence(result.parallel.lineages[value]) or frozenset()
+        if len(mine) == 1 and not any(t.partials for t in _addends(result, value)):
+            ((factor, node),) = mine
+            known = {f for e in usual if e and len(e) == 1 for f, n in e if n == node and f}
+            off = next((factor / f for f in sorted(known) if factor / f in means), None)
+            if off is not None and factor not in known:
+                words = f"its result is {times(off)} times the single-device value: {OWN_MEANS}"
+                return Fault(words, "wrong scale", off)
+    return None
 
 
 def _recovered(
@@ -210,12 +241,13 @@ def _compared(result: Partition) -> set[int]:
     return live
 
 
-def _ends(result: Partition, aligned: Sequence[int]) -> set[int]:
+def _ends(result: Partition, aligned: Sequence[int], without: Collection[str]) -> set[int]:
     """Values that failing conclusions are about, and those that become them through instances that
-    the single device does not have (a copy, an accumulation)."""
+    the single device does not have (a copy, an accumulation), of kinds other than ``without``."""
     ends = {c.value for c in result.conclusions if not c.holds}
     for number, instance in reversed(list(enumerate(result.parallel.unrolled.instances))):
-        if aligned[number] < 0 and not ends.isdisjoint(instance.outputs):
+        own = aligned[number] < 0 and instance.kind not in without
+        if own and not ends.isdisjoint(instance.outputs):
             ends.update(instance.inputs)
     return ends
 

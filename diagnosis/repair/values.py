@@ -56,13 +56,7 @@ def scales(fault: FaultContext) -> Iterator[Candidate]:
 
     Example: "the result of mul in `loss` times 2 on ranks [0]".
     """
-    if fault.divergence.counterpart < 0:
-        return
-    theirs = fault.result.single.unrolled.instances[fault.divergence.counterpart]
-    for place, (mine, other) in enumerate(
-        zip(fault.instances[0].outputs, theirs.outputs, strict=False)
-    ):
-        ratio = _ratio(essence(fault.lineage(mine)), essence(fault.result.single.lineages[other]))
+    for place, ratio in enumerate(_ratios(fault)):
         if ratio in (None, 1):
             continue
         assert ratio is not None
@@ -87,14 +81,19 @@ def scale_of(fault: FaultContext) -> Fraction | None:
     Example: 1/2 for a loss that is divided by two ranks once too often; None where the nodes
     differ.
     """
-    if fault.divergence.counterpart < 0:
-        return None
-    theirs = fault.result.single.unrolled.instances[fault.divergence.counterpart]
-    for mine, other in zip(fault.instances[0].outputs, theirs.outputs, strict=False):
-        ratio = _ratio(essence(fault.lineage(mine)), essence(fault.result.single.lineages[other]))
-        if ratio not in (None, 1):
-            return ratio
-    return None
+    return next((ratio for ratio in _ratios(fault) if ratio not in (None, 1)), None)
+
+
+def _ratios(fault: FaultContext) -> list[Fraction | None]:
+    """How many times what they should be the results are (None: that is not all that is wrong)."""
+    divergence = fault.divergence
+    if divergence.counterpart < 0:
+        return [divergence.factor]
+    theirs = fault.result.single.unrolled.instances[divergence.counterpart]
+    return [
+        _ratio(essence(fault.lineage(mine)), essence(fault.result.single.lineages[other]))
+        for mine, other in zip(fault.instances[0].outputs, theirs.outputs, strict=False)
+    ]
 
 
 def _ratio(mine: Essence | None, theirs: Essence | None) -> Fraction | None:

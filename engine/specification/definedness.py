@@ -95,6 +95,18 @@ class Signs:
             return factor >= 0 and self.nonnegative(node)
         return bool(factor) and (factor > 0 or domain is Domain.NONZERO) and self.positive(node)
 
+    def follows(self, own: Domain, factor: Fraction, node: int, domain: Domain) -> bool:
+        """Whether ``factor`` times an entry of a node is in a domain wherever it is in ``own``: a
+        number that is neither negative nor zero is positive.
+
+        Example: a sum of exponentials of masked scores, by which the single device divides, has a
+        logarithm there.
+        """
+        if own.lies_in(domain):
+            return True
+        rest = Domain.NONNEGATIVE if own is Domain.NONZERO else Domain.NONZERO
+        return domain is Domain.POSITIVE and self.within(factor, node, rest)
+
     def negative(self, number: int) -> bool:
         """Whether a node counts something, times a negative number."""
         return sign_of_count(self.nodes, number) < 0

@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel import distributed as ddp
 
 from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.torch import cloned
 from shardproof.frontends.torch.futures import Awaited
 
 
@@ -34,6 +35,7 @@ def install(note: Callable[[str], None], known: Callable[[torch.Tensor], bool]) 
     _buffers(note, known)
     _pipelining(note)
     _coalesced()
+    cloned.install()
 
 
 #: Collectives of several tensors at once, of which torch has no kernel for fake ones.

@@ -112,7 +112,7 @@ class LineageInterpreter(Functions):
         names = labels(len(shape))
         factors = [Lineage(shape, (t,)) for t in (constant, *rest)]
         left = self.einsum(f"{','.join([names] * len(factors))}->{names}", *factors)
-        self.partial.append(("log", addend))
+        # Exponentials are positive: it is defined where the logarithm of what is left is.
         self.rewrote = True
         parts = [Lineage(shape, (t,)) for t in exponents]
         signs = [Fraction(1)] * len(parts)

@@ -458,6 +458,14 @@ class Products(Sums):
         self.rewrote = True
         return made
 
+    def whole(self, addend: Addend) -> Addend:
+        """As in `Sums`; a part of a sum that the single-device program takes by itself stays one.
+
+        Example: of scores over four positions it has a softmax over the first two as well.
+        """
+        made = super().whole(addend)
+        return made if made is addend or self._complete(addend) is addend else addend
+
     def _with_complete_maxima(self, xs: tuple[Lineage, ...]) -> tuple[Lineage, ...]:
         """The operands of a product, parts of maxima as maxima of blocks: what is multiplied with
         others is no part that others complete."""

@@ -424,7 +424,8 @@ def _less_defined(
         where = domain(function)
         known = defined.get((addend.node, _sign(addend.factor)), [])
         if signs.within(addend.factor, addend.node, where) or any(
-            own.lies_in(where) and (_is_whole(box) or lies_in(addend, box, mesh))
+            signs.follows(own, addend.factor, addend.node, where)
+            and (_is_whole(box) or lies_in(addend, box, mesh))
             for own, box in known
         ):
             continue

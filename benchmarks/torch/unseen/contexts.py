@@ -138,6 +138,52 @@ def rings(name: str, causal: bool, *mistakes: str) -> Case:
 RING = rings("ring with its own backward, every key", False, "delta left out")
 CAUSAL = rings("ring with its own backward, causal", True, "gradients of keys stay")
 
+# -- 1b. Flash attention's backward: probabilities again from the logarithm of their sum. ----------
+
+
+class Flash(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mistake: str
+    ) -> torch.Tensor:
+        scores = scored(q, k, masked=True)
+        lse = scores.logsumexp(dim=-1, keepdim=True)
+        out = (scores - lse).exp() @ v
+        ctx.mistake = mistake
+        ctx.save_for_backward(q, k, v, out, lse)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        q, k, v, out, lse = ctx.saved_tensors
+        p = (scored(q, k, masked=ctx.mistake != "unmasked") - lse).exp()
+        delta = (grad * out).sum(dim=-1, keepdim=True)
+        dp = grad @ v.transpose(-1, -2)
+        ds = p * (dp if ctx.mistake == "delta left out" else dp - delta) / math.sqrt(HEAD)
+        return ds @ k, ds.transpose(-1, -2) @ q, p.transpose(-1, -2) @ grad, None
+
+
+def flash(mistake: str = "") -> Step:
+    def step(job: sp.Job) -> None:
+        model = Heads()
+        job.start(model)
+        x, y = cut(job, 0)
+        loss = F.mse_loss(model.joined(Flash.apply(*model.cut(x), mistake)), y)
+        loss.backward()
+        averaged(model)
+        job.end(loss=loss)
+
+    return step
+
+
+FLASH = Case(
+    "flash attention's own backward, causal, DP",
+    attention(True),
+    flash(),
+    {m: flash(m) for m in ("delta left out", "unmasked")},
+    floats(x=(4, 4, D), y=(4, 4, D)),
+)
+
 # -- 2. Ulysses with grouped queries: lists of heads, key heads repeated for the ranks. ------------
 
 
@@ -402,4 +448,4 @@ NORMED = Case(
     {"variance of own rows": synchronised(True, "variance of own rows")},
     floats(x=(4, 3, 4, 4), y=(4, 3)),
 )
-CASES = [RING, CAUSAL, ULYSSES, UNEVEN, MAMBA, LINEAR, NORMED]
+CASES = [RING, CAUSAL, FLASH, ULYSSES, UNEVEN, MAMBA, LINEAR, NORMED]

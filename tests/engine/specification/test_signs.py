@@ -73,3 +73,18 @@ def test_domains() -> None:
     assert Domain.POSITIVE.lies_in(Domain.NONNEGATIVE)
     assert not Domain.NONNEGATIVE.lies_in(Domain.POSITIVE)
     assert not Domain.NONZERO.lies_in(Domain.POSITIVE)
+
+
+def test_what_is_neither_negative_nor_zero_is_positive() -> None:
+    """Of a masked exponential, which may be zero, one over it says that it is not; of any number it
+    does not say which sign it has."""
+    nodes, found = table()
+    signs = Signs(nodes)
+    decayed, x = found["decayed"], found["x"]
+    assert not signs.within(ONE, decayed, Domain.POSITIVE)
+    assert signs.follows(Domain.NONZERO, ONE, decayed, Domain.POSITIVE)
+    assert not signs.follows(Domain.NONZERO, -ONE, decayed, Domain.POSITIVE)
+    assert not signs.follows(Domain.NONNEGATIVE, ONE, decayed, Domain.POSITIVE)
+    assert not signs.follows(Domain.NONZERO, ONE, x, Domain.POSITIVE)
+    assert not signs.follows(Domain.NONNEGATIVE, ONE, x, Domain.NONZERO)
+    assert signs.follows(Domain.POSITIVE, ONE, x, Domain.NONNEGATIVE)

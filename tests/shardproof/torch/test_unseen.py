@@ -11,8 +11,10 @@ from benchmarks.torch.ordinary.parts import Case, Step
 from benchmarks.torch.table import cases, judged, main
 from benchmarks.torch.unseen import (
     attention,
+    contexts,
     divided,
     heads,
+    library,
     maxima,
     mixtures,
     nets,
@@ -55,6 +57,9 @@ PROVED = [
     (recent.SINK, "not summed"),
     (recent.EXPERT, "gate's gradient partial"),
     (objectives.RECOMMENDED, "own weights"),  # rows times a mask of ids
+    (contexts.FLASH, "unmasked"),  # a logarithm of what the single device divides by
+    (library.TRANSLATED, "not reduced"),  # layers that are copies
+    (library.HALVES, "not reduced"),  # a softmax over some of the positions that there are
 ]
 #: Those that CI runs.
 SAMPLE = {c.name for c in (attention.ALIBI, heads.TIED, training.COUNTED, nets.CODES)}
