@@ -89,7 +89,8 @@ def _operand_at(operand: Operand, here: Point) -> Operand:
             start = start.fix(axis, position)
         return start
 
-    return operand._replace(fixed=tuple((*digit, place(start)) for *digit, start in operand.fixed))
+    fixed = tuple((axis, step, n, place(start)) for axis, step, n, start in operand.fixed)
+    return operand._replace(fixed=fixed)
 
 
 def nodes_at(nodes: NodeTable, claim: Claim, here: Point, widened: Cut = 0) -> NodeTable:
