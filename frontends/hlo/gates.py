@@ -137,7 +137,10 @@ def _under(low: Lowering, value: int, gate: Ids, depth: int) -> int:
 
 def reduced_again(low: Lowering, op: Recorded, given: int) -> int:
     """What a collective makes of another value of the shape of its operand; one that is done
-    already is not done again."""
+    already is not done again.
+
+    Example: of the all-reduce of ``x`` and the value ``y``, the all-reduce of ``y``.
+    """
     key = ("again", op.outputs[0], given)
     known = low.recorder.known(key)
     if known is None:

@@ -405,7 +405,11 @@ class Values:
         return self.view(self.recorder.op("sum", onehot, dim=(len(lead),)), (*lead, 1))
 
     def places_of(self, item: Places, live: Sequence[Function] = ()) -> int:
-        """1 where an id is the position, else 0; ``live``: for which ids at all, on every rank."""
+        """1 where an id is the position, else 0; ``live``: for which ids at all, on every rank.
+
+        Example: of ``max(ids, 0) == iota`` of ids in [-1, 9), the one-hot of the ids, and a 1 at
+        position 0 for the id -1.
+        """
         ids, ranks = item.ids, self.recorder.ranks
         count, have = ids.shape[item.dim], self.recorder.shape(ids.origin)
         every = (piecewise.constant(ids.functions[0], 1),)
