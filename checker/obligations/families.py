@@ -11,7 +11,9 @@ On purpose a second text of `engine.obligations.obligation.points`: the two are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from copy import copy
+from dataclasses import replace
 from itertools import product
 from math import prod
 
@@ -19,6 +21,15 @@ from shardproof.checker.obligations.translations import attribute_axes, is_even
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.claims.cone import Cut, cone
 from shardproof.engine.errors import Unsupported
+from shardproof.engine.lineage.expressions import (
+    Amax,
+    Combine,
+    Einsum,
+    Expression,
+    Most,
+    Operand,
+    Select,
+)
 from shardproof.engine.lineage.lineage import Lineage
 from shardproof.engine.lineage.members import concrete
 from shardproof.engine.lineage.nodes import NodeTable
@@ -57,12 +68,57 @@ def _at(value: Attr, here: Point) -> Attr:
     return value
 
 
+def _read_at(definition: Expression, here: Point) -> Expression:
+    """A definition that reads fixed positions where these are at the given coordinates."""
+
+    def at(operands: Sequence[Operand]) -> tuple[Operand, ...]:
+        return tuple(_operand_at(operand, here) for operand in operands)
+
+    match definition:
+        case Einsum() | Combine() | Most():
+            return replace(definition, operands=at(definition.operands))
+        case Amax() | Select():
+            return replace(definition, operand=_operand_at(definition.operand, here))
+        case _:
+            return definition
+
+
+def _operand_at(operand: Operand, here: Point) -> Operand:
+    def place(start: Affine) -> Affine:
+        for axis, position in here.items():
+            start = start.fix(axis, position)
+        return start
+
+    fixed = tuple((axis, step, n, place(start)) for axis, step, n, start in operand.fixed)
+    return operand._replace(fixed=fixed)
+
+
+def nodes_at(nodes: NodeTable, claim: Claim, here: Point, widened: Cut = 0) -> NodeTable:
+    """The nodes with the definitions that a claim reads as they are at one member of its family.
+
+    Example: of ``n7 = einsum(n5[a0=<tp> of 2, a1=a:8])``, at ``{"tp": 1}``: ``n5[a0=1 of 2,
+    a1=a:8]``; a table of which the claim reads no such definition is itself the answer.
+    """
+    inputs = [x for x in claim.inputs if x is not None]
+    defined = cone(nodes, inputs, claim.outputs, adds=claim.adds, widened=widened).defined
+    moving = [n for n in defined if not nodes[n].coordinates.isdisjoint(here)]
+    if not moving:
+        return nodes
+    there = copy(nodes)
+    there.nodes = list(nodes.nodes)
+    for number in moving:
+        node = nodes[number]
+        there.nodes[number] = node._replace(definition=_read_at(node.definition, here))
+    return there
+
+
 def members(nodes: NodeTable, claim: Claim, widened: Cut = 0) -> Iterator[tuple[Point, Claim]]:
     """The claims at all members of a family, and where these are (empty: all at once); none where
     the claim at any one of them is the claim at all.
 
     Example: none of a ``linear`` whose weight is cut along ``tp``, since its members are one claim,
-    moved; of an ``embedding`` whose table begins at ``112*tp``, those at ``tp`` 0 and 1.
+    moved; of an ``embedding`` whose table begins at ``112*tp``, those at ``tp`` 0 and 1.  What the
+    definitions are at a member, `nodes_at` says.
 
     Raises `engine.errors.Unsupported` for families that are too large to write out.
     """
@@ -70,7 +126,9 @@ def members(nodes: NodeTable, claim: Claim, widened: Cut = 0) -> Iterator[tuple[
     lineages = [x for x in (*claim.inputs, *claim.outputs) if x is not None]
     used = {a for x in lineages for a in lineage_axes(x)}
     used |= {a for value in claim.attrs.values() for a in attribute_axes(value)}
-    free = sorted(a for a in used if a not in joined and claim.extents[a] > 1)
+    # A definition that reads other positions at every coordinate makes a value of coordinates.
+    used |= {a for x in lineages for addend in x.addends for a in nodes[addend.node].coordinates}
+    free = sorted(a for a in used if a not in joined and claim.extents.get(a, 1) > 1)
     if free:
         here = cone(
             nodes,

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Final
 
 from shardproof.checker.obligations.defined import Defined, positive
-from shardproof.checker.obligations.families import members
+from shardproof.checker.obligations.families import members, nodes_at
 from shardproof.checker.obligations.forms import form
 from shardproof.checker.obligations.translations import is_moved
 from shardproof.checker.result import Problems
@@ -171,7 +171,8 @@ class Rebuilder:
     def _members(self, claim: Claim, widened: Cut, where: str, known: Texts) -> None:
         """Other members of the family that a claim is of, where they decide it."""
         for here, member in members(self.nodes, claim, widened):
-            goals = self._build(member, widened).goals
+            there = nodes_at(self.nodes, member, here, widened)
+            goals = build(there, member, widened=widened, more=self.more).goals
             if not goals:  # all of it is masked, on both sides
                 continue
             texts = _texts(goals)
@@ -211,13 +212,14 @@ class Rebuilder:
                 )
 
     def _follow(self, claim: Claim) -> None:
-        """Raise `Unsupported` where entries depend on coordinates otherwise than by position."""
+        """Raise `Unsupported` where what the operator joins is another value at every coordinate
+        along which it is joined.  Along other coordinates a claim is looked at member by member
+        (`members`)."""
         inputs = [x for x in claim.inputs if x is not None]
         here = cone(self.nodes, inputs, claim.outputs, adds=claim.adds)
         joined = {axis for axis, _ in claim.over}
         for number in here.opaque | here.opened | here.defined:
-            axes = self.nodes[number].coordinates
-            if axes & joined or (axes and number not in here.opaque):
+            if axes := self.nodes[number].coordinates & joined:
                 raise Unsupported(f"node {number} is another value at every {sorted(axes)}")
 
     def _rebuild(

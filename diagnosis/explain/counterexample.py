@@ -8,6 +8,7 @@ repair, what the single device has, where the rank has all of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -32,7 +33,7 @@ from shardproof.engine.simulation.simulate import (
     simulate,
     simulate_again,
 )
-from shardproof.engine.simulation.true_size import confirmed, with_numbers
+from shardproof.engine.simulation.true_size import TURNS, confirmed, every_id, with_numbers
 from shardproof.engine.specification.conclusions import row_name
 from shardproof.engine.specification.demands import Demand
 from shardproof.partition.stages.partition import Partition
@@ -288,7 +289,8 @@ def simulated(
     A difference between plans of a smaller vocabulary is one of this plan if this plan differs,
     too.  Where this plan is too large to be run, it is one unless the plan counts positions (a sum
     of ones over the vocabulary).  Where no input shows a difference, and both sides were seen to
-    differ with the numbers that constants have, they are run with these.
+    differ with the numbers that constants have, they are run with these; and last, at true sizes,
+    with ids that go through all of their domain.
     """
     single, parallel = result.derived, result.parallel.unrolled
     first: Simulation | None = None
@@ -312,6 +314,14 @@ def simulated(
     numbered = result.plan.numbers and not until_defined
     for seed in range(WIDE, WIDE + SHARP) if numbered else ():
         itself = with_numbers(result.plan, single, parallel, seed)
+        if itself.differs:
+            return itself
+    for turn in () if until_defined or first.failure else range(TURNS):
+        ids = every_id(result.plan.single, turn)
+        if not ids:
+            break
+        whole = replace(result.plan, numbers={**result.plan.numbers, **ids})
+        itself = with_numbers(whole, single, parallel, WIDE + turn)
         if itself.differs:
             return itself
     return first

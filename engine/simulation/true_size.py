@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
+from typing import Any, Final
+
+import numpy as np
 
 from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from shardproof.engine.plan.expectations import LOSS
-from shardproof.engine.plan.ir import MICROBATCH, Plan
+from shardproof.engine.plan.ir import MICROBATCH, Plan, Program
 from shardproof.engine.schedule.instances import Unrolled
 from shardproof.engine.simulation.lifetimes import last_uses, most_at_once
 from shardproof.engine.simulation.replay import count_members
@@ -27,6 +31,10 @@ from shardproof.engine.simulation.small_shapes import Sizes, small_shapes
 from shardproof.engine.specification.demands import Demand, demands
 from shardproof.engine.specification.gradients import Derived
 
+#: Inputs whose ids go through all of their domain, one after the other.
+TURNS: Final = 4
+#: More ids than these are not gone through.
+MOST_IDS: Final = 1 << 12
 #: Numbers that a plan has at one time that is run at the true size of its indexed axes, above which
 #: it is not.
 MOST_CONFIRMED = 40_000_000
@@ -110,6 +118,24 @@ def with_numbers(plan: Plan, single: Derived, parallel: Unrolled, seed: int) -> 
         return replace(run, sides={})
     except (Unsupported, ShapeMismatch, InvalidInput) as error:
         return Simulation(expanded=expanded, failure=str(error), seed=seed)
+
+
+def every_id(program: Program, turn: int) -> dict[str, Any]:
+    """Integers of inputs with a small domain: all of it, where it was left at the turn before.
+
+    Example: of 6 labels in [0, 24), six different ones at each of four turns.
+    """
+    made: dict[str, Any] = {}
+    for shard in program.shards:
+        if not shard.integer or shard.domain is None or shard.kind == "constant":
+            continue
+        low, high = shard.domain
+        count = prod(shard.full_shape)
+        if high - low <= MOST_IDS:
+            order = np.random.default_rng(0).permutation(high - low)
+            places = (np.arange(count) + turn * count) % (high - low)
+            made[shard.name] = (low + order[places]).reshape(shard.full_shape)
+    return made
 
 
 def _at_true_sizes(

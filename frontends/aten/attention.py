@@ -22,6 +22,7 @@ from shardproof.frontends.aten.hidden import (
     position_flags,
     softmax,
 )
+from shardproof.frontends.aten.joined import Joined, part_by_part
 from shardproof.frontends.aten.lowering import (
     Const,
     Lowered,
@@ -99,15 +100,11 @@ def _filled(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any:
 
 @lowers("aten.masked_fill.Scalar")
 def _masked_fill(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any:
+    parts = part_by_part(lo, _masked_fill, x, mask, value) if isinstance(mask, Joined) else None
+    if parts is not None:
+        return parts
     if isinstance(mask, Const):
-        if mask.value == 0:
-            return x
-        if value == -inf:
-            return nothing(lo, x.shape, x.dtype)
-        number = value.value if isinstance(value, Const) else value
-        if not isinstance(number, (int, float, Fraction)) or not isfinite(number):
-            raise Unsupported(f"masked_fill with {value} everywhere")
-        return Const(fraction(number), broadcast(x.shape, mask.shape), x.dtype)
+        return x if mask.value == 0 else _written_everywhere(lo, x, mask, value)
     if fills(x, mask, value):
         return filled(lo, x, inverse(lo, as_numbers(lo, mask)), value)
     if value == -inf:
@@ -124,6 +121,15 @@ def _masked_fill(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any
         real = lo.real(x)
         return lo.emits("fill_after", [real], {"value": fraction(value)}, real.dtype)[0]
     return chosen(lo, position_flags(lo, mask), value, x)
+
+
+def _written_everywhere(lo: Lowering, x: Lowered, mask: Const, value: Operand) -> Any:
+    if value == -inf:
+        return nothing(lo, x.shape, x.dtype)
+    number = value.value if isinstance(value, Const) else value
+    if not isinstance(number, (int, float, Fraction)) or not isfinite(number):
+        raise Unsupported(f"masked_fill with {value} everywhere")
+    return Const(fraction(number), broadcast(x.shape, mask.shape), x.dtype)
 
 
 def _without(lo: Lowering, x: Operand, hidden: Lowered) -> Any:

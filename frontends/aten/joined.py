@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
-from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real, Shape
+from shardproof.frontends.aten.lowering import (
+    Const,
+    Lowered,
+    Lowering,
+    Operand,
+    Real,
+    Shape,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +35,19 @@ class Joined:
     lo: Lowering = field(compare=False, repr=False)
 
     def reshape(self, shape: Shape) -> Joined:
-        """The joined ids in another shape; the parts stay as they are."""
-        return replace(self, shape=shape)
+        """The joined ids in another shape; the parts stay as they are, but where only dimensions of
+        size 1 come and go."""
+        wide = [d for d, n in enumerate(shape) if n != 1]
+        kept = [d for d, n in enumerate(self.base) if n != 1]
+        alike = [shape[d] for d in wide] == [self.base[d] for d in kept]
+        if not alike or self.dim not in kept:
+            return replace(self, shape=shape)
+        dim = wide[kept.index(self.dim)]
+        parts = [
+            self.lo.reshape(p, (*shape[:dim], p.shape[self.dim], *shape[dim + 1 :]))
+            for p in self.parts
+        ]
+        return replace(self, parts=tuple(parts), dim=dim, base=shape, shape=shape)
 
     def slice(self, dim: int, start: int, size: int) -> Any:
         """Positions of a dimension; along the joined one, of the parts that they meet."""
@@ -89,6 +107,35 @@ def joined(lo: Lowering, parts: Sequence[Lowered], dim: int) -> Any:
     shape = list(parts[0].shape)
     shape[dim] = sum(p.shape[dim] for p in parts)
     return Joined(tuple(parts), dim, tuple(shape), tuple(shape), parts[0].dtype, lo)
+
+
+def part_by_part(lo: Lowering, rule: Callable[..., Any], *operands: Operand) -> Joined | None:
+    """An operator that computes every entry of the same entry of its operands, of each part; None:
+    operands are no numbers and no ids that are joined at the same positions.
+
+    Example: ``x == -100`` of ids x of which the first is the constant 2 is False there, and the
+    comparison of the ids behind it.
+    """
+    like = next((x for x in operands if isinstance(x, Joined)), None)
+    if like is None:
+        return None
+    sizes = [p.shape for p in like.parts]
+    columns: list[Sequence[Operand]] = []
+    for x in operands:
+        if isinstance(x, Joined):
+            if (x.dim, x.shape, [p.shape for p in x.parts]) != (like.dim, like.shape, sizes):
+                return None
+            columns.append(x.parts)
+        elif isinstance(x, (int, float)) or (isinstance(x, Const) and x.shape == ()):
+            columns.append([x] * len(sizes))
+        else:
+            return None
+    expected, results = lo.expected, []
+    for size, own in zip(sizes, zip(*columns, strict=True), strict=True):
+        lo.expected = [(size, expected[0][1])]
+        results.append(rule(lo, *own))
+    lo.expected = expected
+    return replace(like, parts=tuple(results), dtype=results[0].dtype)
 
 
 def mixed(xs: Sequence[Lowered]) -> bool:

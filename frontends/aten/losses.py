@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import reduce
 from math import prod
 from typing import Any, TypeAlias
 
@@ -70,6 +71,9 @@ def _embedding(
     by_frequency: bool = False,
     sparse: bool = False,
 ) -> Any:
+    if isinstance(ids, Joined):
+        each = [_embedding(lo, table, p, padding, by_frequency, sparse) for p in ids.parts]
+        return lo.reshape(lo.concat(each, ids.dim), (*ids.shape, table.shape[1]))
     known = whole(ids) if isinstance(ids, Const) else ids
     if isinstance(known, Positions):
         return rows_at(lo, table, known)
@@ -88,6 +92,16 @@ def _embedding_backward(
 ) -> Any:
     if by_frequency:
         raise Unsupported("a gradient of an embedding that is scaled by frequency")
+    if isinstance(ids, Joined):
+        flat = lo.reshape(gradient, (prod(ids.base), gradient.shape[-1]))
+        cuts = [(p, ids.cut(flat, n)) for n, p in enumerate(ids.parts)]
+        own = [
+            _embedding_backward(
+                lo, lo.reshape(x, (*p.shape, flat.shape[1])), p, rows, padding, by_frequency
+            )
+            for p, x in cuts
+        ]
+        return reduce(lo.add, own)
     known = whole(ids) if isinstance(ids, Const) else ids
     if isinstance(known, Positions) and padding < 0:
         return added_at(lo, gradient, known, rows)

@@ -140,6 +140,16 @@ def _cast(lo: Lowering, x: Lowered, dtype: str = "", **_: Any) -> Any:
     return lo.emits("to", [number], {"dtype": dtype}, dtype)[0]
 
 
+#: Bits of the numbers of types that ids have.
+_WHOLE = {"int32": 32, "int64": 64}
+
+
+def _fits(domain: tuple[int, int] | None, dtype: str) -> bool:
+    """Whether a type holds all whole numbers of a domain that is known."""
+    most = 1 << _WHOLE[dtype] - 1
+    return domain is not None and -most <= domain[0] and domain[1] <= most
+
+
 def _between_kinds(lo: Lowering, x: Lowered, dtype: str) -> Any:
     """A cast of a mask or of whole numbers, or to these."""
     if isinstance(x, Real) and x.dtype == "bool" and "float" in dtype:
@@ -150,6 +160,8 @@ def _between_kinds(lo: Lowering, x: Lowered, dtype: str) -> Any:
     if isinstance(x, Real) and dtype in ("int64", "int32") and "float" in x.dtype:
         return replace(lo.unary("trunc", x), dtype=dtype)
     if isinstance(x, Real) and x.dtype.startswith("int") and "float" in dtype:
+        return replace(x, dtype=dtype)
+    if isinstance(x, Real) and dtype in _WHOLE and _fits(x.domain, dtype):
         return replace(x, dtype=dtype)
     if isinstance(x, Real) and dtype == "bool" and "float" in x.dtype:
         return flags(x) if x.number in lo.hot else compared(lo, "ne", x, 0)

@@ -15,8 +15,8 @@ import numpy as np
 
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.ir import whole as whole_input
-from shardproof.frontends.aten import ids, lookups
-from shardproof.frontends.aten.filled import apart, in_column
+from shardproof.frontends.aten import ids
+from shardproof.frontends.aten.filled import apart
 from shardproof.frontends.aten.lowering import (
     Const,
     Lowered,
@@ -196,121 +196,6 @@ def plus(x: Positions, y: Positions, factor: int = 1) -> Positions:
     return Positions(a.const + factor * b.const, steps, shape, x.dtype)
 
 
-def _entries(x: Lowered, indices: Sequence[Lowered | None]) -> Lowered | None:
-    """The ids of ``x[arange(n), ids]``; None: the index is another."""
-    if len(indices) != 2 or len(x.shape) != 2 or indices[1] is None:
-        return None
-    every, chosen = indices[0], indices[1]
-    if isinstance(every, Positions) and (every.const, every.steps, every.shape) == (
-        0,
-        (1,),
-        x.shape[:1],
-    ):
-        return chosen if chosen.shape == every.shape else None
-    return None
-
-
-def _column(x: Lowered, chosen: Lowered) -> int | None:
-    """The column that every row chooses of ``x`` [n, v]; None: it is not everywhere the same."""
-    number = ids.number_of(chosen)
-    if number is None or not -x.shape[1] <= number < x.shape[1]:
-        return None
-    return number % x.shape[1]
-
-
-@lowers("aten.index.Tensor")
-def _index(lo: Lowering, x: Lowered, indices: Sequence[Lowered | None]) -> Any:
-    """Rows by ids; or an entry of each row, by all positions and ids."""
-    indices = _from_the_front(x, indices)
-    along = _dimension(indices)
-    if len(indices) == 1 and isinstance(indices[0], Positions) and along is None:
-        return rows_at(lo, x, indices[0])
-    if len(indices) == 1 and indices[0] is not None and not isinstance(indices[0], Positions):
-        index = ids.ids(indices[0])
-        return lookups.rows_of(
-            lo, x, indices[0] if index is None else lookups.wrapped(index, x.shape[0])
-        )
-    chosen = _entries(x, indices)
-    if chosen is None and along is not None:
-        return rule_of("aten.index_select.default")(lo, x, along, indices[along])  # type: ignore[misc]
-    if chosen is None:
-        return _across(lo, x, indices)
-    column = _column(x, chosen)
-    if column is not None:
-        return lo.reshape(lo.slice(x, 1, column, 1), x.shape[:1])
-    return lookups.entries_of(lo, x, chosen)
-
-
-def _across(lo: Lowering, x: Lowered, indices: Sequence[Lowered | None]) -> Any:
-    """``x[arange(n), ids]`` of x [n, s, ...]: a position of each row, [n, ...]."""
-    turned, _, at = _last_of_rows(lo, x, indices)
-    picked = rule_of("aten.gather.default")(lo, turned, len(x.shape) - 1, at)  # type: ignore[misc]
-    return lo.reshape(picked, (x.shape[0], *x.shape[2:]))
-
-
-def _added_across(
-    lo: Lowering, x: Lowered, indices: Sequence[Lowered | None], values: Lowered, name: str
-) -> Any:
-    """x [n, s, ...] with values [n, ...] added to (or written at) a position of each row."""
-    turned, back, at = _last_of_rows(lo, x, indices)
-    source = lo.expand(values, (x.shape[0], *x.shape[2:]))
-    written = rule_of(name)(lo, turned, len(x.shape) - 1, at, lo.reshape(source, at.shape))  # type: ignore[misc]
-    return lo.permute(written, back)
-
-
-def _last_of_rows(
-    lo: Lowering, x: Lowered, indices: Sequence[Lowered | None]
-) -> tuple[Any, tuple[int, ...], Any]:
-    """x with its second dimension last, the order back, and ids [n] of ``x[arange(n), ids]`` as
-    those of each entry of the others; raises `Unsupported` for other indices."""
-    if len(indices) != 2 or len(x.shape) < 3 or indices[1] is None:
-        raise Unsupported("an index by other than ids of rows")
-    every, chosen = indices
-    rows = (0, (1,), x.shape[:1])
-    own = isinstance(every, Positions) and (every.const, every.steps, every.shape) == rows
-    if not own or chosen is None or chosen.shape != x.shape[:1]:
-        raise Unsupported("an index by other than ids of rows")
-    others = tuple(range(2, len(x.shape)))
-    rest = tuple(x.shape[d] for d in others)
-    index = ids.ids(chosen) or ids.ids(lo.real(chosen))
-    place = chosen if index is None else lookups.wrapped(index, x.shape[1])
-    at = lo.expand(lo.reshape(place, (x.shape[0], *(1 for _ in rest), 1)), (x.shape[0], *rest, 1))
-    last = len(x.shape) - 1
-    return lo.permute(x, (0, *others, 1)), (0, last, *(d - 1 for d in others)), at
-
-
-def _from_the_front(x: Lowered, indices: Sequence[Lowered | None]) -> list[Lowered | None]:
-    """Known indices of one dimension, those that count from its end counted from its front: -1 and
-    0 of 16 positions are 15 and 0."""
-    known = list(indices)
-    for dim, index in enumerate(indices):
-        if not isinstance(index, Positions) or len(index.shape) != 1 or dim >= len(x.shape):
-            continue
-        places = [index.const + index.steps[0] * n for n in range(index.shape[0])]
-        size = x.shape[dim]
-        if not places or not all(-size <= place < size for place in places):
-            continue
-        front = [place % size for place in places]
-        step = front[1] - front[0] if len(front) > 1 else index.steps[0]
-        if all(place == front[0] + step * n for n, place in enumerate(front)):
-            known[dim] = replace(index, const=front[0], steps=(step,))
-    return known
-
-
-def _dimension(indices: Sequence[Lowered | None]) -> int | None:
-    """The dimension of which one-dimensional ids, none of them negative, choose positions; None:
-    indices are others."""
-    own = [(dim, index) for dim, index in enumerate(indices) if index is not None]
-    if len(own) != 1 or len(own[0][1].shape) != 1:
-        return None
-    dim, index = own[0]
-    if isinstance(index, Positions):
-        ends = index.const, index.const + index.steps[0] * (index.shape[0] - 1)
-        return dim if min(ends) >= 0 else None
-    domain = getattr(index, "domain", None)
-    return dim if domain is not None and domain[0] >= 0 else None
-
-
 def rows_at(lo: Lowering, table: Lowered, at: Positions) -> Any:
     """Rows of a table by positions that are consecutive along one dimension and alike along the
     others.
@@ -352,64 +237,6 @@ def consecutive(at: Positions, rows: int) -> tuple[int, int, int]:
     if len(moving) > 1 or (moving and at.steps[dim] != 1) or not inside:
         raise Unsupported("rows by positions that are not consecutive")
     return dim, at.const, count
-
-
-@lowers("aten.index_put.default")
-def _index_put(
-    lo: Lowering,
-    x: Lowered,
-    indices: Sequence[Lowered | None],
-    values: Lowered,
-    accumulate: bool = False,
-) -> Any:
-    """A number where a mask is true; or an entry of each row, less what ids decide."""
-    if len(indices) == 2 and isinstance(values, lookups.Less) and not accumulate:
-        chosen = _entries(x, indices)
-        if chosen is not None:
-            return lookups.written_back(lo, x, chosen, values)
-    if len(indices) == 2 and isinstance(values, ids.Ids) and not accumulate:
-        chosen = _entries(x, indices)
-        if chosen is not None and isinstance(x, Const) and x.value == 0:
-            return lookups.entries_written(lo, x, chosen, values)
-    if len(indices) == 2 and values.shape == x.shape[:1]:
-        chosen = _entries(x, indices)
-        zero = isinstance(x, Const) and x.value == 0
-        column = _column(x, chosen) if zero and chosen is not None else None
-        if column is not None:
-            return in_column(lo, values, column, x.shape[1])
-        index = None if chosen is None else ids.ids(chosen)
-        if index is not None:
-            at = lo.reshape(lookups.wrapped(index, x.shape[1]), (x.shape[0], 1))
-            source = lo.reshape(values, (x.shape[0], 1))
-            name = "aten.scatter_add.default" if zero or accumulate else "aten.scatter.src"
-            return rule_of(name)(lo, x, 1, at, source)  # type: ignore[misc]
-    indices = _from_the_front(x, indices)
-    if len(indices) == 2 and len(x.shape) > 2 and indices[0] is not None:
-        name = "aten.scatter_add.default" if accumulate else "aten.scatter.src"
-        return _added_across(lo, x, indices, values, name)
-    added = _added(lo, x, indices, values) if accumulate else None
-    if added is not None:
-        return added
-    if len(indices) != 1 or accumulate or not isinstance(values, Const) or values.shape != ():
-        raise Unsupported("index_put of anything but one number where a mask is true")
-    (mask,) = indices
-    if mask is None or mask.dtype != "bool" or x.shape[: len(mask.shape)] != mask.shape:
-        raise Unsupported("index_put by anything but a mask")
-    wide = lo.reshape(mask, (*mask.shape, *(1,) * (len(x.shape) - len(mask.shape))))
-    return rule_of("aten.masked_fill.Scalar")(lo, x, wide, float(values.value))  # type: ignore[misc]
-
-
-def _added(lo: Lowering, x: Lowered, indices: Sequence[Lowered | None], values: Lowered) -> Any:
-    """``x`` with rows added at ids, which may come again; None: indices are others."""
-    along = _dimension(indices)
-    if along is not None:
-        return rule_of("aten.index_add.default")(lo, x, along, indices[along], values)  # type: ignore[misc]
-    first = indices[0] if len(indices) == 1 and len(x.shape) == 2 else None
-    index = None if first is None else lookups.ids_of(lo, first)
-    if index is None or values.shape != (*index.shape, x.shape[1]):
-        return None
-    at, rule = lookups.wrapped(index, x.shape[0]), rule_of("aten.embedding_dense_backward.default")
-    return lo.add(x, rule(lo, values, at, x.shape[0], -1, False))  # type: ignore[misc]
 
 
 @lowers("aten.arange.default", "aten.arange.start", "aten.arange.start_step")

@@ -13,7 +13,7 @@ from shardproof.frontends.aten.bits import Bits
 from shardproof.frontends.aten.filled import apart
 from shardproof.frontends.aten.hidden import as_numbers
 from shardproof.frontends.aten.ids import Ids, compared, ids, integral, made, number_of
-from shardproof.frontends.aten.joined import Joined
+from shardproof.frontends.aten.joined import Joined, part_by_part
 from shardproof.frontends.aten.losses import told_apart
 from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Operand, Real, broadcast
 from shardproof.frontends.aten.masks import compared as compared_numbers
@@ -82,12 +82,12 @@ def _mask(entries: Array) -> Bits | Const:
 
 
 def _of_positions(x: Operand, y: Operand) -> Array | None:
-    """Where positions are equal, of which nothing depends on an input; None: they are none.
+    """Where positions, or whole numbers, are equal that depend on no input; None: they are none.
 
     Example: ``torch.arange(4) == 2`` is [False, False, True, False].
     """
     a, b = whole(x), whole(y)
-    if a is None or b is None or not (isinstance(x, Positions) or isinstance(y, Positions)):
+    if a is None or b is None or (isinstance(x, int) and isinstance(y, int)):
         return None
     gap = plus(a, b, -1)
     return np.broadcast_to(gap.moving() == 0, gap.shape)
@@ -104,6 +104,9 @@ def _equality(name: str) -> None:
         differ = _told_apart(lo, x, y)
         if differ is not None:
             return flags(differ if name == "ne" else lo.real(inverse_of(lo, differ)))
+        parts = part_by_part(lo, rule, x, y)
+        if parts is not None:
+            return parts
         of_filled = apart(lo, name.upper(), x, y)
         if of_filled is not None:
             return of_filled

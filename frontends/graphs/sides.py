@@ -8,20 +8,22 @@ Nothing else is inferred; permuted, scaled and partial values never.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
 import numpy as np
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.assumption import Assumption
-from shardproof.engine.plan.ir import Addend, Expectation, Plan
+from shardproof.engine.plan.ir import Addend, Expectation, Plan, Source
 from shardproof.frontends.graphs.graph import Graph, Input, Output, Placement, Shape
 from shardproof.frontends.graphs.mesh import Mesh
 from shardproof.frontends.graphs.recorder import (
     Array,
     Constant,
     PlacedInput,
+    Recorded,
     Recorder,
     everywhere,
     mesh_of,
@@ -201,19 +203,66 @@ def _constants(single: Recorder, parallel: Recorder) -> None:
         known.append((name, constant))
         (array,) = constant.arrays
         single.placed.append(_constant_input(single, constant, name, everywhere(array.shape, 1)))
+    used: set[str] = set()
+    numbers = count(len(known))
     for constant in parallel.constants:
         cut = _matching_box(constant, known, parallel.ranks)
         if cut is None and constant.drawn:
+            cut = _side_by_side(single, constant, known, used)
+        if cut is None and constant.drawn:
             parallel.refuse(constant.value, "random numbers that the single side does not hold")
             continue
-        name, full, placement = cut or _alone(single, constant, len(known), parallel.ranks)
+        name, full, placement = cut or _alone(single, constant, next(numbers), parallel.ranks)
         if cut is None:
             known.append((name, full))
+        used.add(name)
         # A part of a table may be 0 and 1 where the whole is not: it is a part of the whole.
         value = parallel.values[constant.value]
         parallel.values[constant.value] = replace(value, dtype=single.values[full.value].dtype)
         constant.domain = full.domain
         parallel.placed.append(_constant_input(parallel, constant, name, placement))
+
+
+def _side_by_side(
+    single: Recorder, constant: Constant, known: list[tuple[str, Constant]], used: Container[str]
+) -> tuple[str, Constant, Placement] | None:
+    """Numbers that the single side draws one tensor after the other, and every rank one of these:
+    the single side's tensors become slices of one input. None: some rank has others.
+
+    Example: masks of dropout for rows 0 to 3 and rows 4 to 7, by ``fold_in(key, 0)`` and
+    ``fold_in(key, 1)``, where a rank draws its own by ``fold_in(key, rank)``.
+    """
+    shape = constant.arrays[0].shape
+    chosen = []
+    for array in constant.arrays:
+        alike = (
+            n
+            for n, (name, whole) in enumerate(known)
+            if whole.drawn
+            and name not in used
+            and whole.domain == constant.domain
+            and np.array_equal(whole.arrays[0], array)
+        )
+        chosen.append(next(alike, -1))
+    places = list(dict.fromkeys(chosen))
+    if -1 in places or len(places) < 2 or not shape:
+        return None
+    parts = [known[n] for n in places]
+    name, first = parts[0]
+    array = np.concatenate([part.arrays[0] for _, part in parts])
+    dtype = single.values[first.value].dtype
+    full = replace(first, value=single.value(array.shape, dtype, name), arrays=(array,))
+    for place, (_, part) in enumerate(parts):
+        attrs = {"dim": 0, "start": place * shape[0], "size": shape[0]}
+        own = Recorded("slice", (full.value,), (part.value,), attrs, Source())
+        single.ops.insert(0, own)
+    gone = {part.value for _, part in parts}
+    single.placed = [p for p in single.placed if p.value not in gone]
+    single.constants = [c for c in single.constants if c.value not in gone] + [full]
+    single.placed.append(_constant_input(single, full, name, everywhere(array.shape, 1)))
+    known[:] = [item for item in known if item[1].value not in gone] + [(name, full)]
+    starts = [(places.index(n) * shape[0], *(0 for _ in shape[1:])) for n in chosen]
+    return name, full, Placement(array.shape, tuple(starts))
 
 
 def _alone(

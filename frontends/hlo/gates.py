@@ -2,7 +2,8 @@
 
 The row of a label that does not count is read all the same (``where(labels >= 0, labels, 0)``), and
 multiplied by zero afterwards.  Under such a product a value may be any other one that is the same
-wherever the predicate holds; so rows are read there for these ids alone.
+wherever the predicate holds; so rows are read there for these ids alone.  The same goes for what
+ranks add up, if they have the same ids: the predicate then holds on all of them or on none.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Final
 
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.builder.piecewise import Function, chosen_rows
-from shardproof.frontends.hlo.items import Gated, Ids, Item, Lookup, per_rank
+from shardproof.frontends.graphs.recorder import GROUP, Recorded
+from shardproof.frontends.hlo.items import Gated, Ids, Item, Lookup, Places, per_rank
 from shardproof.frontends.hlo.state import Lowering
 
 #: Operators that give a number for all numbers, entry by entry.
@@ -48,7 +50,8 @@ def product(low: Lowering, mask: Gated, other: Item) -> Gated:
     """
     if mask.value == low.values.full(mask.shape, Fraction(1)):
         return gated(low, other, mask.gate)
-    return Gated(low.op("mul", mask.value, low.tensor(other)).value, mask.gate)
+    there = _under(low, low.tensor(other), mask.gate, DEEPEST)
+    return _gated(low, low.op("mul", mask.value, there).value, mask.gate)
 
 
 def gated(low: Lowering, item: Item, gate: Ids) -> Gated:
@@ -61,7 +64,42 @@ def gated(low: Lowering, item: Item, gate: Ids) -> Gated:
         return Gated(
             item.value, replace(gate, functions=_and(low, item.gate.functions, gate.functions))
         )
-    return Gated(_under(low, low.tensor(item), gate, DEEPEST), gate)
+    return _gated(low, _under(low, low.tensor(item), gate, DEEPEST), gate)
+
+
+def _gated(low: Lowering, value: int, gate: Ids) -> Gated:
+    """A value where a predicate holds; one that is zero elsewhere is as it is."""
+    if _vanishes(low, value, gate, DEEPEST):
+        low.values.bare.add((value, gate))
+    return Gated(value, gate)
+
+
+def _vanishes(low: Lowering, value: int, gate: Ids, depth: int) -> bool:
+    """Whether a value is zero wherever a predicate does not hold: rows that are read for these ids
+    alone, products with them, and sums of such."""
+    lookup = low.values.lookups.get(value)
+    if lookup is not None:
+        if not _is_of(lookup, gate):
+            return False
+        own = _and(low, lookup.live, lookup.live)
+        return _and(low, own, gate.functions) == own
+    if (value, gate) in low.values.bare:
+        return True
+    op = low.reaches.maker(value)
+    if op is None or not depth:
+        return False
+    if op.name == "all_reduce" and not _adds_alike(low, op, gate):
+        return False
+    if op.name == "sum" and "keepdim" not in op.attrs:
+        return _vanishes(low, op.inputs[0], _repeated(low, op, gate), depth - 1)
+    if op.name not in ("all_reduce", "add", "sub", "mul") or not op.inputs:
+        return False
+    if op.name == "add" and op.attrs:
+        return False
+    if any(low.recorder.shape(v) != gate.shape for v in op.inputs):
+        return False
+    each = (_vanishes(low, v, gate, depth - 1) for v in op.inputs)
+    return any(each) if op.name == "mul" else all(each)
 
 
 def _and(low: Lowering, one: Sequence[Function], other: Sequence[Function]) -> tuple[Function, ...]:
@@ -77,8 +115,19 @@ def _under(low: Lowering, value: int, gate: Ids, depth: int) -> int:
     lookup = low.values.lookups.get(value)
     if lookup is not None:
         return _chosen(low, value, lookup, gate)
+    places = low.values.places.get(value)
+    if places is not None:
+        return _placed(low, value, places, gate)
     op = low.reaches.maker(value)
-    if op is None or op.name not in TOTAL or not depth:
+    if op is None or not depth:
+        return value
+    if _adds_alike(low, op, gate):
+        given = _under(low, op.inputs[0], gate, depth - 1)
+        return value if given == op.inputs[0] else reduced_again(low, op, given)
+    if op.name == "sum" and "keepdim" not in op.attrs:
+        given = _under(low, op.inputs[0], _repeated(low, op, gate), depth - 1)
+        return value if given == op.inputs[0] else low.op("sum", given, **op.attrs).value
+    if op.name not in TOTAL:
         return value
     if any(low.recorder.shape(v) != gate.shape for v in op.inputs):
         return value
@@ -86,18 +135,69 @@ def _under(low: Lowering, value: int, gate: Ids, depth: int) -> int:
     return value if inputs == list(op.inputs) else low.op(op.name, *inputs, **op.attrs).value
 
 
+def reduced_again(low: Lowering, op: Recorded, given: int) -> int:
+    """What a collective makes of another value of the shape of its operand; one that is done
+    already is not done again.
+
+    Example: of the all-reduce of ``x`` and the value ``y``, the all-reduce of ``y``.
+    """
+    key = ("again", op.outputs[0], given)
+    known = low.recorder.known(key)
+    if known is None:
+        result = low.recorder.values[op.outputs[0]]
+        known = low.recorder.append(op.name, [given], result.shape, result.dtype, op.attrs)
+    return low.recorder.once(key, known)
+
+
+def _repeated(low: Lowering, op: Recorded, gate: Ids) -> Ids:
+    """A predicate of what a sum gives, repeated along the dimensions that it adds up."""
+    shape, dims = low.recorder.shape(op.inputs[0]), op.attrs["dim"]
+    axes = iter(gate.axes)
+    wide = tuple(-1 if d in dims else next(axes) for d in range(len(shape)))
+    return replace(gate, axes=wide, shape=shape)
+
+
+def _adds_alike(low: Lowering, op: Recorded, gate: Ids) -> bool:
+    """Whether an operator adds up what ranks have among which a predicate is one: one function of
+    the same part of an input."""
+    if op.name != "all_reduce" or op.attrs["op"] != "sum":
+        return False
+    value = gate.origin
+    while (made := low.reaches.maker(value)) is not None and made.name in ("view", "permute"):
+        value = made.inputs[0]
+    placed = next((p.placement for p in low.recorder.placed if p.value == value), None)
+    if placed is None or len(gate.functions) > 1:
+        return False
+    return all(len({placed.starts[rank] for rank in group}) == 1 for group in op.attrs[GROUP])
+
+
 def _chosen(low: Lowering, value: int, lookup: Lookup, gate: Ids) -> int:
     """The rows of a lookup in which many ids choose one row, for ids for which a predicate holds;
     as it is where these choose many, too, or the predicate is of other ids."""
-    axes = tuple(
-        lookup.places.index(d) if d in lookup.places else -1 for d in range(len(gate.shape))
-    )
-    if lookup.ids.origin != gate.origin or lookup.shape != gate.shape or axes != gate.axes:
+    if not _is_of(lookup, gate):
         return value
     live = _and(low, lookup.live, gate.functions)
     if _parts(low, lookup, lookup.live) == 1 or _parts(low, lookup, live) != 1:
         return value
     return low.tensor(replace(lookup, live=live))
+
+
+def _placed(low: Lowering, value: int, places: Places, gate: Ids) -> int:
+    """A comparison of ids with positions, for ids for which a predicate of these holds."""
+    ids = places.ids
+    if (ids.origin, ids.axes, ids.shape) != (gate.origin, gate.axes, gate.shape):
+        return value
+    shown = low.values.places_of(places, gate.functions)
+    low.values.bare.add((shown, gate))
+    return shown
+
+
+def _is_of(lookup: Lookup, gate: Ids) -> bool:
+    """Whether a predicate is of the ids by which rows are looked up, position by position."""
+    axes = tuple(
+        lookup.places.index(d) if d in lookup.places else -1 for d in range(len(gate.shape))
+    )
+    return (lookup.ids.origin, lookup.shape, axes) == (gate.origin, gate.shape, gate.axes)
 
 
 def _parts(low: Lowering, lookup: Lookup, live: Sequence[Function]) -> int:

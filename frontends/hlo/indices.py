@@ -11,7 +11,7 @@ from shardproof.engine.errors import Unsupported
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.builder.piecewise import Function
 from shardproof.frontends.graphs.graph import Node, Shape
-from shardproof.frontends.hlo.items import Ids, Item, Lookup, Narrow, Tensor, per_rank
+from shardproof.frontends.hlo.items import Ids, Item, Lookup, Narrow, Places, Tensor, per_rank
 from shardproof.frontends.hlo.known import Known, compact
 from shardproof.frontends.hlo.state import Lowering
 
@@ -93,15 +93,20 @@ def _among_positions(low: Lowering, node: Node, xs: Sequence[Item]) -> Item | No
         have = low.recorder.shape(ids.origin)
         axes = [a for a in ids.axes if a >= 0]
         all_axes = [a for a, n in enumerate(have) if n > 1]
-        if ids.axes[dim] >= 0 or len(moved) < len(ids.functions) or sorted(axes) != all_axes:
+        if ids.axes[dim] >= 0 or sorted(axes) != all_axes:
             return None
         first = firsts * ranks if len(firsts) == 1 else firsts
-        offsets = [f[0].offset for f in per_rank(ids.functions, ranks)]
-        starts = [a - b for a, b in zip(first, offsets, strict=True)]
-        onehot = low.values.onehot(ids.origin, starts, ids.shape[dim])
-        table = low.values.view(onehot, (*(have[a] for a in all_axes), ids.shape[dim]))
-        places = [*(ids.axes.index(a) for a in all_axes), dim]
-        value = low.values.broadcast(table, places, ids.shape)
+        if len(moved) < len(ids.functions):
+            item = Places(ids, dim, tuple(first))
+            value = low.values.places_of(item)
+            low.values.places[value] = item
+        else:
+            offsets = [f[0].offset for f in per_rank(ids.functions, ranks)]
+            starts = [a - b for a, b in zip(first, offsets, strict=True)]
+            onehot = low.values.onehot(ids.origin, starts, ids.shape[dim])
+            table = low.values.view(onehot, (*(have[a] for a in all_axes), ids.shape[dim]))
+            places = [*(ids.axes.index(a) for a in all_axes), dim]
+            value = low.values.broadcast(table, places, ids.shape)
         if direction == "EQ":
             return Tensor(value)
         negated = low.op("mul", value, other=Fraction(-1))

@@ -85,6 +85,19 @@ class Lookup:
 
 
 @dataclass(frozen=True, slots=True)
+class Places:
+    """Where ids are the numbers that count along dimension ``dim``, from ``firsts[rank]`` on.
+
+    Example: ``ids == iota`` of ids ``s32[4]``, repeated along dimension 1 of ``[4, 9]``, on two
+    ranks: the dimension 1 and the firsts (0, 0).
+    """
+
+    ids: Ids
+    dim: int
+    firsts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Vectors:
     """Vectors of indices along the last dimension: every index by itself, of shape [..., 1].
 
@@ -176,6 +189,10 @@ class Values:
         self.recorder, self.expressions, self.settled = recorder, expressions, settled
         #: Lookups by the value that they became.
         self.lookups: dict[int, Lookup] = {}
+        #: Comparisons of ids with positions, where several ids are one number, likewise.
+        self.places: dict[int, Places] = {}
+        #: What is zero wherever a predicate does not hold by how it is made, with this predicate.
+        self.bare: set[tuple[int, Ids]] = set()
 
     def tensor(self, item: Item) -> int:
         """The value that an item becomes once an operator computes with it; equal items become one
@@ -187,6 +204,8 @@ class Values:
                 return self.known(item)
             case Gated(value, gate):
                 known = self.recorder.known(("gated", value, gate))
+                if known is None and (value, gate) in self.bare:
+                    return value
                 if known is None:
                     known = self.ids(gate)
                     if value != self.full(gate.shape, Fraction(1)):
@@ -384,6 +403,37 @@ class Values:
             return onehot
         *lead, _ = self.recorder.shape(onehot)
         return self.view(self.recorder.op("sum", onehot, dim=(len(lead),)), (*lead, 1))
+
+    def places_of(self, item: Places, live: Sequence[Function] = ()) -> int:
+        """1 where an id is the position, else 0; ``live``: for which ids at all, on every rank.
+
+        Example: of ``max(ids, 0) == iota`` of ids in [-1, 9), the one-hot of the ids, and a 1 at
+        position 0 for the id -1.
+        """
+        ids, ranks = item.ids, self.recorder.ranks
+        count, have = ids.shape[item.dim], self.recorder.shape(ids.origin)
+        every = (piecewise.constant(ids.functions[0], 1),)
+        numbers, counted = [], []
+        for f, own, first in zip(
+            per_rank(ids.functions, ranks), per_rank(live or every, ranks), item.firsts, strict=True
+        ):
+            number = piecewise.combine("subtract", f, piecewise.constant(f, first))
+            numbers.append(number)
+            counted.append(piecewise.combine("and", repeats.inside(number, count), own))
+        total: int | None = None
+        for part in repeats.parts(numbers, counted, count):
+            value = self.choice(ids.origin, part)
+            size = self.recorder.shape(value)[-1]
+            sides = [(*have, n) for n in (part.row, count - part.row - size)]
+            before, after = ([self.full(z, Fraction(0))] if z[-1] else [] for z in sides)
+            if before or after:
+                value = self.recorder.op("concat", *before, value, *after, dim=len(have))
+            total = value if total is None else self.recorder.op("add", total, value)
+        if total is None:
+            return self.full(ids.shape, Fraction(0))
+        axes = [a for a, n in enumerate(have) if n > 1]
+        table = self.view(total, (*(have[a] for a in axes), count))
+        return self.broadcast(table, [*(ids.axes.index(a) for a in axes), item.dim], ids.shape)
 
     def onehot(self, origin: int, starts: Sequence[int], size: int) -> int:
         """[ids, classes]: 1 where the id is the class; classes begin at each rank's own start."""

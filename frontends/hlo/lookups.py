@@ -258,12 +258,7 @@ def _added(
 
 def _inside(f: Function, live: Function, count: int) -> Function:
     """For which ids a row is one that there is, and counts."""
-    inside = piecewise.combine(
-        "and",
-        piecewise.compare("GE", f, piecewise.constant(f, 0)),
-        piecewise.compare("LT", f, piecewise.constant(f, count)),
-    )
-    return piecewise.combine("and", inside, live)
+    return piecewise.combine("and", repeats.inside(f, count), live)
 
 
 def _without(low: Lowering, updates: Item, dim: int) -> Item:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from shardproof.engine.errors import Unsupported
+from shardproof.frontends.builder import piecewise
 from shardproof.frontends.builder.piecewise import Function, Rows, chosen_rows, counted
 
 #: Intervals of ids of which rows are added up.
@@ -46,6 +47,18 @@ def parts(functions: Sequence[Function], live: Sequence[Function], rows: int) ->
     if len(result) > MOST_PARTS:
         raise Unsupported(f"rows that ids choose in {len(result)} ways")
     return result
+
+
+def inside(f: Function, count: int) -> Function:
+    """For which ids a row is one of ``count``.
+
+    Example: of id - 4, of four, 1 on [4, 8) and 0 elsewhere.
+    """
+    return piecewise.combine(
+        "and",
+        piecewise.compare("GE", f, piecewise.constant(f, 0)),
+        piecewise.compare("LT", f, piecewise.constant(f, count)),
+    )
 
 
 def _intervals(f: Function, live: Function, rows: int) -> dict[tuple[int, int, bool], list[int]]:

@@ -36,6 +36,7 @@ def install(note: Callable[[str], None], known: Callable[[torch.Tensor], bool]) 
     _pipelining(note)
     _coalesced()
     cloned.install()
+    _truncated(note)
 
 
 #: Collectives of several tensors at once, of which torch has no kernel for fake ones.
@@ -58,6 +59,25 @@ def _handle(*_: Any, **__: Any) -> Any:
 
 
 _LIBRARY: Any = torch.library.Library("c10d", "IMPL")  # type: ignore[no-untyped-call]
+
+
+def _truncated(note: Callable[[str], None]) -> None:
+    """Weights are drawn again while one is out of bounds, which asks for values; they are inputs
+    from the start of the step on.  Bounds and parameters of the draw stay in what is recorded."""
+
+    def bounded(
+        tensor: torch.Tensor,
+        mean: float,
+        std: float,
+        a: float,
+        b: float,
+        generator: torch.Generator | None = None,
+    ) -> torch.Tensor:
+        note("stand-in: torch.nn.init.trunc_normal_ bounds what it draws, instead of drawing again")
+        with torch.no_grad():
+            return tensor.normal_(mean, std, generator=generator).clamp_(a, b)
+
+    replace(torch.nn.init, "_no_grad_trunc_normal_", bounded)
 
 
 def _buffers(note: Callable[[str], None], known: Callable[[torch.Tensor], bool]) -> None:

@@ -21,6 +21,10 @@ Draft = tuple[
 ]
 
 
+#: Operands that differ in nothing but their labels, of which every order is compared.
+MOST_PERMUTED = 4
+
+
 class Canonical(NamedTuple):
     """A definition in canonical form. ``operands`` in canonical order, ``order[i]``: the draft that
     operand i came from; ``labels``: old label -> (new label, stride, extent) inside it: several old
@@ -51,20 +55,66 @@ def _outline(draft: Draft) -> tuple[object, ...]:
     return (node, tuple(shape), tuple(positions), weight)
 
 
-def _orders(drafts: Sequence[Draft]) -> list[list[int]]:
-    """Orders of the drafts that sort their outlines; more than one only if outlines are equal."""
+def _alike(drafts: Sequence[Draft]) -> list[list[int]]:
+    """The drafts in the order of their outlines, those of one outline together."""
     outlines = [_outline(d) for d in drafts]
-    ranked = sorted(range(len(drafts)), key=lambda i: outlines[i])
     groups: list[list[int]] = []
-    for i in ranked:
+    for i in sorted(range(len(drafts)), key=lambda i: outlines[i]):
         if groups and outlines[groups[-1][0]] == outlines[i]:
             groups[-1].append(i)
         else:
             groups.append([i])
-    if all(len(g) == 1 for g in groups):
-        return [ranked]
-    choices = [list(permutations(g)) if len(g) <= 4 else [tuple(g)] for g in groups]
-    return [[i for part in choice for i in part] for choice in product(*choices)]
+    return groups
+
+
+class _Order(NamedTuple):
+    """An order of the first drafts, the numbers that it gives their labels, and their intervals."""
+
+    drafts: tuple[int, ...]
+    numbers: dict[int, int]
+    intervals: tuple[tuple[tuple[int, int, int, int], ...], ...]
+
+    def of(self, labels: frozenset[int], *, named: bool = True) -> tuple[tuple[int, int], ...]:
+        """The numbers of some of the labels, with the labels where ``named``."""
+        own = ((x if named else 0, n) for x, n in self.numbers.items() if x in labels)
+        return tuple(sorted(own))
+
+    def then(
+        self, own: Sequence[int], ranked: Sequence[Sequence[tuple[StridedInterval, int]]]
+    ) -> _Order:
+        """This order with more drafts behind it; ``ranked``: labelled intervals of each draft."""
+        numbers = dict(self.numbers)
+        made = [
+            tuple(
+                (a.axis, a.stride, a.extent, numbers.setdefault(label, len(numbers)))
+                for a, label in ranked[i]
+            )
+            for i in own
+        ]
+        return _Order((*self.drafts, *own), numbers, (*self.intervals, *made))
+
+
+def _orders(drafts: Sequence[Draft], outputs: frozenset[int]) -> list[_Order]:
+    """The orders of the drafts, by their outlines, of which the intervals come first.  Drafts of
+    one outline are put in every order, group by group: of what is the same so far, and numbers
+    outputs and the labels that are still to come in the same way, the rest is the same too."""
+    ranked = [sorted(d[1], key=lambda p: (p[0].axis, -p[0].stride)) for d in drafts]
+    orders = [_Order((), {}, ())]
+    groups = _alike(drafts)
+    for k, group in enumerate(groups):
+        left = frozenset(x for later in groups[k + 1 :] for i in later for _, x in drafts[i][1])
+        choices = list(permutations(group)) if len(group) <= MOST_PERMUTED else [tuple(group)]
+        first: dict[tuple[object, ...], _Order] = {}
+        least: tuple[tuple[tuple[int, int, int, int], ...], ...] | None = None
+        for order, own in product(orders, choices):
+            longer = order.then(own, ranked)
+            if least is None or longer.intervals < least:
+                least = longer.intervals
+                first.clear()
+            if longer.intervals == least:
+                first.setdefault((longer.of(left), longer.of(outputs - left, named=False)), longer)
+        orders = list(first.values())
+    return orders
 
 
 def _coarsen(
@@ -144,25 +194,16 @@ def canonical(
             for interval, label in intervals:
                 if label in {t for t, _, _ in strides.values()}:
                     extents[label] = interval.extent
-    best: tuple[tuple[object, ...], tuple[Operand, ...], list[int], dict[int, int]] | None = None
-    for order in _orders(drafts):
-        numbers: dict[int, int] = {}
-        operands: list[Operand] = []
-        for i in order:
-            node, intervals, fixed, _ = drafts[i]
-            entries = []
-            for interval, label in sorted(intervals, key=lambda p: (p[0].axis, -p[0].stride)):
-                number = numbers.setdefault(label, len(numbers))
-                entries.append((interval.axis, interval.stride, interval.extent, number))
-            operands.append(Operand(node, tuple(entries), _fixed(fixed)))
-        key = (
-            tuple(o.intervals for o in operands),
-            tuple(sorted(numbers[x] for x in numbers if x in outputs)),
-        )
-        if best is None or key < best[0]:
-            best = (key, tuple(operands), order, numbers)
-    assert best is not None
-    _, result, order, numbers = best
+
+    def numbered(order: _Order) -> tuple[int, ...]:
+        return tuple(sorted(number for x, number in order.numbers.items() if x in outputs))
+
+    best = min(_orders(drafts, outputs), key=numbered)
+    order, numbers = best.drafts, best.numbers
+    result = tuple(
+        Operand(drafts[i][0], own, _fixed(drafts[i][2]))
+        for i, own in zip(order, best.intervals, strict=True)
+    )
     labels: dict[int, tuple[int, int, int]] = {}
     for label in original:
         target, stride, _ = strides.get(label, (label, 1, 0))
@@ -170,8 +211,8 @@ def canonical(
             labels[label] = (numbers[target], stride, original[label])
     return Canonical(
         operands=result,
-        order=tuple(order),
+        order=order,
         labels=labels,
-        outputs=tuple(sorted(numbers[x] for x in numbers if x in outputs)),
+        outputs=numbered(best),
         extents={numbers[x]: extents[x] for x in numbers},
     )

@@ -9,7 +9,7 @@ tried, and the one that gives a value that it has is taken.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import chain, combinations, islice, product
 from math import gcd
 from typing import NamedTuple, TypeAlias
@@ -24,6 +24,9 @@ MOST_WAYS, MOST_EXPOSED = 96, 4
 MOST_RARER = 160
 #: Ways to take positions together that are alike.
 MOST_MATCHINGS = 12
+#: After so many searches in a row that find nothing, for views of the same sizes, such a search is
+#: short, and tries so many readings.
+MOST_FRUITLESS, SHORT = 6, 24
 #: The largest number of blocks that are fused in a position.
 MOST_DIGITS = 4
 
@@ -54,6 +57,16 @@ def ways(
     Example: of ``n4[a1[3]] at a0[<tp> +1 of 8]`` twice, the head is kept, is summed over, or is a
     fixed position of both.
     """
+    seen: set[Way] = set()
+    for way in _every_way(addends, mesh, letters, sums=sums, sides=sides):
+        if way not in seen:
+            seen.add(way)
+            yield way
+
+
+def _every_way(
+    addends: Sequence[Addend], mesh: Mapping[str, int], letters: str, *, sums: bool, sides: Sides
+) -> Iterator[Way]:
     ones = [_ones(t.view) for t in addends]
     if any(own for dims in ones for own in dims):
         yield from (_with_ones(way, ones) for way in _ways(addends, mesh, letters, sums=sums))
@@ -66,6 +79,19 @@ def ways(
         yield Way(tuple(parts), ("",) * len(parts), "")
         yield from _ways(parts, mesh, letters, sums=sums)
     yield from islice(_rarer(addends, mesh, letters, sums=sums), MOST_RARER)
+
+
+def sizes_of(addends: Sequence[Addend]) -> Hashable:
+    """Sizes of views, whatever their nodes and wherever they start: the ways to read them follow
+    from it, but for where positions lie.
+
+    Example: ``n4[a1[0 +2 of 4]]`` and ``n9[a0[2 +2 of 4]]`` have one: two of four.
+    """
+
+    def of(dim: Dim) -> tuple[tuple[int, int], ...]:
+        return tuple((a.extent, a.size) for a in dim)
+
+    return tuple((tuple(map(of, t.view.dims)), of(t.view.fixed)) for t in addends)
 
 
 def _ones(view: View) -> list[Dim]:

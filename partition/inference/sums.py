@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from itertools import islice
 from math import prod
 from string import ascii_letters
 from typing import TypeVar
@@ -26,7 +28,14 @@ from shardproof.engine.lineage.sums import collect, largest, merge_partials
 from shardproof.engine.lineage.views import Misaligned, align
 from shardproof.partition.inference.canonical import Draft, canonical
 from shardproof.partition.inference.exponentials import References
-from shardproof.partition.inference.floats import Way, dropped, ways
+from shardproof.partition.inference.floats import (
+    MOST_FRUITLESS,
+    SHORT,
+    Way,
+    dropped,
+    sizes_of,
+    ways,
+)
 from shardproof.partition.inference.masks import masked_once, unscaled
 from shardproof.partition.inference.match import Matcher
 from shardproof.partition.inference.opened import cancelled, logarithms
@@ -84,6 +93,8 @@ class Values:
         self.partial: list[tuple[str, Addend]] = []
         self.counted: set[int] = set()
         self.rewrote = False
+        #: How often in a row no reading of views of these sizes gave a value of the single device.
+        self.fruitless: Counter[Hashable] = Counter()
         #: How often a sum was written without what is zero in it, which only its operands' own
         #: definitions tell.
         self.dropped = 0
@@ -140,11 +151,15 @@ class Values:
         guess = size is not None and (first is None or first.node >= size)
         if size is not None and guess and all(self._is_common(t.node, size) for t in addends):
             made: list[Addend] = []
-            for other in others():
+            sizes = sizes_of(addends)
+            short = self.fruitless[sizes] >= MOST_FRUITLESS
+            for other in islice(others(), SHORT if short else None):
                 if other is not None and other.node < size:
+                    del self.fruitless[sizes]
                     return other
                 if other is not None:
                     made.append(other)
+            self.fruitless[sizes] += 1
             if (regrouped := self._by_another_route(first, made)) is not None:
                 return regrouped
         if guess and self.matcher is not None and self.matcher.meets:

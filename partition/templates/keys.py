@@ -137,6 +137,8 @@ def key(nodes: NodeTable, claim: Claim) -> tuple[object, ...]:
     for value in claim.attrs.values():
         if isinstance(value, Affine):
             axes.update(value.axes)
+    for node in number.order:  # what a definition reads at fixed positions may move as well
+        axes.update(nodes[node].coordinates & claim.extents.keys())
     extents = tuple(sorted((a, claim.extents[a]) for a in axes))
     return (
         claim.kind,

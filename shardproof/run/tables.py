@@ -6,7 +6,6 @@ be right for the numbers that it has (another part of the table that holds the s
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -20,6 +19,7 @@ from shardproof.engine.reference_runtime.compare import Undefined, compared, fit
 from shardproof.engine.reference_runtime.exchange import Stuck
 from shardproof.engine.reference_runtime.lots import exact
 from shardproof.engine.reference_runtime.values import Values
+from shardproof.engine.simulation.true_size import TURNS, every_id
 from shardproof.inputs.load import CONSTANT
 from shardproof.partition.stages.partition import partition
 
@@ -28,10 +28,6 @@ TOLERANCE: Final = 1e-6
 #: How large the random inputs are on which both sides have to agree: bounds and scales that show
 #: for large numbers only are seen with these.
 SCALES: Final = (1, 1, 2, 4)
-#: Further inputs, whose ids go through all of their domain, one after the other.
-TURNS: Final = 4
-#: More ids than these are not gone through.
-MOST_IDS: Final = 1 << 12
 
 
 def guarded(plan: Plan, contents: Mapping[str, Any]) -> Plan:
@@ -79,27 +75,9 @@ def _seen(plan: Plan, contents: Mapping[str, Any]) -> list[bool | None]:
         return [None]
     made = [agree_on(plan, contents, seed, scale) for seed, scale in enumerate(SCALES)]
     if False not in made:
-        turns = [_ids(plan.single, turn) for turn in range(TURNS)]
+        turns = [every_id(plan.single, turn) for turn in range(TURNS)]
         made += [agree_on(plan, {**contents, **ids}, turn) for turn, ids in enumerate(turns) if ids]
     return [agree for agree in made if agree is not None] or [None]
-
-
-def _ids(program: Program, turn: int) -> dict[str, Any]:
-    """Integers of inputs with a small domain: all of it, where it was left at the turn before.
-
-    Example: of 6 labels in [0, 24), six different ones at each of four turns.
-    """
-    made: dict[str, Any] = {}
-    for shard in program.shards:
-        if not shard.integer or shard.domain is None or shard.kind == CONSTANT:
-            continue
-        low, high = shard.domain
-        count = math.prod(shard.full_shape)
-        if high - low <= MOST_IDS:
-            order = np.random.default_rng(0).permutation(high - low)
-            places = (np.arange(count) + turn * count) % (high - low)
-            made[shard.name] = (low + order[places]).reshape(shard.full_shape)
-    return made
 
 
 def _with_standins(plan: Plan, names: Iterable[str], text: str) -> Plan:

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from shardproof.checker.obligations.families import members
+from shardproof.checker.obligations.families import members, nodes_at
 from shardproof.checker.obligations.forms import form
 from shardproof.checker.obligations.restate import MOST_WIDENED, Rebuilder
 from shardproof.checker.result import Problems
@@ -282,3 +282,36 @@ def test_a_claim_of_another_form_is_not_moved() -> None:
 def test_the_checker_moves_a_cut_back_as_far_as_the_prover() -> None:
     """With less, it could not follow what was proved."""
     assert MOST_WIDENED >= WIDEST
+
+
+# -- definitions of coordinates
+# ------------------------------------------------------------------------------------------
+
+
+def row(nodes: NodeTable, x: int, start: Affine, *coordinates: str) -> Lineage:
+    """A row of a matrix of four, as a node of its own."""
+    operand = Operand(x, ((1, 1, 128, 0),), ((0, 1, 4, start),))
+    extents, axes = (128,), frozenset(coordinates)
+    number = nodes.define(Combine((Fraction(1),), (operand,), (0,)), extents, axes)
+    return view(number, (StridedInterval(0, 1, 128, ZERO, 128),))
+
+
+@pytest.mark.parametrize(("step", "everywhere"), [(1, True), (0, False)])
+def test_a_definition_that_moves_is_looked_at_for_every_member(
+    step: int, everywhere: bool, holds: Holds
+) -> None:
+    """Replica dp has row dp; that it is row 1 holds of replica 1 only."""
+    nodes = NodeTable()
+    x = nodes.define(Input("x"), (4, 128))
+    whole: Dim = (StridedInterval(1, 1, 128, ZERO, 128),)
+    start = affine(1 - step, {"dp": step})
+    given = Lineage(
+        (128,),
+        (Addend(Fraction(1), x, View((whole,), (StridedInterval(0, 1, 4, start, 1),))),),
+    )
+    claim = identity(given, row(nodes, x, DP, "dp"))
+    found = list(members(nodes, claim))
+    assert [here["dp"] for here, _ in found] == [0, 1, 2, 3]
+    at_each = [holds(nodes_at(nodes, member, here), member) for here, member in found]
+    assert at_each == [everywhere or here["dp"] == 1 for here, _ in found]
+    assert holds(nodes, claim) == everywhere

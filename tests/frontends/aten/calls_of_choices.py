@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from math import prod
 from typing import Any
 
 import torch
 
+from shardproof.frontends.aten import Const
 from shardproof.frontends.aten.bits import Additive
 from shardproof.frontends.aten.positions import Compared, Positions
 from tests.frontends.aten.calls import Both, Call, Draw, call
@@ -458,3 +460,13 @@ def _(d: Draw) -> Call:
     size += 1
     positions = Positions(0, (1,), (size,), "int64")
     return (d.ids(size, n, 1), Both(positions, torch.arange(size))), {}
+
+
+@call("aten.index.Tensor")
+def _(d: Draw) -> Call:
+    """A known position of one dimension, counted from its front or its end."""
+    shape = d.sizes(3)
+    dim = d.below(3)
+    place = d.below(2 * shape[dim]) - shape[dim]
+    index = Both(Const(Fraction(place), (1,), "int64"), torch.tensor([place]))
+    return (d.real(*shape), [None] * dim + [index]), {}

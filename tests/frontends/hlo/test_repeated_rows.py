@@ -65,6 +65,15 @@ use_global_device_ids=true, to_apply=add
 """
 
 
+#: What else is read by id 4 on the first rank is taken off again: its last row, or (wrong) on the
+#: rank where it is the first.
+LESS = """e = pred[5] compare(l, EDGE), direction=EQ
+  d = pred[5,3] broadcast(e), dimensions={0}
+  k = f32[5,3] select(d, g, y)
+  v = f32[5,3] subtract(h, k)
+  o = f32[5,3] all-reduce(v)"""
+
+
 #: Ids 0 and 1 choose row LOW, all others row 2.
 BOTH = f"""HloModule m, num_partitions=RANKS
 
@@ -113,6 +122,15 @@ def verified(single: str, parallel: str, folder: Path, expected: str) -> None:
 )
 def test_a_row_that_two_ranks_read(how: str, expected: str, tmp_path: Path) -> None:
     verified(SINGLE, PARALLEL.replace("HOW", how), tmp_path, expected)
+
+
+@pytest.mark.parametrize(
+    ("edge", "expected"), [("behind", "proved"), ("low", "refuted")], ids=["last", "first"]
+)
+def test_a_row_that_one_rank_takes_off(edge: str, expected: str, tmp_path: Path) -> None:
+    """Which rows are read depends on the rank: `check` states the claim at every one of them."""
+    read = PARALLEL.replace("HOW", "LE").replace("o = f32[5,3] all-reduce(h)", LESS)
+    verified(SINGLE, read.replace("EDGE", edge), tmp_path, expected)
 
 
 @pytest.mark.parametrize(
