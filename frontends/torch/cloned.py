@@ -20,7 +20,7 @@ def install() -> None:
     Example: the two layers of ``nn.TransformerEncoder(layer, 2)``, which it copies from ``layer``,
     have parameters of their own.
     """
-    FakeTensor.__deepcopy__ = _deepcopy  # type: ignore[assignment]
+    FakeTensor.__deepcopy__ = _deepcopy  # type: ignore[method-assign]
 
 
 def _deepcopy(self: torch.Tensor, memo: dict[Any, Any]) -> torch.Tensor:
@@ -51,10 +51,12 @@ def _tensor(x: torch.Tensor, memo: dict[Any, Any]) -> torch.Tensor:
     memory = storages[key]
     if memory.dtype != x.dtype:
         raise RuntimeError("tensors of two element types share memory: copy them one by one")
-    if x.is_contiguous() and prod(x.shape) == memory.numel():
-        result = memory.view(x.shape)
-    else:
-        result = memory.as_strided(x.shape, x.stride(), x.storage_offset())
+    whole = x.is_contiguous() and prod(x.shape) == memory.numel()
+    result: torch.Tensor = (
+        memory.view(x.shape)
+        if whole
+        else memory.as_strided(x.shape, x.stride(), x.storage_offset())
+    )
     result.requires_grad_(x.requires_grad)
     if x.grad is not None:
         result.grad = copy.deepcopy(x.grad, memo)
