@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 from shardproof.engine.claims.claim import SUMS
 from shardproof.engine.lineage.lineage import Addend, Lineage
 from shardproof.engine.plan.collectives import ADDS
+from shardproof.engine.plan.ir import Source
 from shardproof.engine.schedule.instances import Instance
 from shardproof.engine.specification.demands import roots
 from shardproof.partition.evidence.alignment import counterparts
@@ -157,15 +158,19 @@ def _begin(
     ends = _ends(result, aligned, frozenset(ADDS) if means else frozenset())
     usual = {essence(lineage) for lineage in result.single.lineages}
     alike: dict[tuple[object, ...], list[int]] = {}
+    sources: dict[int, Source] = {}
     about: dict[tuple[object, ...], tuple[int, str, Kind, Fraction | None]] = {}
     gaps = _ranges(result, [c.value for c in result.conclusions if c.kind != OWN and not c.holds])
     for number, instance in enumerate(result.parallel.unrolled.instances):
+        # What a repair puts in has the source of what it reduces, and is no line of the program.
+        own = not any(sources.get(v) == instance.source for v in instance.inputs)
+        sources.update(dict.fromkeys(instance.outputs, instance.source))
         counterpart = aligned[number]
         taint = reduce(or_, (wrong.get(v, 0) for v in instance.inputs), 0)
         fault = None if taint else faults[number] or _gap(result, instance, gaps)
         if fault and fault.factor in means and ends.isdisjoint(instance.outputs):
             continue
-        if means and not taint and not fault and counterpart < 0:
+        if means and own and not taint and not fault and counterpart < 0:
             fault = _summed(result, instance, means, usual)
         if fault:
             key = (

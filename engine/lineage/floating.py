@@ -7,6 +7,7 @@ on where it was put.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from shardproof.engine.algebra.affine import Affine
@@ -37,14 +38,21 @@ def picked(view: View, dims: Sequence[int]) -> View:
     """The same view, where a position of one of many that was cut out of a dimension is in none.
 
     Example: of ``[a1[4], a0[2 +1 of 3] x a2[5]]`` the second dimension runs along ``a2[5]``, at
-    ``a0[2 +1 of 3]``: the third of three blocks of five.  ``a0[<tp> +1 of 3]`` stays, which is a
-    rank's part of what others have the rest of.
+    ``a0[2 +1 of 3]``: the third of three blocks of five.  So is ``a0/8[2 +1 of 3]`` alone where
+    another dimension runs along ``a0[8]``.  ``a0[<tp> +1 of 3]`` stays, which is a rank's part of
+    what others have the rest of.
     """
     result = list(view.dims)
     out: list[StridedInterval] = []
+    axes = Counter(a.axis for dim in view.dims for a in dim)
     for i in dims:
-        own = [a for a in result[i] if is_floating(a) and not a.start.terms]
-        if own and any(a.size > 1 for a in result[i]):
+        inside = any(a.size > 1 for a in result[i])
+        own = [
+            a
+            for a in result[i]
+            if is_floating(a) and not a.start.terms and (inside or axes[a.axis] > 1)
+        ]
+        if own:
             result[i] = tuple(a for a in result[i] if a not in own)
             out += own
     return View(tuple(result), (*out, *view.fixed)) if out else view

@@ -15,7 +15,7 @@ from shardproof.engine.algebra.affine import ZERO, Affine
 from shardproof.engine.lineage.expressions import Opaque
 from shardproof.engine.lineage.lineage import BROADCAST, Addend, Dim, StridedInterval, View
 from shardproof.engine.lineage.nodes import NodeTable
-from shardproof.engine.lineage.views import Misaligned, narrow
+from shardproof.engine.lineage.views import Misaligned, constant_interval, narrow
 
 #: Where a part begins that is constant along a dimension, and one that is no part.
 ANYWHERE, NOWHERE = None, Affine(-1)
@@ -54,8 +54,10 @@ class Share(NamedTuple):
         dims: list[Dim] = []
         axis = 0
         for whole, size, start in zip(self.shape, shape, self.starts, strict=True):
-            own = (StridedInterval(axis, 1, whole, start or ZERO, size),) if whole > 1 else ()
-            dims.append(own)
+            if whole > 1:
+                dims.append((StridedInterval(axis, 1, whole, start or ZERO, size),))
+            else:  # Nothing varies along it.
+                dims.append((constant_interval(size),) if size > 1 else ())
             axis += whole > 1
         return Addend(Fraction(1), self.node, View(tuple(dims)))
 

@@ -44,8 +44,10 @@ from shardproof.partition.inference.shares import Shares
 from shardproof.partition.inference.views import (
     lineage_axes,
     local_view,
+    narrowed,
     result_view,
     view_of_constant,
+    widened,
 )
 from shardproof.partition.inference.visible import Masked, along_diagonal, completed
 from shardproof.partition.inference.windows import Reads, Windows
@@ -188,11 +190,19 @@ class Values:
         return number < size or isinstance(self.table[number].definition, Comparison)
 
     def piece(self, x: Lineage) -> Lineage:
-        """The tensor as a node of its own (a value that only the parallel program has)."""
+        """The tensor as a node of its own (a value that only the parallel program has), without the
+        dimensions along which nothing varies.
+
+        Example: of ``n6[_[4], a0[8]] + n7[_[4], a0[8]]`` it is ``n9[_[4], a0[8]]``: n9 has one
+        axis, however many rows a rank has.
+        """
         if not x.addends:
             return Lineage(
                 x.shape, (Addend(Fraction(0), self.table.one, view_of_constant(x.shape)),)
             )
+        wide = [dim for dim, size in enumerate(x.shape) if size > 1 and not _varies(x, dim)]
+        if wide:
+            return widened(self.piece(narrowed(x, wide)), x.shape)
         ranked = in_order(x.addends)
         intervals = (a for t in ranked for dim in t.view.dims for a in dim)
         self.counted.update(a.size for a in intervals if a.axis == BROADCAST)
@@ -233,6 +243,13 @@ class Values:
         """The node of a value that only this side has; its axes are the local dimensions."""
         axes = lineage_axes(Lineage(shape, tuple(addends)), self.table)
         return self.table.define(definition, tuple(n for n in shape if n != 1), axes)
+
+
+def _varies(x: Lineage, dim: int) -> bool:
+    """Whether what a tensor is may differ from one position of a dimension to another."""
+    intervals = (a for t in x.addends for a in t.view.dims[dim])
+    placed = any(place.dim == dim for t in x.addends for place in t.places)
+    return placed or any(a.axis != BROADCAST for a in intervals)
 
 
 class Sums(Values):

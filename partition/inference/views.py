@@ -43,6 +43,36 @@ def view_of_constant(shape: tuple[int, ...]) -> View:
     return View(tuple(() if n == 1 else (constant_interval(n),) for n in shape))
 
 
+def narrowed(x: Lineage, dims: Sequence[int]) -> Lineage:
+    """One position of each of ``dims``, along which nothing varies.
+
+    Example: ``n6[_[4], a0[8]]`` with its first dimension narrowed is ``n6[1, a0[8]]``.
+    """
+
+    def narrow(addend: Addend) -> Addend:
+        kept = tuple(() if n in dims else dim for n, dim in enumerate(addend.view.dims))
+        return addend._replace(view=View(kept, addend.view.fixed))
+
+    shape = tuple(1 if n in dims else size for n, size in enumerate(x.shape))
+    return Lineage(shape, tuple(narrow(t) for t in x.addends))
+
+
+def widened(x: Lineage, shape: Sequence[int]) -> Lineage:
+    """The inverse of `narrowed`: dimensions of size 1 repeated.
+
+    Example: ``n6[1, a0[8]]`` of the shape [4, 8] is ``n6[_[4], a0[8]]``.
+    """
+
+    def widen(addend: Addend) -> Addend:
+        dims = tuple(
+            (constant_interval(size),) if own < size else dim
+            for dim, own, size in zip(addend.view.dims, x.shape, shape, strict=True)
+        )
+        return addend._replace(view=View(dims, addend.view.fixed))
+
+    return Lineage(tuple(shape), tuple(widen(t) for t in x.addends))
+
+
 def along_axes(view: View, axes: Sequence[int]) -> View:
     """A view with axis i as axis ``axes[i]``.
 

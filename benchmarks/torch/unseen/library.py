@@ -93,4 +93,66 @@ HALVES = case(
     floats(x=(4, 4, WIDTH), y=(4, 2, WIDTH)),
 )
 
-CASES = [TRANSLATED, HALVES]
+
+class Patches(nn.Module):
+    """A vision transformer: patches by convolution, a class token before them, learned positions;
+    the class token or the mean goes to the head."""
+
+    def __init__(self, *, mean: bool) -> None:
+        super().__init__()
+        self.mean = mean
+        self.patches = nn.Conv2d(3, WIDTH, 2, stride=2)
+        self.token = nn.Parameter(torch.zeros(1, 1, WIDTH))
+        self.positions = nn.Parameter(torch.zeros(1, 5, WIDTH))
+        layer = nn.TransformerEncoderLayer(
+            WIDTH, HEADS, INNER, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+        )
+        self.layers = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.patches(x).flatten(2).transpose(1, 2)
+        h = torch.cat([self.token.expand(len(h), -1, -1), h], 1) + self.positions
+        h = self.norm(self.layers(h))
+        return self.head(h.mean(1) if self.mean else h[:, 0])  # type: ignore[no-any-return]
+
+
+class Tokens(nn.Module):
+    """A class token before rows of features, with an attention of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = nn.Parameter(torch.zeros(1, 1, 4))
+        self.positions = nn.Parameter(torch.zeros(1, 4, 4))
+        self.inner, self.q, self.k, self.v, self.o = (nn.Linear(4, 4) for _ in range(5))
+        self.norm, self.head = nn.LayerNorm(4), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.cat([self.token.expand(len(x), -1, -1), self.inner(x)], 1) + self.positions
+        y = self.norm(h)
+        q, k, v = (w(y).unflatten(-1, (2, 2)).transpose(1, 2) for w in (self.q, self.k, self.v))
+        out = F.scaled_dot_product_attention(q, k, v)
+        return self.head((h + self.o(out.transpose(1, 2).flatten(2)))[:, 0])  # type: ignore[no-any-return]
+
+
+def entropy(model: nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
+    x, labels = batch
+    return F.cross_entropy(model(x), labels)
+
+
+def labelled(classes: int, **shape: tuple[int, ...]) -> dict[str, sp.TensorSpec]:
+    return {**floats(**shape), "y": sp.tensor((4,), torch.int64, low=0, high=classes)}
+
+
+CLASSED, POOLED = (
+    case(
+        f"vision transformer of nn's layers, {name}",
+        lambda mean=mean: Patches(mean=mean),  # type: ignore[misc]
+        entropy,
+        labelled(10, x=(4, 3, 4, 4)),
+    )
+    for name, mean in (("class token", False), ("mean of all", True))
+)
+TOKENS = case("a class token before features", Tokens, entropy, labelled(3, x=(4, 3, 4)))
+
+CASES = [TRANSLATED, HALVES, CLASSED, POOLED, TOKENS]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from shardproof.engine.algebra.affine import affine
+from shardproof.engine.lineage.floating import picked
 from shardproof.engine.lineage.joining import joined
 from shardproof.engine.lineage.lineage import Addend, Place, StridedInterval, View
 from shardproof.engine.lineage.views import align, constant_interval
@@ -66,3 +67,18 @@ def test_a_block_that_is_said_is_one() -> None:
         [block, at(2, 1, 2, stride=4)],
         [inner, at(2, 0, 4, 4)],
     ]
+
+
+def test_which_of_several_blocks_is_in_no_dimension() -> None:
+    """A constant one of three blocks, beside others of its axis or cut out of a dimension; rows of
+    an axis and the block that a rank has stay where they are."""
+    which, inner = at(0, 1, 3, stride=8), at(0, 0, 8, 8)
+    alone = View(((which,), (inner,), (WHOLE,)))
+    assert picked(alone, [0, 1, 2]) == View(((), (inner,), (WHOLE,)), (which,))
+    assert picked(alone, [1, 2]) == alone
+    fused = View(((which, WHOLE), (inner,)))
+    assert picked(fused, [0, 1]) == View(((WHOLE,), (inner,)), (which,))
+    row = View(((at(2, 1, 3),), (WHOLE,)))
+    assert picked(row, [0, 1]) == row
+    moving = which._replace(start=affine(0, {"tp": 1}))
+    assert picked(View(((moving,), (inner,))), [0, 1]) == View(((moving,), (inner,)))

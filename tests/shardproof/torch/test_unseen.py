@@ -59,6 +59,8 @@ PROVED = [
     (objectives.RECOMMENDED, "own weights"),  # rows times a mask of ids
     (contexts.FLASH, "unmasked"),  # a logarithm of what the single device divides by
     (library.TRANSLATED, "not reduced"),  # layers that are copies
+    (library.CLASSED, "not reduced"),  # which of three projections, beside one position
+    (library.TOKENS, "not reduced"),  # what is one tensor for all rows, beside theirs
     (library.HALVES, "not reduced"),  # a softmax over some of the positions that there are
 ]
 #: Those that CI runs.
