@@ -45,15 +45,22 @@ class Heads(nn.Module):
         return self.o(out.transpose(1, 2).flatten(2))
 
 
+def ended(job: sp.Job, model: nn.Module, out: torch.Tensor, y: torch.Tensor) -> None:
+    """Squares of what is left, and gradients as their mean over ranks."""
+    loss = F.mse_loss(out, y)
+    loss.backward()
+    if job.world_size > 1:
+        averaged(model)
+    job.end(loss=loss)
+
+
 def attention(causal: bool, keys: int = HEADS) -> Step:
     def step(job: sp.Job) -> None:
         model = Heads(keys)
         job.start(model)
         q, k, v = model.cut(job.batch["x"])
         out = F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=keys < HEADS)
-        loss = F.mse_loss(model.joined(out), job.batch["y"])
-        loss.backward()
-        job.end(loss=loss)
+        ended(job, model, model.joined(out), job.batch["y"])
 
     return step
 
@@ -117,10 +124,7 @@ def ring(causal: bool, mistake: str = "") -> Step:
         job.start(model)
         x, y = cut(job, 1)
         out = RingFlash.apply(*model.cut(x), causal, mistake)
-        loss = F.mse_loss(model.joined(out), y)
-        loss.backward()
-        averaged(model)
-        job.end(loss=loss)
+        ended(job, model, model.joined(out), y)
 
     return step
 
@@ -168,10 +172,7 @@ def flash(mistake: str = "") -> Step:
         model = Heads()
         job.start(model)
         x, y = cut(job, 0)
-        loss = F.mse_loss(model.joined(Flash.apply(*model.cut(x), mistake)), y)
-        loss.backward()
-        averaged(model)
-        job.end(loss=loss)
+        ended(job, model, model.joined(Flash.apply(*model.cut(x), mistake)), y)
 
     return step
 
@@ -216,10 +217,7 @@ def ulysses(mistake: str = "") -> Step:
         )
         q, k, v = (Exchange.apply(t, 1, 2) for t in (q, k, v))
         out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        loss = F.mse_loss(model.joined(Exchange.apply(out, 2, 1)), y)
-        loss.backward()
-        averaged(model)
-        job.end(loss=loss)
+        ended(job, model, model.joined(Exchange.apply(out, 2, 1)), y)
 
     return step
 
@@ -384,11 +382,7 @@ def linear(parallel: bool, mistake: str = "") -> Step:
         out = (q @ k.transpose(-1, -2) * seen) @ v
         if parallel:
             out = out + q @ States.apply(k.transpose(-1, -2) @ v, mistake)
-        loss = F.mse_loss(model.joined(out), y)
-        loss.backward()
-        if parallel:
-            averaged(model)
-        job.end(loss=loss)
+        ended(job, model, model.joined(out), y)
 
     return step
 
@@ -432,11 +426,7 @@ def synchronised(over: bool, mistake: str = "") -> Step:
         model = Synchronised(over, mistake)
         job.start(model)
         x, y = cut(job, 0) if over else (job.batch["x"], job.batch["y"])
-        loss = F.mse_loss(model(x), y)
-        loss.backward()
-        if over:
-            averaged(model)
-        job.end(loss=loss)
+        ended(job, model, model(x), y)
 
     return step
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import shardproof
+from tests.frontends.hlo.verdicts import verified
 
 #: Numbers between 1 and 2 of a key and of positions from FIRST on.
 DRAWN = """  X = u32[4] broadcast(FIRST), dimensions={}
@@ -57,10 +57,4 @@ ENTRY main {{
     ("first", "expected"), [("own", "proved"), ("none", "refuted"), ("other", "refuted")]
 )
 def test_every_rank_draws_its_own(first: str, expected: str, tmp_path: Path) -> None:
-    files = tmp_path / "single.hlo", tmp_path / "parallel.hlo"
-    files[0].write_text(SINGLE)
-    files[1].write_text(PARALLEL.replace("FIRST", first))
-    result = shardproof.verify(*files, out=tmp_path / "run", cache_dir=tmp_path / "cache")
-    assert result.verdict == expected, result.reason
-    if expected == "proved":
-        assert shardproof.check(tmp_path / "run").ok
+    verified(SINGLE, PARALLEL.replace("FIRST", first), tmp_path, expected)

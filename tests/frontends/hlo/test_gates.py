@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import shardproof
+from tests.frontends.hlo.verdicts import verified
 
 TOTAL = (
     "total {\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT c = f32[] add(a, b)\n}\n"
@@ -53,8 +53,4 @@ def program(rows: int, how: str, rest: str, ranks: int) -> str:
     ("how", "expected"), [("GE", "proved"), ("GT", "refuted")], ids=["the same", "0 left out"]
 )
 def test_labels_that_do_not_count(how: str, expected: str, tmp_path: Path) -> None:
-    files = tmp_path / "single.hlo", tmp_path / "parallel.hlo"
-    files[0].write_text(program(8, "GE", ALONE, 1))
-    files[1].write_text(program(4, how, JOINED, 2))
-    result = shardproof.verify(*files, out=tmp_path / "run", cache_dir=tmp_path / "cache")
-    assert result.verdict == expected, result.reason
+    verified(program(8, "GE", ALONE, 1), program(4, how, JOINED, 2), tmp_path, expected)

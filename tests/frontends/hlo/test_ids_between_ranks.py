@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-import shardproof
 from shardproof.frontends.hlo import inline, text
 from shardproof.frontends.hlo.lower import lower
 from tests.frontends.hlo.test_lower import ADD, agree
+from tests.frontends.hlo.verdicts import verified
 
 ROWS = (
     "offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, "
@@ -50,11 +50,7 @@ use_global_device_ids=true
     ids=["back again", "exchanged"],
 )
 def test_rows_by_ids_of_all_ranks(pairs: str, expected: str, tmp_path: Path) -> None:
-    files = tmp_path / "single.hlo", tmp_path / "parallel.hlo"
-    files[0].write_text(SINGLE)
-    files[1].write_text(PARALLEL.replace("PAIRS", pairs))
-    result = shardproof.verify(*files, out=tmp_path / "run", cache_dir=tmp_path / "cache")
-    assert result.verdict == expected, result.reason
+    verified(SINGLE, PARALLEL.replace("PAIRS", pairs), tmp_path, expected)
 
 
 def test_ids_between_ranks_are_lowered_to_what_they_compute() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import shardproof
+from tests.frontends.hlo.verdicts import verified
 
 ADD = "add {\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT c = f32[] add(a, b)\n}\n"
 GATHER = (
@@ -111,16 +111,6 @@ ENTRY main {{
   ROOT r = f32[4] select(on, u, o)
 }}
 """
-
-
-def verified(single: str, parallel: str, folder: Path, expected: str) -> None:
-    files = folder / "single.hlo", folder / "parallel.hlo"
-    for file, text in zip(files, (single, parallel), strict=True):
-        file.write_text(text)
-    result = shardproof.verify(*files, out=folder / "run", cache_dir=folder / "cache")
-    assert result.verdict == expected, result.reason
-    if expected == "proved":
-        assert shardproof.check(folder / "run").ok
 
 
 @pytest.mark.parametrize(

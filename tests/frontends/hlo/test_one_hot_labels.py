@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-import shardproof
 from shardproof.frontends.hlo import inline, text
 from shardproof.frontends.hlo.ones import compared
+from tests.frontends.hlo.verdicts import verified
 
 ADD = "add {\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT c = f32[] add(a, b)\n}\n"
 HOW = (
@@ -73,13 +73,7 @@ to_apply=add
     ids=["the label", "all from the label on", "less another number"],
 )
 def test_labels_that_are_compared(how: str, less: str, expected: str, tmp_path: Path) -> None:
-    files = tmp_path / "single.hlo", tmp_path / "parallel.hlo"
-    files[0].write_text(SINGLE)
-    files[1].write_text(PARALLEL.replace("HOW", how).replace("LESS", less))
-    result = shardproof.verify(*files, out=tmp_path / "run", cache_dir=tmp_path / "cache")
-    assert result.verdict == expected, result.reason
-    if expected == "proved":
-        assert shardproof.check(tmp_path / "run").ok
+    verified(SINGLE, PARALLEL.replace("HOW", how).replace("LESS", less), tmp_path, expected)
 
 
 @pytest.mark.parametrize(
@@ -95,11 +89,7 @@ def test_every_label_is_tried(most: int, expected: str, tmp_path: Path) -> None:
         f"y0 = s32[4] parameter(1)\n  k2 = s32[] constant({most})\n"
         "  k3 = s32[4] broadcast(k2), dimensions={}\n  y = s32[4] minimum(y0, k3)",
     )
-    files = tmp_path / "single.hlo", tmp_path / "parallel.hlo"
-    files[0].write_text(SINGLE.replace("[4,8]", "[4,24]"))
-    files[1].write_text(bounded)
-    result = shardproof.verify(*files, out=tmp_path / "run", cache_dir=tmp_path / "cache")
-    assert result.verdict == expected, result.reason
+    verified(SINGLE.replace("[4,8]", "[4,24]"), bounded, tmp_path, expected)
 
 
 def test_inputs_that_are_only_compared() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import shardproof
+from tests.frontends.hlo.verdicts import verified
 
 #: Rows over two ranks, one each, and sums of products over two: three parts are added up at once.
 ROW_OF_TWO = """HloModule single
@@ -195,11 +195,4 @@ ALONE = five("single", 4, "ROOT u = f32[3,1] copy(t)")
     ],
 )
 def test_other_routes(single: str, parallel: str, expected: str, tmp_path: Path) -> None:
-    files = tmp_path / "single.hlo", tmp_path / "parallel.hlo"
-    files[0].write_text(single)
-    files[1].write_text(parallel)
-    run = tmp_path / "run"
-    result = shardproof.verify(*files, out=run, cache_dir=tmp_path / "cache")
-    assert result.verdict == expected, result.reason
-    if expected == "proved":
-        assert shardproof.check(run).ok
+    verified(single, parallel, tmp_path, expected)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-import shardproof
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.hlo.repeats import Part, parts
+from tests.frontends.hlo.verdicts import verified
 
 HOW = (
     "offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, "
@@ -105,16 +105,6 @@ def both(ranks: int, low: int) -> str:
     rest = SUM if ranks > 1 else "s = f32[4,3] copy(d)"
     text = BOTH.replace("REST", rest).replace("RANKS", str(ranks)).replace("LOW", str(low))
     return text.replace("ROWS", str(6 // ranks))
-
-
-def verified(single: str, parallel: str, folder: Path, expected: str) -> None:
-    files = folder / "single.hlo", folder / "parallel.hlo"
-    for file, text in zip(files, (single, parallel), strict=True):
-        file.write_text(text)
-    result = shardproof.verify(*files, out=folder / "run", cache_dir=folder / "cache")
-    assert result.verdict == expected, result.reason
-    if expected == "proved":
-        assert shardproof.check(folder / "run").ok
 
 
 @pytest.mark.parametrize(
