@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from typing import NamedTuple
 
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.lineage.expressions import (
@@ -79,6 +80,14 @@ def is_mask(nodes: NodeTable, addend: Addend) -> bool:
     return isinstance(nodes[addend.node].definition, Causal)
 
 
+def is_order(nodes: NodeTable, addend: Addend) -> bool:
+    """Whether a view is of a causal order itself, which multiplies by 0 or 1.
+
+    Example: one of ``n30 = causal order`` is, one of ``n31 = einsum(n29, n30)`` is not.
+    """
+    return isinstance(nodes[addend.node].definition, Order)
+
+
 def _has(nodes: NodeTable, view: Addend, mask: Addend) -> bool:
     """Whether the definition of a viewed node adds this very part of the mask."""
     total = nodes[view.node].definition
@@ -111,6 +120,27 @@ def _reads(
         and (interval.stride, interval.start, interval.size) == (1, other.start, other.size)
         and other.stride == 1
     )
+
+
+class Seen(NamedTuple):
+    """Factors of a product without a mask that another of them has; ``opened``: the definitions
+    that show it.
+
+    Example: of the gradient of causal weights times the order of positions, the gradient.
+    """
+
+    rest: list[Factor]
+    opened: frozenset[int]
+
+
+def seen_anyway(nodes: NodeTable, factors: Sequence[Factor]) -> Seen | None:
+    """Factors without one that is 0 or 1 as a mask says, where another has that mask (None: none
+    is without effect)."""
+    order, *others = sorted(factors, key=lambda x: not is_order(nodes, x.addend))
+    if not is_order(nodes, order.addend):
+        return None
+    opened = next((by for x in others if (by := masked_by(nodes, x, order))), None)
+    return None if opened is None else Seen([x for x in factors if x is not order], opened)
 
 
 def masked_by(nodes: NodeTable, factor: Factor, order: Factor) -> frozenset[int] | None:

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from math import prod
 from string import ascii_letters
 
 from shardproof.engine.errors import ShapeMismatch
-from shardproof.engine.lineage.expressions import Einsum, Expression, Order
+from shardproof.engine.lineage.expressions import Einsum, Expression
 from shardproof.engine.lineage.floating import picked, sunk
 from shardproof.engine.lineage.lineage import (
     BROADCAST,
@@ -38,7 +38,7 @@ from shardproof.partition.inference.laws import (
     left,
     outside,
 )
-from shardproof.partition.inference.masks import is_of_a_table, masked_by
+from shardproof.partition.inference.masks import is_of_a_table, is_order, seen_anyway
 from shardproof.partition.inference.pieces import each, multiplied
 from shardproof.partition.inference.sums import MOST_TERMS, Sums, tried
 from shardproof.partition.inference.vanishing import Zeros
@@ -187,21 +187,22 @@ class Products(Sums):
     ) -> Addend:
         """`_product`, with positions of one of many where the single-device program has them."""
 
-        def others() -> Iterator[Addend | None]:
+        def others(*, again: bool = False) -> Iterator[Addend | None]:
             used = {*"".join(names), *output}
             letters = "".join(a for a in ascii_letters if a not in used)
-            made = partial(self._product, names, output, sizes=sizes)
+            made = partial(self._product, names, output, sizes=sizes, again=again)
             if any(is_endless(dim) for t in addends for dim in t.view.dims):
                 yield tried(partial(made, widest=True), addends)
             yield tried(made, [t._replace(view=sunk(t.view)) for t in addends])
             yield from self.under_masks(names, addends, made)
             readings = ways(addends, self.mesh, letters, sums=True, sides=self.as_partial)
-            yield from (tried(another, way) for way in readings)
+            yield from (tried(partial(another, again=again), way) for way in readings)
 
-        def another(way: Way) -> Addend:
+        def another(way: Way, *, again: bool) -> Addend:
             spelled = [n + more for n, more in zip(names, way.labels, strict=True)]
             more = dict.fromkeys("".join(way.labels), 1)
-            made = self._product(spelled, output + way.kept, way.addends, {**sizes, **more})
+            extents = {**sizes, **more}
+            made = self._product(spelled, output + way.kept, way.addends, extents, again=again)
             return dropped(made, len(output))
 
         if self.reference_size is None and len(names) > 1 and {*"".join(names)} - {*output}:
@@ -210,6 +211,12 @@ class Products(Sums):
             every = [range(len(own)) for own in names]
             pairs = zip(addends, every, strict=True)
             addends = [t._replace(view=picked(t.view, dims)) for t, dims in pairs]
+        if self.reference_size is not None and any(is_order(self.table, t) for t in addends):
+            # The single-device program may mask again what is masked already.
+            plain = tried(partial(self._product, names, output, sizes=sizes, again=True), addends)
+            for masked in chain([plain], others(again=True)):
+                if masked is not None and masked.node < self.reference_size:
+                    return masked
         first = tried(lambda t: self._product(names, output, t, sizes), addends)
         return self._first_reading(addends, first, others)
 
@@ -221,9 +228,11 @@ class Products(Sums):
         sizes: Mapping[str, int],
         closed: frozenset[str] = frozenset(),
         widest: bool = False,
+        again: bool = False,
     ) -> Addend:
         """One addend of a product; ``closed``: labels that run along what the addends have of them,
-        and no further; ``widest``: blocks of axes without an end are parts of larger ones."""
+        and no further; ``widest``: blocks of axes without an end are parts of larger ones;
+        ``again``: what is masked already is masked again."""
         factor = Fraction(1)
         for addend in addends:
             factor *= addend.factor
@@ -257,7 +266,7 @@ class Products(Sums):
         )
         views, atoms = reads.settled()
         return self._product_addend(
-            factor, views, atoms, [dims[n] for n in output], outputs, extents, intervals
+            factor, views, atoms, [dims[n] for n in output], outputs, extents, intervals, again
         )
 
     def _product_addend(
@@ -269,6 +278,7 @@ class Products(Sums):
         outputs: frozenset[int],
         extents: Mapping[int, int],
         intervals: Mapping[int, StridedInterval],
+        again: bool = False,
     ) -> Addend:
         real = [k for k, t in enumerate(addends) if t.node != self.table.one]
         if not real:
@@ -303,8 +313,12 @@ class Products(Sums):
         ]
         form = canonical(drafts, outputs, dict(extents))
         definition = Einsum(form.operands, form.outputs)
-        if not self._is_reference(definition) and (seen := self._seen_anyway(read)) is not None:
-            addends, atoms = [x.addend for x in seen], [x.intervals for x in seen]
+        kept = again or self._is_reference(definition)
+        if not kept and (seen := seen_anyway(self.table, read)) is not None:
+            self.rewrote = True
+            self.dropped += 1
+            self.opened |= seen.opened
+            addends, atoms = [x.addend for x in seen.rest], [x.intervals for x in seen.rest]
             return self._product_addend(factor, addends, atoms, dims, outputs, extents, intervals)
         node = self._definition(definition, form.outputs, form.extents, chosen)
         partials = self._inherited(node, [chosen[i] for i in form.order])
@@ -319,21 +333,6 @@ class Products(Sums):
             return True
         node = self.table.find(definition)
         return node is not None and node < self.reference_size
-
-    def _seen_anyway(self, factors: Sequence[Factor]) -> list[Factor] | None:
-        """Factors without one that is 0 or 1 as a mask says, where another has that mask."""
-        order, *others = sorted(
-            factors, key=lambda x: not isinstance(self.table[x.addend.node].definition, Order)
-        )
-        if not isinstance(self.table[order.addend.node].definition, Order):
-            return None
-        opened = next((by for x in others if (by := masked_by(self.table, x, order))), None)
-        if opened is None:
-            return None
-        self.rewrote = True
-        self.dropped += 1
-        self.opened |= opened
-        return [x for x in factors if x is not order]
 
     def _pulled(
         self,

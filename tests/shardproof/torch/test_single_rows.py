@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,44 @@ def test_one_row_each(tmp_path: Path, microbatches: int) -> None:
 
 def test_a_row_twice_is_refuted(tmp_path: Path) -> None:
     assert verify(tmp_path, 2, RANKS, repeated=True).verdict == "refuted"
+
+
+class Attention(nn.Module):
+    """One head whose queries see the keys ``behind`` or further back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k = nn.Linear(WIDTH, WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: torch.Tensor, behind: int) -> torch.Tensor:
+        scores = self.q(x) @ self.k(x).transpose(1, 2)
+        mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1 - behind)
+        return scores.masked_fill(mask, float("-inf")).softmax(-1) @ x
+
+
+def attended(job: sp.Job, rows: int, behind: int = 0) -> None:
+    """Gradients over four rows, so many at a time."""
+    model = Attention()
+    job.start(model)
+    losses = []
+    for x, y in zip(job.batch["x"].split(rows), job.batch["y"].split(rows), strict=True):
+        losses.append(((model(x, behind) - y) ** 2).sum())
+        losses[-1].backward()
+    job.end(loss=torch.stack(losses).sum())
+
+
+def test_masked_weights_of_one_row_at_a_time(tmp_path: Path) -> None:
+    """Autograd masks the gradient of weights that the mask hides already: the product with the mask
+    is the single device's value, at one of its rows."""
+    batch = {name: sp.tensor((4, 3, WIDTH)) for name in ("x", "y")}
+
+    def verify(name: str, behind: int) -> sp.Result:
+        step = partial(attended, rows=1, behind=behind)
+        whole = partial(attended, rows=4)
+        out = tmp_path / name
+        return sp.verify(whole, step, world_size=1, batch=batch, out=out, executor="local")
+
+    result = verify("right", 0)
+    assert result.verdict == "proved", result.reason
+    assert check(result.run_dir).ok
+    assert verify("wrong", -1).verdict == "refuted"
