@@ -229,16 +229,25 @@ class _Work(NamedTuple):
                 second.close()
             partitioned = time.perf_counter()
             progress.phase("solve")
-            answers = solving.run(lowered)
+            tables: dict[str, str] = {}
+            answers = solving.run(lowered, lambda them: tables.update(self._tables(result, them)))
             if exhaustive:
                 batch = batch_instances(settings.memory_budget_bytes)
                 audited = audit(result, self.out / INSTANCES, batch, progress.update)
                 _audit(result, solving, audited)
         solved = time.perf_counter()
         progress.phase("compose")
-        early.write(partial(certificate.tables, self.out, result, answers), result)
+        early.write(partial(self._tables, result, answers), result)
         decision = _decide(result, answers, otherwise, progress, early)
-        return _Attempt(result, answers, decision, cache, partitioned, solved, early.written())
+        written = early.written()
+        if tables and decision.verdict == "proved":
+            # Of what is not proved another form may be tried, which writes its own.
+            written = tables
+        return _Attempt(result, answers, decision, cache, partitioned, solved, written)
+
+    def _tables(self, result: Partition, answers: Answers) -> dict[str, str]:
+        """Write the tables of the run, which no verdict changes."""
+        return certificate.tables(self.out, result, answers)
 
     def _second(self, result: Partition) -> BesideOneByOne[tuple[int, stating.Statement]] | None:
         """A second process that states claims: of a large plan, where memory is not bounded and no
