@@ -133,7 +133,7 @@ def fused(wrong: bool) -> Callable[[sp.Job], None]:
 
     def step(job: sp.Job) -> None:
         net = nn.Linear(3, 8, bias=False)
-        owned = range(0, 16) if job.rank == 0 else range(16, 24)
+        owned = range(16) if job.rank == 0 else range(16, 24)
         job.start(net, parameters=of_fused(job), owned={"weight": owned})
         x = job.batch["x"].chunk(2)[job.rank]
         up, gate = net(x).chunk(2, dim=-1)
@@ -171,7 +171,7 @@ def test_pieces_of_a_fused_parameter_are_owned_in_part(tmp_path: Path, wrong: bo
     assert result.verdict == ("refuted" if wrong else "proved"), sp.told(result)
 
 
-@pytest.mark.parametrize("owned", [range(0, 99), range(0, 8, 2), range(-1, 3)])
+@pytest.mark.parametrize("owned", [range(99), range(0, 8, 2), range(-1, 3)])
 def test_entries_that_a_parameter_does_not_have_are_refused(tmp_path: Path, owned: range) -> None:
     def step(job: sp.Job) -> None:
         job.start(net := nn.Linear(3, 4), owned={"weight": owned})
