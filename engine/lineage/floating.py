@@ -111,9 +111,9 @@ def sunk(view: View, dim: int = -1) -> View:
         dims = (*view.dims[:dim], *dims, *view.dims[dim + 1 :])
     pool = list(single)
     result: list[Dim] = []
-    for dim in dims:
+    for own in dims:
         intervals: list[StridedInterval] = []
-        for interval in dim:
+        for interval in own:
             while outer := next(
                 (o for o in pool if interval.extent and _is_outside(o, interval)), None
             ):

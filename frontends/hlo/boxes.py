@@ -1,7 +1,7 @@
 """Gathers and scatters of known boxes: a slice for each, or each put among zeros.
 
-``x[..., [0, 2, 5]]`` and ``x[:, i, j]`` with ``i, j = jnp.tril_indices(n, -1)`` are gathers of known
-boxes in HLO, and their derivatives scatters that add.
+``x[..., [0, 2, 5]]`` and ``x[:, i, j]`` with ``i, j = jnp.tril_indices(n, -1)`` are gathers of
+known boxes in HLO, and their derivatives scatters that add.
 """
 
 from __future__ import annotations

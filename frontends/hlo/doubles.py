@@ -36,7 +36,10 @@ TABLE = "of constants alone; a table of its numbers in double precision"
 
 
 def keep(low: Lowering, node: Node) -> None:
-    """Keep the numbers of a node that is lowered, where constants alone make it."""
+    """Keep the numbers of a node that is lowered, where constants alone make it.
+
+    Example: of ``add(iota, 0.5)`` of ``f32[3]`` the numbers 0.5, 1.5 and 2.5 beside the operator.
+    """
     if len(node.results) == 1 and low.dtype(node) in _DIGITS:
         made = _made(low, node)
         if made is not None:
@@ -113,10 +116,10 @@ def _exact(opcode: str, xs: Sequence[Array], made: Array, digits: int) -> bool:
         return True
     if opcode not in _ARITHMETIC or not all(_coarse(x) for x in xs):
         return False
-    if opcode == "divide" and not np.array_equal(made * xs[1], xs[0]):
+    if opcode == "divide" and not np.array_equal(np.multiply(made, xs[1]), xs[0]):
         return False
     return bool(np.all(np.frexp(made)[0] * 2.0**digits % 1 == 0))
 
 
 def _coarse(x: Array) -> bool:
-    return bool(np.all(np.abs(x) <= _LARGEST) and np.all(x / _FINEST % 1 == 0))
+    return bool(np.all(np.abs(x) <= _LARGEST) and np.all(np.divide(x, _FINEST) % 1 == 0))
