@@ -18,7 +18,7 @@ from shardproof.cluster.verdicts.cache import VerdictCache
 from shardproof.cluster.verdicts.ledger import Ledger
 from shardproof.diagnosis.explain.counterexample import simulated
 from shardproof.diagnosis.outcome import diagnosed
-from shardproof.diagnosis.search import ORDER, Diagnosis, recorded_otherwise
+from shardproof.diagnosis.search import Diagnosis, recorded_otherwise
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.findings import Finding
 from shardproof.engine.ops.listing import foreign
@@ -295,7 +295,9 @@ def _decide(
         early.finish(result)
         if not result.faults:
             seeds = SEEDS if any(not c.holds for c in result.conclusions) else 1
-            simulation = early.simulation(result) or simulated(result, seeds, tell=tell)
+            simulation = early.simulation(result)
+            if simulation is None and (not result.unread or early.is_under_way(result)):
+                simulation = simulated(result, seeds, tell=tell)
         summed = partials(result)
         if result.faults or (simulation is not None and simulation.differs):
             known = not result.faults and summed and is_all(result, summed)
@@ -308,10 +310,9 @@ def _decide(
 
 
 def _is_explained(decision: Decision) -> bool:
-    """Whether a plan is refuted, and holds as its records have it: what is made of strays would
-    tell nothing more."""
-    first = decision.findings[:1]
-    return decision.verdict == "refuted" and any(f.cause == ORDER and f.repair for f in first)
+    """Whether a plan is refuted, and holds with a repair, as with its groups as its records have
+    them: what is made of strays would tell nothing more."""
+    return decision.verdict == "refuted" and any(f.repair for f in decision.findings[:1])
 
 
 def _ahead(
