@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from shardproof.solvers.answers import SolverName
 from shardproof.solvers.smtlib import Rung
 
-RACE_AFTER = 0.05
-"""Seconds that the first configuration has for itself before the other solver is asked as well."""
+RACE_AFTER = 0.2
+"""Seconds that the first configuration has for itself before the other solver is asked as well: of
+the 208 texts of a 671B pair, all of which Z3 decides, 24 take it more than 0.05 s on a busy machine
+and 9 more than 0.2 s."""
 
 STUBBORN_AFTER = 1.0
 """Seconds after which a text counts as stubborn: other methods are tried beside the usual ones."""
@@ -25,7 +27,7 @@ class Configuration:
     of the solver that Z3 has for the logic, and "tactics for functions": those for a text with
     uninterpreted functions; ``warm``: whether its child is kept for the next text.
 
-    Example: ``Configuration("cvc5", "cvc5", 0.05)``, which is asked once Z3 has taken 50 ms.
+    Example: ``Configuration("cvc5", "cvc5", 0.2)``, which is asked once Z3 has taken 200 ms.
     """
 
     name: str

@@ -98,18 +98,22 @@ def settled(view: View) -> View:
     return View(tuple(result), _merged(pool))
 
 
-def sunk(view: View) -> View:
+def sunk(view: View, dim: int = -1) -> View:
     """The same view, where all of a digit beside one position of the next digit outside of it is
-    one interval.
+    one interval; ``dim``: only of positions in this dimension, which is of one position.
 
-    Example: ``[a0[8]] at a0/8[1 +1 of 2]`` is ``[a0[8 +8 of 16]]``.
+    Example: ``[a0[8]] at a0/8[1 +1 of 2]`` is ``[a0[8 +8 of 16]]``, and so is ``[a0/8[1 +1 of 2],
+    a0[8]]`` with a first dimension along which nothing runs.
     """
-    dims, single = floating(view)
+    dims, single = floating(view if dim < 0 else View((view.dims[dim],), ()))
+    if dim >= 0:
+        single = (*single, *view.fixed)
+        dims = (*view.dims[:dim], *dims, *view.dims[dim + 1 :])
     pool = list(single)
-    result = []
-    for dim in dims:
+    result: list[Dim] = []
+    for own in dims:
         intervals: list[StridedInterval] = []
-        for interval in dim:
+        for interval in own:
             while outer := next(
                 (o for o in pool if interval.extent and _is_outside(o, interval)), None
             ):

@@ -46,7 +46,7 @@ def cleared(table: TermTable, goals: Sequence[tuple[Term, Term]]) -> Cleared | N
     Example: of ``inv(v0 + v1) * v0 + inv(v0 + v1) * v1 == 1``, ``v0 + v1 == v0 + v1``.
     """
     letters, exact = Point(inverses=False), Point()
-    needs = [letters.value(a) != letters.value(b) for a, b in goals]
+    needs = [a is not b and letters.value(a) != letters.value(b) for a, b in goals]
     if not any(needs) or any(exact.value(a) != exact.value(b) for a, b in goals):
         return None
     clearing = _Clearing(table)

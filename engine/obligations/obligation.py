@@ -240,7 +240,12 @@ def _goals(meaning: Meaning, claim: Claim, applications: set[Term]) -> list[tupl
     if len(actual) != len(claim.outputs):
         raise ShapeMismatch(f"{len(actual)} outputs, claimed {len(claim.outputs)}")
     goals: list[tuple[Term, Term]] = []
+    compared: set[tuple[int, Lineage]] = set()
     for left, lineage in zip(actual, claim.outputs, strict=True):
+        if (id(left), lineage) in compared:
+            # What members of a collective have alike is one equality, said once.
+            continue
+        compared.add((id(left), lineage))
         right = meaning.tensor(lineage, left.dims)
         if left.dims != right.dims:
             raise Unsupported(

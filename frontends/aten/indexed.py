@@ -188,6 +188,7 @@ def _index_put(
 
 def _added(lo: Lowering, x: Lowered, indices: Sequence[Lowered | None], values: Lowered) -> Any:
     """``x`` with rows added at ids, which may come again; None: indices are others."""
+    indices, values = _added_up(lo, x, indices, values)
     along = _dimension(indices)
     if along is not None:
         return rule_of("aten.index_add.default")(lo, x, along, indices[along], values)  # type: ignore[misc]
@@ -197,3 +198,29 @@ def _added(lo: Lowering, x: Lowered, indices: Sequence[Lowered | None], values: 
         return None
     at, rule = lookups.wrapped(index, x.shape[0]), rule_of("aten.embedding_dense_backward.default")
     return lo.add(x, rule(lo, values, at, x.shape[0], -1, False))  # type: ignore[misc]
+
+
+def _added_up(
+    lo: Lowering, x: Lowered, indices: Sequence[Lowered | None], values: Lowered
+) -> tuple[Sequence[Lowered | None], Lowered]:
+    """Indices, and what is added there, without the dimensions along which known positions are the
+    same: what comes to one place is added up first.
+
+    Example: of the positions 0 to 3 in each of 2 rows, and values [2, 4, 8], the positions 0 to 3
+    and the sum [4, 8] over the rows.
+    """
+    own = [(dim, index) for dim, index in enumerate(indices) if index is not None]
+    if len(own) != 1:
+        return indices, values
+    dim, index = own[0]
+    if not isinstance(index, Positions):
+        return indices, values
+    alike = [d for d, step in enumerate(index.steps) if not step or index.shape[d] == 1]
+    if len(index.shape) - len(alike) != 1:
+        return indices, values
+    if values.shape != (*x.shape[:dim], *index.shape, *x.shape[dim + 1 :]):
+        return indices, values
+    (other,) = (d for d in range(len(index.shape)) if d not in alike)
+    at = replace(index, steps=(index.steps[other],), shape=(index.shape[other],))
+    kept = [at if d == dim else None for d in range(len(indices))]
+    return kept, lo.sum(values, [dim + d for d in alike])

@@ -105,14 +105,14 @@ class Positions:
 
     def real(self, lo: Lowering) -> Real:
         """As numbers: a table of them; in a graph whose inputs stand for others, a named input, of
-        which a proof holds whatever it is."""
+        which a proof holds whatever it is, times the step and plus where they begin."""
         if lo.standins is None:
             numbers = self.moving()
             if (np.abs(numbers) > EXACT).any():
                 raise Unsupported("positions as numbers that float32 rounds")
             return lo.real(lo.expand(table(lo, numbers.astype(np.float32), "float32"), self.shape))
         moving = [d for d, step in enumerate(self.steps) if step]
-        if len(moving) != 1 or self.const or self.steps[moving[0]] != 1:
+        if len(moving) != 1:
             raise Unsupported("positions as numbers")
         size = self.shape[moving[0]]
         name = f"positions 0 to {size - 1}"
@@ -122,7 +122,10 @@ class Positions:
             )
         lo.standins.setdefault(name, "are read as any numbers that both sides share")
         wide = tuple(size if d == moving[0] else 1 for d in range(len(self.shape)))
-        return lo.real(lo.expand(lo.reshape(lo.tables[name], wide), self.shape))
+        value = lo.real(lo.scale(lo.tables[name], Fraction(self.steps[moving[0]])))
+        if self.const:
+            value = lo.emit("add", value, other=Fraction(self.const))
+        return lo.real(lo.expand(lo.reshape(value, wide), self.shape))
 
 
 @dataclass(frozen=True, slots=True)

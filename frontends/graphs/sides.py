@@ -292,8 +292,10 @@ def _constant_input(
 def _matching_box(
     constant: Constant, known: Sequence[tuple[str, Constant]], ranks: int
 ) -> tuple[str, Constant, Placement] | None:
-    """Which box of which known tensor has these numbers, on every rank; None: none has."""
-    for name, whole in known:
+    """Which box of which known tensor has these numbers, on every rank; None: none has. The
+    smallest such tensor: one with just these numbers before one that has them among others (the
+    windows of a smaller picture lie among those of a larger one)."""
+    for name, whole in sorted(known, key=lambda item: item[1].arrays[0].size):
         if whole.drawn != constant.drawn:
             continue
         (full,) = whole.arrays

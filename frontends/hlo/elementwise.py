@@ -37,7 +37,7 @@ def finite(item: Item) -> Fraction | None:
 def _constant(low: Lowering, node: Node, number: Fraction) -> Item:
     """A constant, known where it is a float (whole numbers that arithmetic gives are compared)."""
     rounded = np.array(float(number), dtype="float32")
-    if low.dtype(node) == "float32" and Fraction(float(rounded)) == number:
+    if low.dtype(node) == "float32" and exact(rounded.item()) == number:
         return Known((np.broadcast_to(rounded, low.shape(node)),), "float32")
     return Tensor(low.values.full(low.shape(node), number))
 

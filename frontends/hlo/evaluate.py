@@ -1,12 +1,13 @@
 """A graph as it was read, run in NumPy on all ranks in lock-step: the judge of a translation.
 
 Written from XLA's documentation and from nothing of ours that translates.  Floats are computed in
-float64.
+float64, and literals are the numbers that are rounded to them (`singles`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from shardproof.frontends.graphs.graph import Graph, Node, PerRank
 from shardproof.frontends.hlo import semantics
 from shardproof.frontends.hlo.known import Known
 from shardproof.frontends.hlo.module import Array
+from shardproof.frontends.hlo.singles import meant
 
 
 def run(graph: Graph, inputs: Sequence[Sequence[Array]]) -> list[list[Array]]:
@@ -62,7 +64,11 @@ def _local(graph: Graph, node: Node, own: dict[int, Array], rank: int) -> Array:
     if node.target == "constant":
         known = node.attrs["value"]
         assert isinstance(known, Known)
-        return _double(known.at(rank))
+        literal = _double(known.at(rank))
+        number = known.number()
+        if isinstance(number, float) and isfinite(number):
+            return np.full_like(literal, float(meant(number)))
+        return literal
     xs = [own[v] for v in node.operands]
     if "starts" in node.attrs:
         xs += [

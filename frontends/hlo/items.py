@@ -28,6 +28,7 @@ from shardproof.frontends.hlo.expressions import Expressions
 from shardproof.frontends.hlo.known import Known, compact
 from shardproof.frontends.hlo.module import Array
 from shardproof.frontends.hlo.repeats import Part
+from shardproof.frontends.hlo.singles import meant
 
 
 @dataclass(frozen=True, slots=True)
@@ -446,14 +447,14 @@ class Values:
 
 
 def exact(number: object) -> Fraction:
-    """A finite number as an exact one; raises `Unsupported`.
+    """A finite number as an exact one, the one that is `meant`; raises `Unsupported`.
 
     Example: 0.5 is 1/2; infinity is refused ("the constant inf").
     """
     if isinstance(number, bool | int):
         return Fraction(int(number))
     if isinstance(number, float) and math.isfinite(number):
-        return Fraction(number)
+        return meant(number)
     raise Unsupported(f"the constant {number}")
 
 

@@ -18,6 +18,7 @@ from shardproof.frontends.hlo import (
     bits,
     choices,
     collectives,
+    doubles,
     elementwise,
     index_vectors,
     indices,
@@ -107,7 +108,8 @@ def _run(low: Lowering, stacked: frozenset[int]) -> None:
         except Narrow as error:
             low.narrow(node, error)
         except Unsupported as error:
-            low.refuse(node, error)
+            if not doubles.table(low, node):
+                low.refuse(node, error)
         except _MALFORMED as error:
             low.refuse(node, Unsupported(f"has not the operands of such an operator ({error})"))
 
@@ -136,13 +138,15 @@ def _node(low: Lowering, node: Node) -> None:
         if shape != value.shape:
             raise Unsupported(f"gives {list(shape)}, the file says {list(value.shape)}")
         low.items[result] = item
+    if isinstance(low.items[node.results[0]], Tensor):
+        doubles.keep(low, node)
 
 
 def _single(low: Lowering, node: Node, operands: Sequence[Item]) -> Item:
     """The result of an operator with one: of what is known, of bits, or by its rule."""
     if len(node.results) != 1:
         raise Unsupported(NO_RULE)
-    folded = _folded(low, node, operands)
+    folded = _folded(low, node, operands) or doubles.whole(low, node)
     if folded is None and any(isinstance(x, Bits) for x in operands):
         folded = bits.apply(low, node, operands)
     if folded is not None:

@@ -5,23 +5,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.graphs.graph import Node, PerRank, Shape
-from shardproof.frontends.hlo import lookups
+from shardproof.frontends.hlo import boxes, lookups
 from shardproof.frontends.hlo.items import Item, Tensor, table_of
 from shardproof.frontends.hlo.known import Known, compact
 from shardproof.frontends.hlo.module import Array
 from shardproof.frontends.hlo.movement import framed, placed
 from shardproof.frontends.hlo.state import Lowering
-
-#: Known boxes of a gather, each of which is a slice.
-MOST_BOXES: Final = 64
 
 
 class Rows(NamedTuple):
@@ -85,75 +81,70 @@ def gather(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     """
     if not isinstance(xs[1], Known):
         return lookups.gather(low, node, xs)
-    table, ids = low.tensor(xs[0]), xs[1]
+    table, ids, result = low.tensor(xs[0]), xs[1], low.shape(node)
+    again = _repeated(node, ids, "start_indices_batching_dims")
+    if again is None:
+        return Tensor(_gathered(low, node, table, ids, result))
+    at, times, fewer = again
+    dim = [d for d in range(len(result)) if d not in node.attrs.get("offset_dims", ())][at]
+    count = result[dim] // times
+    value = _gathered(low, node, table, fewer, (*result[:dim], count, *result[dim + 1 :]))
+    wide = (*result[:dim], count, times, *result[dim + 1 :])
+    apart = [d + (d > dim) for d in range(len(result))]
+    return Tensor(low.values.view(low.values.broadcast(value, apart, wide), result))
+
+
+def _repeated(node: Node, ids: Known, batching: str) -> tuple[int, int, Known] | None:
+    """Known indices each of which follows itself as often as all others along one dimension: which
+    one (without that of index vectors), how often, and each index once; None: they do not.
+
+    Example: rows 0, 0, 1 and 1, of a picture that is made twice as high, are rows 0 and 1 twice.
+    """
+    vector = node.attrs["index_vector_dim"]
+    for e, n in enumerate(ids.shape):
+        if e == vector or e in node.attrs.get(batching, ()) or n == 1:
+            continue
+        moved = [np.moveaxis(a, e, 0) for a in ids.arrays]
+        if all(np.array_equal(a[1:], a[:-1]) for a in moved):
+            continue
+        for times in range(n // 2, 1, -1):
+            if n % times == 0 and all(_stays(a, times) for a in moved):
+                fewer = tuple(np.moveaxis(a[::times], 0, e) for a in moved)
+                return e - (e > vector), times, Known(fewer, ids.dtype)
+    return None
+
+
+def _stays(a: Array, times: int) -> bool:
+    """Whether each of so many rows, one after the other, is the same."""
+    first = a[::times]
+    return all(np.array_equal(a[k::times], first) for k in range(1, times))
+
+
+def _gathered(low: Lowering, node: Node, table: int, ids: Known, result: Shape) -> int:
+    """A gather of known rows or boxes into a tensor of this shape."""
     shape = low.recorder.shape(table)
     try:
         rows = rows_of(node, ids, "start_index_map", shape[node.attrs["start_index_map"][0]])
     except Unsupported:
-        return _boxes(low, node, table, ids)
+        return boxes.gather(low, node, table, ids, result)
     whole = tuple(1 if d == rows.dim else n for d, n in enumerate(shape))
     if (
         node.attrs["slice_sizes"] != whole
         or node.attrs.get("collapsed_slice_dims", ()) != (rows.dim,)
         or node.attrs.get("operand_batching_dims", ())
     ):
-        return _boxes(low, node, table, ids)
+        return boxes.gather(low, node, table, ids, result)
     value = table
     if rows.size < shape[rows.dim]:
         starts = table_of(rows.starts)
         value = low.recorder.op("slice", value, dim=rows.dim, start=starts, size=rows.size)
-    result = low.shape(node)
     offsets = list(node.attrs.get("offset_dims", ()))
     batch = [d for d in range(len(result)) if d not in offsets]
     if rows.along < 0:
         value = low.values.view(value, (*shape[: rows.dim], *shape[rows.dim + 1 :]))
-        return Tensor(low.values.broadcast(value, offsets, result))
+        return low.values.broadcast(value, offsets, result)
     places = [*offsets[: rows.dim], batch[rows.along], *offsets[rows.dim :]]
-    return Tensor(low.values.broadcast(value, places, result))
-
-
-def _boxes(low: Lowering, node: Node, table: int, ids: Known) -> Tensor:
-    """A gather of known boxes: a slice for each, one after the other; starts clamp, as XLA says.
-
-    Example: ``x[arange(4), arange(4)]`` of ``f32[4,4]``, its diagonal, is ``concat`` of four slices
-    of one entry.
-    """
-    attrs, shape, result = node.attrs, low.recorder.shape(table), low.shape(node)
-    sizes, vector = attrs["slice_sizes"], attrs["index_vector_dim"]
-    batching = attrs.get("operand_batching_dims", ())
-    gone = {*attrs.get("collapsed_slice_dims", ()), *batching}
-    offsets = attrs.get("offset_dims", ())
-    cores = [_vectors(compact(a) if not batching else a, vector) for a in ids.arrays]
-    batch = np.broadcast_shapes(*(c.shape[:-1] for c in cores))
-    if math.prod(batch) > MOST_BOXES:
-        raise Unsupported(f"known boxes that are more than {MOST_BOXES}")
-    parts = []
-    for where in np.ndindex(*batch):
-        begin = np.zeros((len(cores), len(shape)), dtype=np.int64)
-        for rank, core in enumerate(cores):
-            begin[rank, list(attrs["start_index_map"])] = np.broadcast_to(
-                core, (*batch, core.shape[-1])
-            )[where]
-        own = attrs.get("start_indices_batching_dims", ())
-        for d, e in zip(batching, own, strict=True):
-            begin[:, d] = where[e - (e > vector)]
-        begin = np.clip(begin, 0, np.subtract(shape, sizes))
-        value = table
-        for d, size in enumerate(sizes):
-            if size < shape[d]:
-                start = table_of([int(n) for n in begin[:, d]])
-                value = low.recorder.op("slice", value, dim=d, start=start, size=size)
-        parts.append(low.values.view(value, (1, *sizes)))
-    value = low.recorder.op("concat", *parts, dim=0) if len(parts) > 1 else parts[0]
-    kept = tuple(n for d, n in enumerate(sizes) if d not in gone)
-    outer = [d for d in range(len(result)) if d not in offsets]
-    value = low.values.view(value, (*batch, *kept))
-    return Tensor(low.values.broadcast(value, [*outer, *offsets], result))
-
-
-def _vectors(indices: Array, dim: int) -> Array:
-    """Indices with their vectors along the last dimension."""
-    return indices[..., None] if dim == indices.ndim else np.moveaxis(indices, dim, -1)
+    return low.values.broadcast(value, places, result)
 
 
 def scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
@@ -170,8 +161,18 @@ def scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         return lookups.scatter(low, node, xs)
     operand, ids, updates = xs[0], xs[1], low.tensor(xs[2])
     shape = low.shape(node)
+    again = _repeated(node, ids, "scatter_indices_batching_dims") if how == "add" else None
+    if again is not None:
+        at, times, ids = again
+        given = low.recorder.shape(updates)
+        windows = node.attrs.get("update_window_dims", ())
+        dim = [d for d in range(len(given)) if d not in windows][at]
+        wide = (*given[:dim], given[dim] // times, times, *given[dim + 1 :])
+        updates = low.recorder.op("sum", low.values.view(updates, wide), dim=(dim + 1,))
     if node.attrs.get("input_batching_dims", ()) and how == "add":
-        return _added(low, operand, _placed_apart(low, node, ids, updates))
+        apart = _placed_apart(low, node, ids, updates)
+        if apart is not None:
+            return _added(low, operand, apart)
     box = _box(low, node, ids, low.recorder.shape(updates))
     if box is not None:
         starts, sizes = box
@@ -179,15 +180,10 @@ def scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         if how == "replace":
             return Tensor(placed(low, operand, value, starts, shape))
         return _added(low, operand, placed(low, _zero(low, node), value, starts, shape))
-    rows = rows_of(node, ids, "scatter_dims_to_operand_dims", None)
-    start = table_of(rows.starts)
-    if (
-        node.attrs.get("inserted_window_dims", ()) != (rows.dim,)
-        or node.attrs.get("input_batching_dims", ())
-        or not isinstance(start, int)
-        or not 0 <= start <= shape[rows.dim] - rows.size
-    ):
-        raise Unsupported("a scatter of other boxes than whole rows")
+    rows = _whole_rows(low, node, ids, low.recorder.shape(updates))
+    if rows is None:
+        return boxes.scatter(low, node, operand, ids, updates)
+    (start,) = set(rows.starts)
     given = low.recorder.shape(updates)
     windows = list(node.attrs.get("update_window_dims", ()))
     batch = [d for d in range(len(given)) if d not in windows]
@@ -195,8 +191,6 @@ def scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     summed = tuple(d for d in batch if d not in kept)
     if how == "replace" and any(given[d] != 1 for d in summed):
         raise Unsupported("values of which several are written to one place")
-    if [given[d] for d in windows] != [n for d, n in enumerate(shape) if d != rows.dim]:
-        raise Unsupported("a scatter of other boxes than whole rows")
     value = low.recorder.op("sum", updates, dim=summed) if summed else updates
     value = _in_order(low, value, windows, kept, rows, shape)
     if how == "replace":
@@ -204,9 +198,25 @@ def scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     return _added(low, operand, framed(low, _zero(low, node), value, rows.dim, start, shape).value)
 
 
-def _placed_apart(low: Lowering, node: Node, ids: Known, updates: int) -> int:
+def _whole_rows(low: Lowering, node: Node, ids: Known, given: Shape) -> Rows | None:
+    """The whole rows, inside and one after the other, that a scatter of updates of this shape
+    writes on every rank; None: these are other boxes."""
+    attrs, shape = node.attrs, low.shape(node)
+    try:
+        rows = rows_of(node, ids, "scatter_dims_to_operand_dims", None)
+    except Unsupported:
+        return None
+    inside = 0 <= rows.starts[0] <= shape[rows.dim] - rows.size and len(set(rows.starts)) == 1
+    alone = attrs.get("inserted_window_dims", ()) == (rows.dim,)
+    whole = [n for d, n in enumerate(shape) if d != rows.dim]
+    if not inside or not alone or attrs.get("input_batching_dims", ()):
+        return None
+    return rows if [given[d] for d in attrs.get("update_window_dims", ())] == whole else None
+
+
+def _placed_apart(low: Lowering, node: Node, ids: Known, updates: int) -> int | None:
     """Entries at a known place in each row, zero elsewhere: a product with a table of 0 and 1; what
-    is out of bounds is nowhere.
+    is out of bounds is nowhere. None: these are not entries, one for each row.
 
     Example: entries ``f32[4]`` at places 0, 1, 2 and 3 of the rows of ``f32[4,5]`` are the product
     of these, repeated, and the diagonal of ones.
@@ -215,7 +225,7 @@ def _placed_apart(low: Lowering, node: Node, ids: Known, updates: int) -> int:
     batching, own = attrs["input_batching_dims"], attrs["scatter_indices_batching_dims"]
     dims = attrs["scatter_dims_to_operand_dims"]
     if len(dims) != 1 or attrs.get("update_window_dims", ()) or vector != len(ids.shape) - 1:
-        raise Unsupported("a scatter of other boxes than whole rows")
+        return None
     count = shape[dims[0]]
     tables = tuple(
         (a[..., :1].astype(np.int64) == np.arange(count)).astype("float32") for a in ids.arrays
@@ -223,7 +233,7 @@ def _placed_apart(low: Lowering, node: Node, ids: Known, updates: int) -> int:
     letters = "abcdefghijklmnopqrstu"[: len(ids.shape) - 1]
     names = {dims[0]: "v", **{d: letters[e] for d, e in zip(batching, own, strict=True)}}
     if sorted(names) != list(range(len(shape))):
-        raise Unsupported("a scatter of other boxes than whole rows")
+        return None
     result = "".join(names[d] for d in range(len(shape)))
     table = low.tensor(Known(tables, "float32"))
     return low.op("einsum", updates, table, equation=f"{letters},{letters}v->{result}").value

@@ -11,7 +11,7 @@ from shardproof.frontends.graphs.recorder import Recorder
 from shardproof.frontends.hlo.expressions import Expressions
 from shardproof.frontends.hlo.extended import Reaches
 from shardproof.frontends.hlo.items import Item, Narrow, Tensor, Values
-from shardproof.frontends.hlo.module import Type
+from shardproof.frontends.hlo.module import Array, Type
 
 
 class Compared(NamedTuple):
@@ -24,6 +24,17 @@ class Compared(NamedTuple):
 
     inputs: frozenset[int] = frozenset()
     sums: bool = False
+
+
+class Numbers(NamedTuple):
+    """What a float is on every rank (one array for all, or one for each), in double precision;
+    ``exact``: neither these nor the type's own numbers are rounded on the way.
+
+    Example: ``(iota + 0.5) * 2`` of ``f32[3]`` is ``[1, 3, 5]``, exactly; ``iota * 0.1`` is not.
+    """
+
+    arrays: tuple[Array, ...]
+    exact: bool
 
 
 class Lowering:
@@ -52,6 +63,8 @@ class Lowering:
         self.reaches = Reaches(self.recorder)
         self.values = Values(self.recorder, self.expressions, settled)
         self.items: dict[int, Item] = {}
+        #: What floats are that constants alone make (`doubles`).
+        self.numbers: dict[int, Numbers] = {}
         self.origins: dict[int, int] = {}
         #: Integer inputs by which the other side looks nothing up (`ones.compared`).
         self.compared_ids: set[int] = set()

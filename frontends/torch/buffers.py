@@ -1,4 +1,5 @@
-"""Flat buffers of several tensors: written piece by piece, and reduced where shards cut pieces.
+"""Flat buffers of several tensors: written piece by piece, reduced and gathered where shards cut
+pieces.
 
 FSDP1, and optimizers that shard by hand, put tensors one after the other into one flat tensor, pad
 it, and cut it into equal shards.  As pieces of memory the tensors stay what they are.
@@ -20,6 +21,7 @@ from shardproof.frontends.torch.trace import (
     Tensor,
     tensors_of,
 )
+from shardproof.frontends.torch.ways import Messages
 
 #: One after the other, and with constants before and behind.
 JOINED, PADDED = "aten.cat.default", "aten.constant_pad_nd.default"
@@ -95,3 +97,62 @@ def scatter_pieces(
             replay.memory.write(_piece(into, start, own), box)
             start += prod(own)
         at += prod(shape)
+
+
+def gather_pieces(replay: State, into: StridedTensor, own: StridedTensor, group: Ranks) -> bool:
+    """Gather shards of a flat buffer into that buffer, where they cut its pieces in unlike places:
+    every rank sends the boxes that its shard has of what is there; False where the buffer is not
+    gathered in place, is no such buffer, or is read another way.
+
+    Example: new parameters [5, 3] and [5] over two ranks, which were updated in place: the first
+    sends rows 0 to 2 of one and its entry (3, 0), the other one the rest.
+    """
+    size, count = prod(own.shape), len(group.ranks)
+    if (
+        replay.out.messages is not Messages.OWNERS
+        or replay.trace.rank not in group.ranks
+        or own.storage != into.storage
+        or own.offset != into.offset + group.ranks.index(replay.trace.rank) * size
+    ):
+        return False
+    parts = _laid(replay, into)
+    for start, shape in parts:
+        for member in range(count):
+            low, high = max(start, member * size) - start, (member + 1) * size - start
+            at = start + low
+            for _, own_shape in boxes(shape, low, min(prod(shape), high)):
+                _sent(replay, _piece(into, at, own_shape), group, group.ranks[member])
+                at += prod(own_shape)
+    return bool(parts)
+
+
+def _sent(replay: State, piece: StridedTensor, group: Ranks, root: int) -> None:
+    own = Tensor(replay.memory.read(piece)) if root == replay.trace.rank else None
+    given = (own, group, root)
+    value = replay.memory.emit("comm.broadcast", given, piece.shape, piece.dtype)
+    replay.memory.write(piece, value)
+
+
+def _laid(replay: State, into: StridedTensor) -> list[tuple[int, tuple[int, ...]]]:
+    """A flat buffer as the parameters that lie in it, and what is between them: where each begins,
+    and its shape; nothing, where there are none, or they lie across its ends or each other.
+
+    Example: parameters [5, 3] and [5], of which the second begins at a multiple of 16, are at 0 and
+    16, with a tensor [1] between them.
+    """
+    last = into.offset + prod(into.shape)
+    parts: list[tuple[int, tuple[int, ...]]] = []
+    at = into.offset
+    for tensor in sorted(replay.laid.get(into.storage, ()), key=lambda t: t.offset):
+        stop = tensor.offset + prod(tensor.shape)
+        if stop <= into.offset or last <= tensor.offset:
+            continue
+        if tensor.offset < at or last < stop:
+            return []
+        if at < tensor.offset:
+            parts.append((at - into.offset, (tensor.offset - at,)))
+        parts.append((tensor.offset - into.offset, tensor.shape))
+        at = stop
+    if parts and at < last:
+        parts.append((at - into.offset, (last - at,)))
+    return parts

@@ -12,8 +12,8 @@ from math import prod
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch import geometry
-from shardproof.frontends.torch.buffers import scatter_pieces
-from shardproof.frontends.torch.memory import UNDEFINED, Messages
+from shardproof.frontends.torch.buffers import gather_pieces, scatter_pieces
+from shardproof.frontends.torch.memory import UNDEFINED
 from shardproof.frontends.torch.state import State
 from shardproof.frontends.torch.trace import (
     Arg,
@@ -203,6 +203,8 @@ def _gather_into(replay: State, target: Arg, source: Arg, group: Ranks) -> None:
     parts = replay.memory.parts(own)
     if prod(into.shape) != prod(own.shape) * count:
         raise InvalidInput(f"an all-gather of {list(own.shape)} into {list(into.shape)}")
+    if gather_pieces(replay, into, own, group):
+        return
     if len(parts) < 2 or geometry.contiguous(into.shape) != into.strides:
         gathered_ = gathered(replay, replay.read(source), group)
         replay.write(target, replay.memory.reshape(gathered_, into.shape))
@@ -261,7 +263,7 @@ def _scatter_into(replay: State, event: Event, target: Arg, source: Arg) -> None
     count = len(group.ranks)
     pieces = replay.memory.blocks(own, count)
     parts = replay.memory.parts(own)
-    tensors = replay.out.messages is Messages.TENSORS and replay.trace.rank in group.ranks
+    tensors = replay.out.messages.shaped and replay.trace.rank in group.ranks
     if len(pieces) < 2 <= len(parts) and tensors and len(into.shape) == 1:
         scatter_pieces(replay, into, parts, group, reduction(event))
         return

@@ -19,13 +19,13 @@ from shardproof.frontends.torch.memory import (
     Compared,
     Functional,
     Input,
-    Messages,
     Op,
     number,
 )
 from shardproof.frontends.torch.pieces import Storage
 from shardproof.frontends.torch.state import State
 from shardproof.frontends.torch.trace import Arg, Box, Event, Items, StridedTensor, Tensor, Trace
+from shardproof.frontends.torch.ways import Messages
 
 #: Operators whose result is their first operand, elsewhere in memory.
 COPIES = frozenset(
@@ -255,6 +255,8 @@ class Replay(State):
         """A named input of the program, written to the memory of a tensor."""
         value = self.memory.emit(INPUT, (kind, name), tensor.shape, tensor.dtype)
         self.memory.write(tensor, value)
+        if tensor.strides == geometry.contiguous(tensor.shape):
+            self.laid.setdefault(tensor.storage, []).append(tensor)
         return value
 
     def parameter(self, event: Event, name: str) -> None:

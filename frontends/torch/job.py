@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from msgspec import structs
@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch.boxes import described, local, whole
 from shardproof.frontends.torch.flat import Flat, flat_parts
+from shardproof.frontends.torch.part import Part, divided, owns, unknown
 from shardproof.frontends.torch.record import Recorder
 from shardproof.frontends.torch.stated import Piece, Same, Statement, TensorSpec
 from shardproof.frontends.torch.trace import (
@@ -40,6 +41,12 @@ COUNTED = (
 FRESH = (
     "states that optimizers make in the recorded step, such as SGD's momentum_buffer, are not "
     "there before it: what an update makes of those of earlier steps is not compared"
+)
+
+#: What is printed where ranks own a part of a gradient.
+DIVIDED = (
+    "gradients and states of optimizers are compared in the entries that job.start says each rank "
+    "owns, and together the ranks own all"
 )
 
 #: What wrappers put before a parameter's name.
@@ -100,24 +107,6 @@ class Inputs(Mapping[str, torch.Tensor]):
         return len(self._specs)
 
 
-class Part(NamedTuple):
-    """A parameter, or a piece of one: positions [start, start + size) along a dimension.
-
-    Example: the upper half of a fused ``gate_up.weight`` [8, 4], which is rows of ``gate.weight``,
-    has the cut (0, 0, 4).
-    """
-
-    name: str
-    parameter: torch.nn.Parameter
-    box: Box
-    cut: tuple[int, int, int] | None = None
-
-    def of(self, x: torch.Tensor) -> torch.Tensor:
-        """The same piece of a tensor that is shaped as the parameter, in the shape of its box."""
-        tensor = local(x.detach())
-        return tensor if self.cut is None else tensor.narrow(*self.cut).view(self.box.shape)
-
-
 class Job:
     """What a step sees of where it runs.
 
@@ -156,12 +145,15 @@ class Job:
         model: torch.nn.Module | Sequence[torch.nn.Module],
         optimizer: Any = None,
         parameters: Mapping[str, Statement] | None = None,
+        owned: Mapping[str, range] | None = None,
     ) -> None:
         """From here on the parameters are inputs, by name.
 
         ``optimizer``: its new parameters and states are compared too; earlier states are inputs.
         ``parameters`` states of local ones which part of which full parameter they are, where no
-        metadata says it.
+        metadata says it.  ``owned``: of the entries of local ones, in a row, those whose gradient
+        this rank has and whose states it keeps, where replicas divide them (ZeRO-1 and -2); other
+        ranks have to have the others.
         """
         if self._started:
             raise InvalidInput("job.start is called twice in one step")
@@ -169,23 +161,29 @@ class Job:
         self._optimizer = optimizer
         models = [model] if isinstance(model, torch.nn.Module) else list(model)
         self._recorder.name_modules(models)
-        statements = dict(parameters or {})
+        statements, shares = dict(parameters or {}), dict(owned or {})
         self._replicated = replicated(models)
         self._flat = flat_parts(models, clean)
         for name, parameter in named(models):
             if parameter.is_complex():
                 raise InvalidInput(f"{name!r} has complex numbers: keep real pairs, and view them")
-            for part in self._parts(name, parameter, statements.pop(name, None)):
-                self._parameters.append(part)
-                self._recorder.mark(
-                    PARAMETER,
-                    outputs=(self._recorder.tensor(part.of(parameter)),),
-                    boxes=(part.box,),
-                    kwargs={"name": part.name, "trainable": parameter.requires_grad},
-                )
-                self._earlier(part)
-        if statements:
-            raise InvalidInput(f"job.start states {sorted(statements)[0]!r}, which is no parameter")
+            share = owns(parameter, name, shares.pop(name, None), id(parameter) in self._flat)
+            for whole_part in self._parts(name, parameter, statements.pop(name, None)):
+                self._parameters += [whole_part] if share is None else divided(whole_part, share)
+        for part in self._parameters:
+            self._recorder.mark(
+                PARAMETER,
+                outputs=(self._recorder.tensor(part.of(part.parameter)),),
+                boxes=(part.box,),
+                kwargs={
+                    "name": part.name,
+                    "trainable": part.parameter.requires_grad and part.owned,
+                },
+            )
+            self._earlier(part)
+        unknown({**statements, **shares})
+        if owned:
+            self.note(DIVIDED)
         self._recorder.mark(START)
 
     def note(self, text: str) -> None:
@@ -194,14 +192,14 @@ class Job:
 
     def _earlier(self, part: Part) -> None:
         """States that the optimizer has already are inputs too."""
-        for key, state in self._states(part.parameter):
+        for key, state in self._states(part.parameter) if part.owned else ():
             own = part.box
             if not state.dim():
                 continue  # a count, such as ``step``, is what it is in the step
             self._kept.add((id(part.parameter), key))
             if isinstance(state, DTensor):
                 own = described(own.name, state)
-            elif state.shape != part.parameter.shape:
+            elif not part.fits(state):
                 raise InvalidInput(
                     f"the optimizer's {key} of {part.name} has shape {list(local(state).shape)}, "
                     f"the parameter {list(part.parameter.shape)}"
@@ -301,7 +299,8 @@ class Job:
             for value in losses:
                 self._compared(LOSS, "loss", value)
             for part in self._parameters:
-                self._gradient(part)
+                if part.owned:
+                    self._gradient(part)
                 if self._optimizer is not None:
                     self._updated(part)
             statements = dict(pieces or {})
@@ -351,7 +350,7 @@ class Job:
         """The new value of a parameter, and the states that the optimizer keeps of it."""
         value = self._recorder.tensor(part.of(part.parameter))
         self._recorder.mark(UPDATED, (value,), boxes=(part.box,), kwargs={"name": part.name})
-        for key, state in self._states(part.parameter):
+        for key, state in self._states(part.parameter) if part.owned else ():
             if state.dim() and (id(part.parameter), key) not in self._kept:
                 self.note(FRESH)
             own = described(part.box.name, state) if isinstance(state, DTensor) else part.box

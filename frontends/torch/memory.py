@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from math import prod
 from typing import NamedTuple
 
@@ -20,6 +19,7 @@ from shardproof.frontends.torch import geometry, trace
 from shardproof.frontends.torch.pieces import Cut, Piece, Storage
 from shardproof.frontends.torch.stepped import entries, scattered, sliced, viewed
 from shardproof.frontends.torch.trace import Arg, Box, Items, Named, StridedTensor, Tensor, Trace
+from shardproof.frontends.torch.ways import Messages
 
 #: Operators that only move data, made here.
 RESHAPE, SLICE, PERMUTE, EXPAND, CONCAT, CAST = (
@@ -90,19 +90,6 @@ class Compared(NamedTuple):
         about = self.name if self.box is None or self.kind in ("loss", "output") else self.box.name
         kind = "updated parameter" if self.kind == "updated" else self.kind
         return kind, f"{about}: {self.state}" if self.state else about
-
-
-class Messages(Enum):
-    """What a collective over a flat buffer of several tensors, such as DDP's buckets, is read as:
-    one for each tensor, with its dimensions; one for each, flat; or one of all, as it was issued.
-
-    A rank is read by itself, so the first two are guesses: what other ranks put into their buffers
-    at these places may be divided otherwise (`shardproof.frontends.torch.messages`).
-    """
-
-    TENSORS = 0
-    FLAT = 1
-    WHOLE = 2
 
 
 @dataclass(slots=True)
@@ -255,7 +242,7 @@ class Memory:
 
     def structured(self, value: int) -> int:
         """A value before it was flattened: what its rows are is then still seen."""
-        if self.out.messages is not Messages.TENSORS:
+        if not self.out.messages.shaped:
             return value
         op = self.made.get(value)
         while op is not None and op.name == RESHAPE and len(self.out.values[value].shape) <= 1:

@@ -1,7 +1,7 @@
 """Whether ranks, each read by itself, issue the same collectives.
 
 A flat buffer of several tensors is reduced or gathered tensor by tensor
-(`shardproof.frontends.torch.memory.Messages`).  That says more of each tensor than one collective
+(`shardproof.frontends.torch.ways.Messages`).  That says more of each tensor than one collective
 of the whole buffer would, and is the same as long as all ranks of the group divide their buffers
 alike.  Where they do not (the last rank pads), all ranks are read another way.
 """
@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch.functional import functional
-from shardproof.frontends.torch.memory import Functional, Messages
+from shardproof.frontends.torch.memory import Functional
 from shardproof.frontends.torch.sent import check
 from shardproof.frontends.torch.trace import Ranks, Trace
+from shardproof.frontends.torch.ways import Messages
 
 #: What a rank issues to a group: names and shapes of results, in order.
 Issued = list[tuple[str, tuple[int, ...]]]

@@ -69,7 +69,10 @@ IRRELEVANT = frozenset({"device", "layout", "pin_memory", "memory_format", "gene
 #: Operators that change how a tensor lies in its memory, or in which, and nothing in that.
 RESHAPED = frozenset(
     getattr(torch.ops.aten, name)
-    for name in ("t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "set_")
+    for name in (
+        *("t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "set_"),
+        "as_strided_",
+    )
 )
 
 

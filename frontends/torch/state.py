@@ -8,8 +8,9 @@ from typing import NamedTuple
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.findings import Finding
 from shardproof.frontends.torch import geometry, trace
-from shardproof.frontends.torch.memory import STILL, Functional, Memory, Messages
+from shardproof.frontends.torch.memory import STILL, Functional, Memory
 from shardproof.frontends.torch.trace import Arg, Event, Items, StridedTensor, Tensor, Trace
+from shardproof.frontends.torch.ways import Messages
 
 #: Types of elements that have gradients.
 FLOATING = ("float", "bfloat", "complex")
@@ -47,6 +48,8 @@ class State:
         #: Tensors of the event at hand that no gradient goes to.
         self.still: frozenset[int] = frozenset()
         self.memory = Memory(self.out)
+        #: Where inputs lay when the step started, by storage.
+        self.laid: dict[int, list[StridedTensor]] = {}
         self.pending: dict[int, Pending] = {}
         #: Receives that were posted, by their handle: from whom, and where to.
         self.posted: dict[int, list[tuple[int, StridedTensor]]] = {}

@@ -29,17 +29,17 @@ def is_stray(
     kind: str, inputs: Sequence[Lineage | None], outputs: Sequence[Lineage], size: int | None
 ) -> bool:
     """Whether an instance joins parts of single-device values, which are the nodes below ``size``,
-    to what is none of them.
+    to what is none of them, alone or with what another rank has that is none of them.
 
-    Example: an ``all_gather`` of the rows [32, 64) and [0, 32) of one value, in this order.
+    Example: an ``all_gather`` of the rows [32, 64) and [0, 32) of one value, in this order; an
+    ``all_gather`` of the rows of one value, of which one rank's are made with another epsilon.
     """
     if size is None or kind not in JOINS:
         return False
-    made, read = (
-        any(t.node >= size for x in lineages if x is not None for t in x.addends)
-        for lineages in (outputs, inputs)
+    made = any(t.node >= size for x in outputs for t in x.addends)
+    return made and any(
+        x is not None and x.addends and all(t.node < size for t in x.addends) for x in inputs
     )
-    return made and not read
 
 
 def total(

@@ -287,7 +287,12 @@ class LineageInterpreter(Functions):
         start = 0
         for x in xs:
             size = x.shape[dim]
-            addends += [placed(t, dim, start, size, whole) for t in x.addends if size]
+            terms = x.addends
+            if size == 1:
+                # Which of several a part is, along an axis that runs elsewhere, is not where it
+                # is put here.
+                terms = tuple(t._replace(view=sunk(t.view, dim)) for t in terms)
+            addends += [placed(t, dim, start, size, whole) for t in terms if size]
             start += size
         if len(addends) > MOST_REGIONS:
             raise Misaligned

@@ -1,9 +1,10 @@
 """What a refutation takes, begun before it is known that there is one.
 
 A plan whose own records say that its groups have another order than by rank is likely to be wrong.
-So it is run at its true size beside the partition, which leaves out what is made of values that
-are none of the single device's any more, and its tables are written, and its records compared,
-beside the diagnosis.  Another large plan is run so when its losses are seen not to be concluded.
+So it is run at its true size beside the partition, and its tables are written, and its records
+compared, beside the diagnosis.  Another large plan is run so when its losses are seen not to be
+concluded.  The partition of either leaves out what is made of values that are none of the single
+device's any more, until it is known that this is not explained by what lies before them.
 """
 
 from __future__ import annotations
@@ -50,15 +51,14 @@ class EarlySimulation(Closing):
 
     def begin(self, single: Derived, parallel: Unrolled) -> bool:
         """The plan is unrolled: begin, if its records have chunks elsewhere; whether what is made
-        of strays need not be read."""
+        of strays need not be read, as in any large plan: strays tell that it is likely wrong."""
         rows = len(single.unrolled.instances) + len(parallel.instances)
         if rows <= LARGE or parallel.faults or parallel.unsupported:
             return False
-        if all(finding.kind != CHUNK_POSITION for finding in parallel.findings):
-            return False
-        self._itself = Beside(lambda: outright(self._plan, single, parallel))
-        if not self._alone:
-            self._resources.enter_context(self._itself)
+        if any(finding.kind == CHUNK_POSITION for finding in parallel.findings):
+            self._itself = Beside(lambda: outright(self._plan, single, parallel))
+            if not self._alone:
+                self._resources.enter_context(self._itself)
         return not self._whole
 
     def is_under_way(self, result: Partition) -> bool:

@@ -18,7 +18,7 @@ from shardproof.cluster.verdicts.cache import VerdictCache
 from shardproof.cluster.verdicts.ledger import Ledger
 from shardproof.diagnosis.explain.counterexample import simulated
 from shardproof.diagnosis.outcome import diagnosed
-from shardproof.diagnosis.search import ORDER, Diagnosis, recorded_otherwise
+from shardproof.diagnosis.search import Diagnosis, recorded_otherwise
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.findings import Finding
 from shardproof.engine.ops.listing import foreign
@@ -229,16 +229,25 @@ class _Work(NamedTuple):
                 second.close()
             partitioned = time.perf_counter()
             progress.phase("solve")
-            answers = solving.run(lowered)
+            tables: dict[str, str] = {}
+            answers = solving.run(lowered, lambda them: tables.update(self._tables(result, them)))
             if exhaustive:
                 batch = batch_instances(settings.memory_budget_bytes)
                 audited = audit(result, self.out / INSTANCES, batch, progress.update)
                 _audit(result, solving, audited)
         solved = time.perf_counter()
         progress.phase("compose")
-        early.write(partial(certificate.tables, self.out, result, answers), result)
+        early.write(partial(self._tables, result, answers), result)
         decision = _decide(result, answers, otherwise, progress, early)
-        return _Attempt(result, answers, decision, cache, partitioned, solved, early.written())
+        written = early.written()
+        if tables and decision.verdict == "proved":
+            # Of what is not proved another form may be tried, which writes its own.
+            written = tables
+        return _Attempt(result, answers, decision, cache, partitioned, solved, written)
+
+    def _tables(self, result: Partition, answers: Answers) -> dict[str, str]:
+        """Write the tables of the run, which no verdict changes."""
+        return certificate.tables(self.out, result, answers)
 
     def _second(self, result: Partition) -> BesideOneByOne[tuple[int, stating.Statement]] | None:
         """A second process that states claims: of a large plan, where memory is not bounded and no
@@ -286,7 +295,9 @@ def _decide(
         early.finish(result)
         if not result.faults:
             seeds = SEEDS if any(not c.holds for c in result.conclusions) else 1
-            simulation = early.simulation(result) or simulated(result, seeds, tell=tell)
+            simulation = early.simulation(result)
+            if simulation is None and (not result.unread or early.is_under_way(result)):
+                simulation = simulated(result, seeds, tell=tell)
         summed = partials(result)
         if result.faults or (simulation is not None and simulation.differs):
             known = not result.faults and summed and is_all(result, summed)
@@ -299,10 +310,9 @@ def _decide(
 
 
 def _is_explained(decision: Decision) -> bool:
-    """Whether a plan is refuted, and holds as its records have it: what is made of strays would
-    tell nothing more."""
-    first = decision.findings[:1]
-    return decision.verdict == "refuted" and any(f.cause == ORDER and f.repair for f in first)
+    """Whether a plan is refuted, and holds with a repair, as with its groups as its records have
+    them: what is made of strays would tell nothing more."""
+    return decision.verdict == "refuted" and any(f.repair for f in decision.findings[:1])
 
 
 def _ahead(

@@ -157,13 +157,20 @@ class Solving:
         self.answers.cached += done.counts.cached
         self.answers.solver_peak_mib = max(self.answers.solver_peak_mib, done.solver_peak_mib)
 
-    def run(self, texts: Sequence[Texts]) -> Answers:
-        """Solve every template, given its texts; raises the errors of `cluster.execute.execute`."""
-        if self._ahead is not None:
-            self._ahead.finish()
+    def run(
+        self, texts: Sequence[Texts], meanwhile: Callable[[Answers], None] = lambda answers: None
+    ) -> Answers:
+        """Solve every template, given its texts; raises the errors of `cluster.execute.execute`.
+
+        ``meanwhile``: what is done with the answers, of which only the texts are there, while
+        solvers are at work on those that were given ahead."""
         numbers: dict[Texts, int] = {}
         self.answers.text_of = [numbers.setdefault(text, len(numbers)) for text in texts]
         self.answers.texts = list(numbers)
+        if texts:
+            meanwhile(self.answers)
+        if self._ahead is not None:
+            self._ahead.finish()
         queries = [Query(str(i), *texts) for i, texts in enumerate(self.answers.texts)]
         solved = self._execute(queries)
         self.answers.solved = {int(key): answer for key, answer in solved.items()}

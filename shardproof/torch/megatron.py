@@ -29,7 +29,7 @@ from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch.job import Job, named
 from shardproof.frontends.torch.stated import Piece, Same, Statement
 from shardproof.run.result import Result
-from shardproof.torch.megatron_optimizers import Own, understood
+from shardproof.torch.megatron_optimizers import DISTRIBUTED, Own, owned, understood
 from shardproof.torch.stacks import Both, MakeOptimizer, needed, positive, rows, tokens
 from shardproof.torch.standins_megatron import MADE_FOR, experts, install, optimizers
 
@@ -99,7 +99,7 @@ def steps(
     }
 
     if isinstance(optimizer, Mapping):
-        understood(optimizer)
+        understood(optimizer, ddp or {})
     # What experts take is counted for each microbatch of each replica.
     parts = [(n * own, own) for n in range(dp * microbatches)] if _has_experts(config) else None
 
@@ -108,7 +108,10 @@ def steps(
         (model,) = made(config, Layout(), shape)
         if parts or isinstance(optimizer, Mapping):  # They want the model as training has it.
             (model,) = wrapped([model], {})
-        stepping = _stepping(optimizer, [model], job)
+        if isinstance(optimizer, Mapping):
+            stepping = _stepping({**optimizer, DISTRIBUTED: False}, [model], job)
+        else:
+            stepping = _stepping(optimizer, [model], job)
         job.start(model, stepping)
         if parts:
             loss = torch.stack(trained(job, [model], parts, length) or []).mean()
@@ -122,7 +125,8 @@ def steps(
         prepared(config, job)
         models = wrapped(made(config, layout, shape), ddp or {})
         stepping = _stepping(optimizer, models, job)
-        job.start(models, stepping, parameters=sharded_statements(models, job.full))
+        parts = sharded_statements(models, job.full)
+        job.start(models, stepping, parameters=parts, owned=owned(models))
         first = _state("get_data_parallel_rank")() * own * microbatches
         slices = [(first + n * own, own) for n in range(microbatches)]
         losses = trained(job, models, slices, length)

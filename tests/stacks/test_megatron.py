@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import shardproof.torch as sp
+from shardproof.checker import check
 from shardproof.engine.errors import InvalidInput
 from shardproof.torch import megatron as adapter
 from shardproof.torch.stacks import stand_in
@@ -198,9 +199,52 @@ def test_clipping_by_the_norm_of_a_rank_is_refuted(
     assert result.verdict == "refuted", sp.told(result)
 
 
-def test_an_optimizer_that_keeps_other_parameters_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="use_distributed_optimizer"):
-        adapter.steps(gpt(), vocabulary=32, optimizer={"use_distributed_optimizer": True}, dp=2)
+DISTRIBUTED = {"use_distributed_optimizer": True}
+DIVIDED: dict[str, Any] = {"optimizer": {**ADAM, **DISTRIBUTED}, "ddp": DISTRIBUTED, "dp": 2}
+
+
+def test_the_distributed_optimizer_is_proved(tmp_path: Path) -> None:
+    """Each replica reduces, updates and gathers a shard of one buffer of all parameters."""
+    both = adapter.steps(gpt(), vocabulary=32, **DIVIDED)
+    result = both.verify(**HERE, validate=True, out=tmp_path / "run")
+    assert result.verdict == "proved", sp.told(result)
+    assert {"updated parameter", "state", "gradient"} <= {c.kind for c in result.conclusions}
+    assert any("each rank owns" in a for a in result.assumptions)
+    assert check(tmp_path / "run").ok
+
+
+def test_new_parameters_that_nothing_gathers_are_refuted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = import_module("megatron.core.distributed").DistributedDataParallel
+    monkeypatch.setattr(home, "start_param_sync", lambda *_, **__: None)
+    both = adapter.steps(gpt(), vocabulary=32, **DIVIDED)
+    result = both.verify(**HERE, out=tmp_path / "run")
+    assert result.verdict == "refuted", sp.told(result)
+
+
+def test_gradients_of_shards_that_are_added_up_are_refuted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrapped(models: list[Any], ddp: Any) -> list[Any]:
+        made = usual(models, ddp)
+        for bucket in (b for m in made for buffer in m.buffers for b in buffer.buckets):
+            bucket.gradient_scaling_factor = 1.0
+        return made
+
+    usual = adapter.wrapped
+    monkeypatch.setattr(adapter, "wrapped", wrapped)
+    both = adapter.steps(gpt(), vocabulary=32, **DIVIDED)
+    result = both.verify(**HERE, out=tmp_path / "run")
+    assert result.verdict == "refuted", sp.told(result)
+
+
+@pytest.mark.parametrize(
+    ("fields", "ddp"), [({"bf16": True}, {}), (DISTRIBUTED, {}), ({}, DISTRIBUTED)], ids=str
+)
+def test_an_optimizer_that_is_not_understood_is_refused(fields: Any, ddp: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"not understood|expected the same"):
+        adapter.steps(gpt(), vocabulary=32, optimizer=fields, ddp=ddp, dp=2)
 
 
 def test_another_decay_of_weights_is_refuted(tmp_path: Path) -> None:

@@ -206,6 +206,18 @@ def _(d: Draw) -> Call:
     return (d.real(n, i), d.real(o, i, j), d.real(n, j), [1, 3], [0], [1, 2], [2, 3]), {}
 
 
+@call("aten.einsum.default")
+def _(d: Draw) -> Call:
+    b, n, m, k = d.sizes(4)
+    return [
+        (("bij,bjk->bki", [d.real(b, n, m), d.real(b, m, k)]), {}),
+        (("...ij,jk", [d.real(b, 2, n, m), d.real(m, k)]), {}),
+        (("te,edf,td->tf", [d.real(b, n), d.real(n, m, k), d.real(b, m)]), {}),
+        (("bi,bi->b", [d.real(b, n), d.real(1, n)]), {}),
+        (("ij->", [d.real(n, m)]), {}),
+    ][d.below(5)]
+
+
 # -- distances -------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,125 @@
+"""Floats that constants alone make, beside the operators that they are lowered to.
+
+A float that is computed stays an operator on both sides, since float32 rounds and our numbers do
+not. Its number is kept beside it for two uses: where it is exact, what becomes an integer of it is
+known (rows of a picture that is made larger: ``floor((iota + 0.5) * 2 / 4)``); and what no rule
+says (a running product of a schedule) is a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from shardproof.engine.errors import InvalidInput, Unsupported
+from shardproof.engine.plan.assumption import Assumption
+from shardproof.frontends.graphs.graph import Node
+from shardproof.frontends.hlo import semantics
+from shardproof.frontends.hlo.known import Known, compact
+from shardproof.frontends.hlo.module import Array
+from shardproof.frontends.hlo.opcodes import MOVEMENT
+from shardproof.frontends.hlo.state import Lowering, Numbers, integral
+
+#: Numbers are kept of tensors of up to this many elements.
+MOST_KEPT: Final = 1 << 16
+#: Sums and products of multiples of the smaller one, up to the larger one, are exact in float64.
+_FINEST, _LARGEST = 2.0**-8, 2.0**16
+_ARITHMETIC: Final = frozenset({"add", "subtract", "multiply", "divide"})
+_NEVER_ROUNDED: Final = frozenset(
+    {"negate", "abs", "maximum", "minimum", "floor", "ceil", *MOVEMENT}
+)
+#: How many binary digits a number of the type has.
+_DIGITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
+TABLE = "of constants alone; a table of its numbers in double precision"
+
+
+def keep(low: Lowering, node: Node) -> None:
+    """Keep the numbers of a node that is lowered, where constants alone make it.
+
+    Example: of ``add(iota, 0.5)`` of ``f32[3]`` the numbers 0.5, 1.5 and 2.5 beside the operator.
+    """
+    if len(node.results) == 1 and low.dtype(node) in _DIGITS:
+        made = _made(low, node)
+        if made is not None:
+            low.numbers[node.results[0]] = made
+
+
+def whole(low: Lowering, node: Node) -> Known | None:
+    """What a conversion to integers makes of a float that is known exactly; None: it is not.
+
+    Example: of ``floor([0.25, 0.75, 1.25])`` the integers ``[0, 0, 1]``.
+    """
+    if node.target != "convert" or not integral(low.dtype(node)):
+        return None
+    given = low.numbers.get(node.operands[0])
+    if given is None or not given.exact:
+        return None
+    if any(a.size and np.abs(a).max() >= _LARGEST for a in given.arrays):
+        return None
+    return Known(tuple(np.trunc(a).astype(low.dtype(node)) for a in given.arrays), low.dtype(node))
+
+
+def table(low: Lowering, node: Node) -> bool:
+    """Whether a node without a rule is a table, since constants alone make it; it is one then.
+
+    Example: ``jnp.cumprod(1 - betas)`` of constants, a window that multiplies, is a constant.
+    """
+    if len(node.results) != 1 or low.dtype(node) not in _DIGITS:
+        return False
+    made = _made(low, node)
+    if made is None:
+        return False
+    low.items[node.results[0]] = Known(made.arrays, low.dtype(node))
+    low.recorder.notes.append(Assumption("inferred", node.target, "", f"{node.target} {TABLE}"))
+    return True
+
+
+def _made(low: Lowering, node: Node) -> Numbers | None:
+    if node.groups or node.pairs or "starts" in node.attrs or not node.operands:
+        return None
+    operands = [_numbers(low, v) for v in node.operands]
+    given = [x for x in operands if x is not None]
+    shape = low.shape(node)
+    if len(given) < len(operands) or int(np.prod(shape)) > MOST_KEPT:
+        return None
+    ranks = max(len(x.arrays) for x in given)
+    exact, arrays = all(x.exact for x in given), []
+    for rank in range(ranks):
+        xs = [x.arrays[rank if len(x.arrays) > 1 else 0] for x in given]
+        try:
+            with np.errstate(all="ignore"):
+                made = semantics.apply(node.target, node.attrs, xs, shape).astype(np.float64)
+        except (Unsupported, InvalidInput, OverflowError):
+            return None
+        if made.shape != shape or not np.all(np.isfinite(made)):
+            return None
+        exact = exact and _exact(node.target, xs, made, _DIGITS[low.dtype(node)])
+        arrays.append(made)
+    return Numbers(tuple(arrays), exact)
+
+
+def _numbers(low: Lowering, value: int) -> Numbers | None:
+    item = low.items[value]
+    if not isinstance(item, Known):
+        return low.numbers.get(value)
+    if any(compact(a).size > MOST_KEPT or a.size > MOST_KEPT for a in item.arrays):
+        return None
+    floats = item.dtype in _DIGITS
+    return Numbers(tuple(a.astype(np.float64) if floats else a for a in item.arrays), True)
+
+
+def _exact(opcode: str, xs: Sequence[Array], made: Array, digits: int) -> bool:
+    """Whether neither float64 nor the type rounds what an operator makes of exact numbers."""
+    if opcode in _NEVER_ROUNDED:
+        return True
+    if opcode not in _ARITHMETIC or not all(_coarse(x) for x in xs):
+        return False
+    if opcode == "divide" and not np.array_equal(np.multiply(made, xs[1]), xs[0]):
+        return False
+    return bool(np.all(np.frexp(made)[0] * 2.0**digits % 1 == 0))
+
+
+def _coarse(x: Array) -> bool:
+    return bool(np.all(np.abs(x) <= _LARGEST) and np.all(np.divide(x, _FINEST) % 1 == 0))
