@@ -95,7 +95,7 @@ def settled(view: View) -> View:
                 pool.append(outer)
             intervals.append(interval)
         result.append(merge(intervals))
-    return View(tuple(result), _merged(pool))
+    return View(tuple(result), joined(pool))
 
 
 def sunk(view: View, dim: int = -1) -> View:
@@ -145,7 +145,11 @@ def _is_outside(outer: StridedInterval, inner: StridedInterval) -> bool:
     )
 
 
-def _merged(pool: list[StridedInterval]) -> tuple[StridedInterval, ...]:
+def joined(pool: Sequence[StridedInterval]) -> tuple[StridedInterval, ...]:
+    """Single positions in an order of their own, those of neighbouring digits as one.
+
+    Example: ``a1/2[1 +1 of 2]`` and ``a1[0 +1 of 2]`` are ``a1[2 +1 of 4]``.
+    """
     ordered = sorted(pool, key=lambda a: (a.axis, -a.stride, a.extent, str(a.start)))
     result: list[StridedInterval] = []
     for interval in ordered:

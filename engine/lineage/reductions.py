@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardproof.engine.lineage.expressions import Einsum
-from shardproof.engine.lineage.floating import floating
+from shardproof.engine.lineage.floating import floating, joined
 from shardproof.engine.lineage.lineage import BROADCAST, Addend, PartialRange, StridedInterval, View
 from shardproof.engine.lineage.nodes import NodeTable, Reduction
 from shardproof.engine.lineage.views import Misaligned
@@ -28,7 +28,10 @@ def part_of(table: NodeTable, addend: Addend, number: int) -> Addend | None:
         return None
     axis, stride, extent, label = summed[0]
     dims, single = floating(addend.view)
-    own = [a for a in single if (a.axis, a.stride, a.extent) == (axis, stride, extent)]
+    whole = (axis, stride, extent)
+    if not any((a.axis, a.stride, a.extent) == whole for a in single):
+        single = joined(single)  # Which microbatch of which rank: one position of all rows.
+    own = [a for a in single if (a.axis, a.stride, a.extent) == whole]
     if len(own) != 1:
         return None
     place = {(a, s): (outputs.index(x), e) for a, s, e, x in read.intervals if x in outputs}

@@ -92,7 +92,7 @@ def _over_axis(
         try:
             return addend_over_axis(interpreter.table, addend, axis, extent, kind, interpreter.mesh)
         except Misaligned:
-            part = None if kind == "max" or addend.partials else interpreter.as_partial(addend)
+            part = None if kind == "max" or addend.partials else interpreter.reads.part(addend)
             if part is None:
                 raise
             return addend_over_axis(interpreter.table, part, axis, extent, kind, interpreter.mesh)

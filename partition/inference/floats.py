@@ -9,7 +9,7 @@ tried, and the one that gives a value that it has is taken.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import chain, combinations, islice, product
 from math import gcd
 from typing import NamedTuple, TypeAlias
@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeAlias
 from shardproof.engine.algebra.affine import Affine, affine
 from shardproof.engine.lineage.floating import floating, settled, within
 from shardproof.engine.lineage.lineage import BROADCAST, Addend, Dim, StridedInterval, View
+from shardproof.partition.inference.digits import AsRead, Cut
 
 #: Ways that are tried for one operator, and exposures that are combined.
 MOST_WAYS, MOST_EXPOSED = 96, 4
@@ -31,8 +32,8 @@ MOST_FRUITLESS, SHORT = 6, 24
 MOST_DIGITS = 4
 
 
-#: A view as part of a sum of the single-device program (None: it is none).
-Sides: TypeAlias = Callable[[Addend], Addend | None]
+#: Choices of the digits in which views are read, where these are others than their own.
+MOST_CUT = 4
 
 
 class Way(NamedTuple):
@@ -49,36 +50,74 @@ class Way(NamedTuple):
 
 
 def ways(
-    addends: Sequence[Addend], mesh: Mapping[str, int], letters: str, *, sums: bool, sides: Sides
+    addends: Sequence[Addend],
+    mesh: Mapping[str, int],
+    letters: str,
+    *,
+    sums: bool,
+    reads: AsRead,
 ) -> Iterator[Way]:
     """Other ways to read views together; ``sums``: positions may be summed over.  ``letters``: for
-    new labels; ``sides``: what a view is, as part of a sum.
+    new labels; ``reads``: what a view is for the single-device program.
 
     Example: of ``n4[a1[3]] at a0[<tp> +1 of 8]`` twice, the head is kept, is summed over, or is a
     fixed position of both.
     """
     seen: set[Way] = set()
-    for way in _every_way(addends, mesh, letters, sums=sums, sides=sides):
+    for way in _every_way(addends, mesh, letters, sums=sums, reads=reads):
         if way not in seen:
             seen.add(way)
             yield way
 
 
 def _every_way(
-    addends: Sequence[Addend], mesh: Mapping[str, int], letters: str, *, sums: bool, sides: Sides
+    addends: Sequence[Addend],
+    mesh: Mapping[str, int],
+    letters: str,
+    *,
+    sums: bool,
+    reads: AsRead,
 ) -> Iterator[Way]:
+    roles = ("kept", "summed", "fixed") if sums else ("kept", "fixed")
     ones = [_ones(t.view) for t in addends]
     if any(own for dims in ones for own in dims):
-        yield from (_with_ones(way, ones) for way in _ways(addends, mesh, letters, sums=sums))
-    yield from _ways(addends, mesh, letters, sums=sums)
+        yield from (_with_ones(way, ones) for way in _ways(addends, mesh, letters, roles))
+    yield from _as_read(addends, mesh, letters, roles, reads)
+    yield from _ways(addends, mesh, letters, roles)
     apart = [_in_blocks(t) for t in addends]
     if apart != list(addends):
-        yield from _ways(apart, mesh, letters, sums=sums)
-    parts = [sides(t) or t for t in addends] if sums else list(addends)
+        yield from _ways(apart, mesh, letters, roles)
+    parts = [reads.part(t) or t for t in addends] if sums else list(addends)
     if parts != list(addends):
         yield Way(tuple(parts), ("",) * len(parts), "")
-        yield from _ways(parts, mesh, letters, sums=sums)
-    yield from islice(_rarer(addends, mesh, letters, sums=sums), MOST_RARER)
+        yield from _ways(parts, mesh, letters, roles)
+    yield from islice(_rarer(addends, mesh, letters, roles), MOST_RARER)
+
+
+def _as_read(
+    addends: Sequence[Addend],
+    mesh: Mapping[str, int],
+    letters: str,
+    roles: Sequence[str],
+    reads: AsRead,
+) -> Iterator[Way]:
+    """Ways in which the single-device program reads these nodes: what it reads at a fixed position
+    is fixed, the other positions are labels."""
+    own = [Cut(t, ()) for t in addends]
+    each = [(*reads.cuts(t), plain) for t, plain in zip(addends, own, strict=True)]
+    for chosen in islice(product(*each), MOST_CUT):
+        if list(chosen) == own:
+            continue
+        views = [cut.addend for cut in chosen]
+        labels = [role for role in roles if role != "fixed"]
+        alone = Way(tuple(views), ("",) * len(views), "")
+        for usual in (True, False):
+            for way in chain([alone], _ways(views, mesh, letters, labels, usual=usual)):
+                moved = tuple(
+                    t._replace(view=t.view._replace(fixed=(*t.view.fixed, *cut.fixed)))
+                    for t, cut in zip(way.addends, chosen, strict=True)
+                )
+                yield way._replace(addends=moved)
 
 
 def sizes_of(addends: Sequence[Addend]) -> Hashable:
@@ -116,7 +155,7 @@ def _with_ones(way: Way, ones: Sequence[Sequence[Dim]]) -> Way:
 
 
 def _rarer(
-    addends: Sequence[Addend], mesh: Mapping[str, int], letters: str, *, sums: bool
+    addends: Sequence[Addend], mesh: Mapping[str, int], letters: str, roles: Sequence[str]
 ) -> Iterator[Way]:
     """Ways that read a block of an axis as one of many, a position as two digits, or positions that
     are alike by chance apart."""
@@ -125,8 +164,8 @@ def _rarer(
     views = [*([opened] if opened != list(addends) else []), *cut]
     for usual in (True, False):
         for view in views:
-            yield from _ways(view, mesh, letters, sums=sums, usual=usual)
-    yield from _ways(addends, mesh, letters, sums=sums, usual=False)
+            yield from _ways(view, mesh, letters, roles, usual=usual)
+    yield from _ways(addends, mesh, letters, roles, usual=False)
 
 
 def _digits(addends: Sequence[Addend]) -> list[int]:
@@ -198,8 +237,8 @@ def _ways(
     addends: Sequence[Addend],
     mesh: Mapping[str, int],
     letters: str,
+    roles: Sequence[str],
     *,
-    sums: bool,
     usual: bool = True,
 ) -> Iterator[Way]:
     parted = [floating(t.view) for t in addends]
@@ -207,7 +246,6 @@ def _ways(
         return
     dims = [list(d) for d, _ in parted]
     single = [list(s) for _, s in parted]
-    roles = ("kept", "summed", "fixed") if sums else ("kept", "fixed")
     count = 0
     for chosen in _exposures(dims, single, mesh):
         inner, outer = _exposed(dims, single, chosen)
@@ -391,3 +429,16 @@ def dropped(addend: Addend, rank: int) -> Addend:
     view = addend.view
     behind = tuple(a for dim in view.dims[rank:] for a in dim if a.axis != BROADCAST)
     return addend._replace(view=View(view.dims[:rank], (*view.fixed, *behind)))
+
+
+def spread_behind(addend: Addend, rank: int, own: str, names: str) -> Addend:
+    """A view with a dimension of size 1 behind its first ``rank`` for each of ``names``, of which
+    it has its ``own``; `dropped` takes such dimensions away.
+
+    Example: ``n4[a1[3], a0[<tp> +1 of 8]]``, whose second is ``x``, with ``yx`` is
+    ``n4[a1[3], 1, a0[<tp> +1 of 8]]``.
+    """
+    dims = addend.view.dims
+    intervals = dict(zip(own, dims[rank:], strict=True))
+    behind = tuple(intervals.get(name, ()) for name in names)
+    return addend._replace(view=addend.view._replace(dims=(*dims[:rank], *behind)))

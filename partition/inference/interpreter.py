@@ -364,7 +364,7 @@ class LineageInterpreter(Functions):
         def others() -> Iterator[Addend | None]:
             inside = addend._replace(view=sunk(addend.view))
             yield tried(lambda t: self._amax(shape, t, dim).addends[0], inside)
-            readings = ways([addend], self.mesh, ascii_letters, sums=True, sides=self.as_partial)
+            readings = ways([addend], self.mesh, ascii_letters, sums=True, reads=self.reads)
             yield from (tried(another, way) for way in readings)
 
         if self.reference_size is None:

@@ -195,7 +195,7 @@ class Products(Sums):
                 yield tried(partial(made, widest=True), addends)
             yield tried(made, [t._replace(view=sunk(t.view)) for t in addends])
             yield from self.under_masks(names, addends, made)
-            readings = ways(addends, self.mesh, letters, sums=True, sides=self.as_partial)
+            readings = ways(addends, self.mesh, letters, sums=True, reads=self.reads)
             yield from (tried(partial(another, again=again), way) for way in readings)
 
         def another(way: Way, *, again: bool) -> Addend:

@@ -14,6 +14,7 @@ from shardproof.engine.errors import ShapeMismatch
 from shardproof.engine.lineage.expressions import (
     Combine,
     Comparison,
+    Einsum,
     Expression,
     Local,
     Most,
@@ -23,10 +24,10 @@ from shardproof.engine.lineage.floating import settled, sunk
 from shardproof.engine.lineage.lineage import BROADCAST, Addend, Lineage, StridedInterval
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.places import has_places
-from shardproof.engine.lineage.reductions import Reductions
 from shardproof.engine.lineage.sums import collect, largest, merge_partials
 from shardproof.engine.lineage.views import Misaligned, align
 from shardproof.partition.inference.canonical import Draft, canonical
+from shardproof.partition.inference.digits import AsRead
 from shardproof.partition.inference.exponentials import References
 from shardproof.partition.inference.floats import (
     MOST_FRUITLESS,
@@ -34,6 +35,7 @@ from shardproof.partition.inference.floats import (
     Way,
     dropped,
     sizes_of,
+    spread_behind,
     ways,
 )
 from shardproof.partition.inference.masks import masked_once, unscaled
@@ -90,7 +92,7 @@ class Values:
         self.table = table
         self.reference_size = reference_size
         self.mesh = mesh or {}
-        self._reductions: Reductions | None = None
+        self._reads: AsRead | None = None
         self.windows = Windows(table, reference_size is None, self.mesh)
         self.partial: list[tuple[str, Addend]] = []
         self.counted: set[int] = set()
@@ -133,11 +135,12 @@ class Values:
             definition, tuple(extents[x] for x in outputs), frozenset(coordinates)
         )
 
-    def as_partial(self, addend: Addend) -> Addend | None:
-        """A view of one position of many as part of a sum that the single-device program has."""
-        if self._reductions is None:
-            self._reductions = Reductions(self.table, self.reference_size or 0)
-        return self._reductions.part(addend)
+    @property
+    def reads(self) -> AsRead:
+        """How the single-device program reads its values."""
+        if self._reads is None:
+            self._reads = AsRead(self.table, self.reference_size or 0)
+        return self._reads
 
     def _first_reading(
         self,
@@ -171,16 +174,22 @@ class Values:
             raise Misaligned
         return first
 
+    def _is_of_all(self, number: int) -> bool:
+        """Whether a value is defined over all positions of its operands, not at a fixed one."""
+        node = self.table[number]
+        inside = node.definition.operands if isinstance(node.definition, Combine | Einsum) else ()
+        return not node.coordinates and not any(operand.fixed for operand in inside)
+
     def _by_another_route(self, first: Addend | None, readings: Sequence[Addend]) -> Addend | None:
-        """The first reading that keeps positions which move with coordinates as an axis, and is a
-        value of the single-device program by another route; None where none is.
+        """The first reading that keeps positions as an axis, and is a value of the single-device
+        program by another route; None where none is.
 
         Example: of ``a + (b + c)`` at row ``<dp>`` of 2, row ``<dp>`` of ``(a + b) + c``.
         """
-        if self.matcher is None or (first is not None and not self.table[first.node].coordinates):
+        if self.matcher is None or (first is not None and self._is_of_all(first.node)):
             return None
         for reading in readings:
-            if not self.table[reading.node].coordinates:
+            if self._is_of_all(reading.node):
                 made = self.matcher.known_aside(Lineage((), (reading,))).addends[0]
                 return None if made is reading else made
         return None
@@ -389,14 +398,14 @@ class Sums(Values):
         moving = (a.start.terms for t in addends for a in t.view.fixed)
         if several and not any(moving):
             return None
-        parts = [part for addend in addends if (part := self.as_partial(addend)) is not None]
+        parts = [part for addend in addends if (part := self.reads.part(addend)) is not None]
         if len(parts) < len(addends):
             return None
         return Lineage(shape, tuple(collect(merge_partials(self.table, parts, self.mesh))))
 
     def _in_sums(self, addend: Addend, sums: set[int]) -> Addend:
         """A view as part of one of some sums, if it is one."""
-        part = self.as_partial(addend)
+        part = self.reads.part(addend)
         return addend if part is None or part.node not in sums else part
 
     def _placed_sum(self, shape: tuple[int, ...], addends: Sequence[Addend]) -> Lineage:
@@ -405,7 +414,7 @@ class Sums(Values):
         def another(way: Way) -> Addend:
             count = len(way.kept)
             spread = [
-                _with_behind(t, len(shape), own, way.kept)
+                spread_behind(t, len(shape), own, way.kept)
                 for t, own in zip(way.addends, way.labels, strict=True)
             ]
             made = self._sum_node((*shape, *(1,) * count), spread).addends[0]
@@ -418,7 +427,7 @@ class Sums(Values):
             yield from self.under_masks(
                 names, addends, lambda t: self._sum_node(shape, t).addends[0]
             )
-            readings = ways(addends, self.mesh, ascii_letters, sums=False, sides=self.as_partial)
+            readings = ways(addends, self.mesh, ascii_letters, sums=False, reads=self.reads)
             yield from (tried(another, way) for way in readings)
 
         first = tried(lambda t: self._sum_node(shape, t).addends[0], addends)
@@ -489,11 +498,3 @@ def tried(make: Callable[[W], V], way: W) -> V | None:
         return make(way)
     except Misaligned:
         return None
-
-
-def _with_behind(addend: Addend, rank: int, own: str, names: str) -> Addend:
-    """A view with a dimension of size 1 for each of ``names``, of which it has its ``own``."""
-    dims = addend.view.dims
-    intervals = dict(zip(own, dims[rank:], strict=True))
-    behind = tuple(intervals.get(name, ()) for name in names)
-    return addend._replace(view=addend.view._replace(dims=(*dims[:rank], *behind)))

@@ -1,0 +1,97 @@
+"""The digits in which the single-device program reads the axes of its values.
+
+One position of an axis is a head, and then a half of what is in it, where the single-device program
+reads that axis so; one of all rows stays what it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, TypeAlias
+
+from shardproof.engine.algebra.affine import affine
+from shardproof.engine.lineage.expressions import Combine, Einsum
+from shardproof.engine.lineage.floating import floating, joined
+from shardproof.engine.lineage.lineage import (
+    ABSOLUTE,
+    BROADCAST,
+    Addend,
+    StridedInterval,
+    View,
+)
+from shardproof.engine.lineage.nodes import NodeTable
+from shardproof.engine.lineage.reductions import Reductions
+
+#: (axis, stride, whether a fixed position is read).
+_Digit: TypeAlias = tuple[int, int, bool]
+
+
+class Cut(NamedTuple):
+    """A view in the digits in which a definition reads its node; ``fixed``: those of which that
+    reads a fixed position, which are not in the view.
+
+    Example: ``n24[a1[4]] at a0/4[0 +1 of 2]``, fixed ``a0/2[1 +1 of 2]``: the second half of what
+    is in the first head, where the single-device program takes second halves of all heads.
+    """
+
+    addend: Addend
+    fixed: tuple[StridedInterval, ...]
+
+
+class AsRead(Reductions):
+    """How the nodes below ``size`` read others: sums over one label; and of every node in which
+    digits (axis, stride, whether a fixed position) one of them reads it.
+
+    Example: where ``n28 = einsum(n14[...], n24[a0/4=c:2, a0=b:2, a0/2=1 of 2])``, a view of ``n24``
+    at ``a0/2[1 +1 of 4]`` is also one at ``a0/4[0 +1 of 2]`` and ``a0/2[1 +1 of 2]``.
+    """
+
+    def __init__(self, table: NodeTable, size: int) -> None:
+        super().__init__(table, size)
+        self._read: dict[int, list[frozenset[_Digit]]] = {}
+        for number in range(size):
+            definition = table[number].definition
+            if not isinstance(definition, Combine | Einsum):
+                continue
+            for operand in definition.operands:
+                digits = {(axis, stride, False) for axis, stride, *_ in operand.intervals}
+                digits |= {(axis, stride, True) for axis, stride, *_ in operand.fixed}
+                known = self._read.setdefault(operand.node, [])
+                if digits not in known:
+                    known.append(frozenset(digits))
+
+    def cuts(self, addend: Addend) -> Iterator[Cut]:
+        """A view in each of these ways of which some digit is another than its own or is fixed."""
+        dims, single = floating(addend.view)
+        places = joined(single)
+        for read in self._read.get(addend.node, ()):
+            strides = frozenset((axis, stride) for axis, stride, _ in read)
+            digits = [digit for place in places for digit in _cut(place, strides)]
+            own = []
+            for dim in dims:
+                cut = [_cut(interval, strides) for interval in dim]
+                digits += [digit for each in cut for digit in each[:-1]]
+                own.append(tuple(each[-1] for each in cut))
+            fixed = tuple(d for d in digits if (d.axis, d.stride, True) in read)
+            if fixed or len(digits) > len(places):
+                view = View(tuple(own), tuple(d for d in digits if d not in fixed))
+                yield Cut(addend._replace(view=view), fixed)
+
+
+def _cut(interval: StridedInterval, read: frozenset[tuple[int, int]]) -> list[StridedInterval]:
+    """An interval as digits, outermost first, all but the last of them single positions."""
+    if interval.axis == BROADCAST or interval.extent == ABSOLUTE:
+        return [interval]
+    for stride in sorted(stride for axis, stride in read if axis == interval.axis):
+        inner, rest = divmod(stride, interval.stride)
+        if rest or not interval.size <= inner < interval.extent or interval.extent % inner:
+            continue
+        start = affine(interval.start.const % inner)
+        outside = interval.start - start
+        if inner == 1 or start.const + interval.size > inner or not outside.divisible(inner):
+            continue
+        outer = StridedInterval(
+            interval.axis, stride, interval.extent // inner, outside // inner, 1
+        )
+        return [*_cut(outer, read), interval._replace(extent=inner, start=start)]
+    return [interval]
