@@ -25,6 +25,20 @@ def test_one_row_is_part_of_the_sum_over_rows() -> None:
     assert Reductions(nodes, total + 1).part(Addend(ONE, x, view)) == part
 
 
+def test_a_row_in_two_digits_is_one_position() -> None:
+    """Which microbatch of which replica."""
+    nodes = NodeTable()
+    x = nodes.define(Input("x"), (8, 3))
+    total = nodes.define(Einsum((Operand(x, ((0, 1, 8, 0), (1, 1, 3, 1))),), (1,)), (3,))
+    replica = StridedInterval(0, 2, 4, affine(0, {"dp": 1}), 1)
+    microbatch = StridedInterval(0, 1, 2, affine(1), 1)
+    columns = (StridedInterval(1, 1, 3, ZERO, 3),)
+    for at in ((replica, microbatch), (microbatch, replica)):
+        part = part_of(nodes, Addend(ONE, x, View((columns,), at)), total)
+        assert str(part) == f"n{total}[a0[3]] part #0[<2*dp + 1> +1 of 8]"
+    assert part_of(nodes, Addend(ONE, x, View((columns,), (replica,))), total) is None
+
+
 def test_what_is_no_position_of_the_sum_is_no_part_of_it() -> None:
     nodes = NodeTable()
     x = nodes.define(Input("x"), (8, 8, 4))

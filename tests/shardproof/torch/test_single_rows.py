@@ -14,6 +14,7 @@ import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
 import shardproof.torch as sp  # noqa: E402
+from benchmarks.torch.ordinary.parts import copy_to, reduce_from  # noqa: E402
 from shardproof.checker import check  # noqa: E402
 
 WIDTH, CLASSES, RANKS = 4, 5, 2
@@ -108,3 +109,62 @@ def test_masked_weights_of_one_row_at_a_time(tmp_path: Path) -> None:
     assert result.verdict == "proved", result.reason
     assert check(result.run_dir).ok
     assert verify("wrong", -1).verdict == "refuted"
+
+
+class Turned(nn.Module):
+    """Attention of two heads whose queries and keys are turned by position, after a layer."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.before, self.after = nn.Linear(WIDTH, WIDTH), nn.Linear(heads * 4, WIDTH, bias=False)
+        self.q, self.k, self.v = (nn.Linear(WIDTH, heads * 4, bias=False) for _ in range(3))
+
+    def forward(self, x: torch.Tensor, other: bool = False) -> torch.Tensor:
+        x = copy_to(self.before(x)) if self.heads == 1 else self.before(x)
+        q, k, v = (
+            part(x).unflatten(-1, (self.heads, 4)).transpose(1, 2)
+            for part in (self.q, self.k, self.v)
+        )
+        angles = torch.outer(torch.arange(x.shape[1]).float(), torch.tensor([1.0, 0.01]))
+        cos, sin = (f(angles).repeat(1, 2) for f in (torch.cos, torch.sin))
+
+        def turned(y: torch.Tensor) -> torch.Tensor:
+            a, b = y.chunk(2, -1)
+            return y * cos + torch.cat([b if other else -b, a], -1) * sin
+
+        y = F.scaled_dot_product_attention(turned(q), turned(k), v, is_causal=True)
+        y = self.after(y.transpose(1, 2).flatten(2))
+        return reduce_from(y) if self.heads == 1 else y
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_one_head_of_a_rank_and_one_row_at_a_time(tmp_path: Path, other: bool) -> None:
+    """Which half of which head of which row: digits as the single device reads them, and three
+    gradients of one row that are added up in another order."""
+
+    def whole(job: sp.Job) -> None:
+        model = Turned(2)
+        job.start(model)
+        loss = ((model(job.batch["x"]) - job.batch["y"]) ** 2).sum()
+        loss.backward()
+        job.end(loss=loss)
+
+    def parallel(job: sp.Job) -> None:
+        model = Turned(1)
+        at = 4 * job.rank
+        names = {f"before.{n}": sp.same(f"before.{n}") for n in ("weight", "bias")}
+        names |= {f"{n}.weight": sp.piece(f"{n}.weight", dim=0, start=at, size=4) for n in "qkv"}
+        names["after.weight"] = sp.piece("after.weight", dim=1, start=at, size=4)
+        job.start(model, parameters=names)
+        losses = []
+        for x, y in zip(job.batch["x"].split(1), job.batch["y"].split(1), strict=True):
+            losses.append(((model(x, other) - y) ** 2).sum())
+            losses[-1].backward()
+        job.end(loss=torch.stack(losses).sum())
+
+    batch = {name: sp.tensor((2, 3, WIDTH)) for name in ("x", "y")}
+    options = {"out": tmp_path / "run", "executor": "local"}
+    result = sp.verify(whole, parallel, world_size=RANKS, batch=batch, **options)
+    assert result.verdict == ("refuted" if other else "proved"), result.reason
+    assert other or check(result.run_dir).ok
