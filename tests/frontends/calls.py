@@ -18,6 +18,11 @@ def joined(first: str, second: int) -> bytes:
     return f"{first}{second}".encode()
 
 
+def loaded() -> bytes:
+    """The modules that this process has loaded, one to a line."""
+    return "\n".join(sys.modules).encode()
+
+
 def zeros(count: int) -> bytes:
     return bytes(count)
 
