@@ -181,14 +181,14 @@ class Matcher:
         self._closed = Closed(table, reference_size)
         self._chains = Chains(table, reference_size)
         self._users: dict[int, list[int]] = {}
-        self._work = self._aside = 0
+        self._work = self._aside = self._summed = 0
 
     def renew(self) -> None:
         """Look for values of another plan as long as for those of the first.
 
         Example: what was spent on a candidate repair is not missing for the next.
         """
-        self._work = self._aside = 0
+        self._work = self._aside = self._summed = 0
 
     @property
     def matched(self) -> bool:
@@ -272,13 +272,16 @@ class Matcher:
         """The reference node that a node of the parallel side is, if there is one."""
         if number not in self._aliases:
             alias = self._aliases[number] = self._match(number)
-            self._work = self._work if alias is None else 0
+            if alias is not None:
+                self._work = self._summed = 0
         return self._aliases[number]
 
     def _match(self, number: int) -> Alias | None:
         node = self.table[number]
         if number in self._closed or node.coordinates:
             return None
+        if self._summed <= MOST_WORK and (alias := self._added(number)) is not None:
+            return alias
         for depth in range(DEEPEST + 1):
             if self._work > MOST_WORK:
                 return None
@@ -296,8 +299,7 @@ class Matcher:
                     continue
                 if alias is not None:
                     return alias
-        alias = self._added(number) if self._work <= MOST_WORK else None
-        return self._met(number) if alias is None and self.meets else alias
+        return self._met(number) if self.meets and self._work <= MOST_WORK else None
 
     def _added(self, number: int) -> Alias | None:
         """The reference node that a node is, where both are sums of the same addends."""
@@ -313,7 +315,7 @@ class Matcher:
     def _chain(self, number: int) -> _Sum:
         """A node as the sum of all its addends."""
         addends, axes, labels, opened = self._chains.addends(number)
-        self._work += len(addends)
+        self._summed += len(addends)
         factors: dict[_Form, Fraction] = {}
         for factor, read in addends:
             leaves = () if read.node == self.table.one else (read,)
