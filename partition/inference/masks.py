@@ -135,7 +135,10 @@ class Seen(NamedTuple):
 
 def seen_anyway(nodes: NodeTable, factors: Sequence[Factor]) -> Seen | None:
     """Factors without one that is 0 or 1 as a mask says, where another has that mask (None: none
-    is without effect)."""
+    is without effect).
+
+    Example: of causal weights times the order of positions, the weights alone.
+    """
     order, *others = sorted(factors, key=lambda x: not is_order(nodes, x.addend))
     if not is_order(nodes, order.addend):
         return None
