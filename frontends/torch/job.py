@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch.boxes import described, local, whole
 from shardproof.frontends.torch.flat import Flat, flat_parts
-from shardproof.frontends.torch.part import Part, divided, owns, unknown
+from shardproof.frontends.torch.part import Part, divided, held, owns, unknown
 from shardproof.frontends.torch.record import Recorder
 from shardproof.frontends.torch.stated import Piece, Same, Statement, TensorSpec
 from shardproof.frontends.torch.trace import (
@@ -193,20 +193,18 @@ class Job:
     def _earlier(self, part: Part) -> None:
         """States that the optimizer has already are inputs too."""
         for key, state in self._states(part.parameter) if part.owned else ():
-            own = part.box
             if not state.dim():
                 continue  # a count, such as ``step``, is what it is in the step
             self._kept.add((id(part.parameter), key))
-            if isinstance(state, DTensor):
-                own = described(own.name, state)
-            elif not part.fits(state):
+            if not isinstance(state, DTensor) and not part.fits(state):
                 raise InvalidInput(
                     f"the optimizer's {key} of {part.name} has shape {list(local(state).shape)}, "
                     f"the parameter {list(part.parameter.shape)}"
                 )
+            own, piece = held(part, state)
             self._recorder.mark(
                 PARAMETER,
-                outputs=(self._recorder.tensor(part.of(state)),),
+                outputs=(self._recorder.tensor(piece),),
                 boxes=(structs.replace(own, name=f"{own.name}: {key}"),),
                 kwargs={"name": f"{part.name}: {key}", "trainable": False},
             )
@@ -234,7 +232,9 @@ class Job:
         elif statement is None:
             tensor: Any = parameter
             if isinstance(tensor, DTensor):
-                yield Part(name, parameter, described(name, tensor))
+                for number, (box, cut) in enumerate(described(name, tensor)):
+                    own = name if cut is None else f"{name}[{number}]"
+                    yield Part(own, parameter, box, cut)
             else:
                 source = "DDP" if id(parameter) in self._replicated else "same name"
                 yield Part(name, parameter, whole(name, shape, source))
@@ -342,8 +342,8 @@ class Job:
         if gradient is None:
             self._recorder.mark(GRADIENT, boxes=(part.box,), kwargs=kwargs)
             return
-        own = described(part.box.name, gradient) if isinstance(gradient, DTensor) else part.box
-        value = self._recorder.tensor(part.of(gradient))
+        own, piece = held(part, gradient)
+        value = self._recorder.tensor(piece)
         self._recorder.mark(GRADIENT, (value,), boxes=(own,), kwargs=kwargs)
 
     def _updated(self, part: Part) -> None:
@@ -353,25 +353,29 @@ class Job:
         for key, state in self._states(part.parameter) if part.owned else ():
             if state.dim() and (id(part.parameter), key) not in self._kept:
                 self.note(FRESH)
-            own = described(part.box.name, state) if isinstance(state, DTensor) else part.box
-            if not state.dim():
+            if state.dim():
+                own, piece = held(part, state)
+            else:
                 self.note(COUNTED)
-                own = Box(part.box.name, (), (), (), part.box.said)
-            tensor = self._recorder.tensor(part.of(state) if state.dim() else local(state.detach()))
+                own, piece = Box(part.box.name, (), (), (), part.box.said), local(state.detach())
+            tensor = self._recorder.tensor(piece)
             full: dict[str, Arg] = {"name": part.name, "state": key}
             self._recorder.mark(STATE, (tensor,), boxes=(own,), kwargs=full)
 
     def _compared(self, kind: str, name: str, value: torch.Tensor) -> None:
         if not isinstance(value, torch.Tensor):
             raise InvalidInput(f"job.end: {name} is {type(value).__name__}, expected a tensor")
-        plain = local(value)
-        box = described(name, value) if isinstance(value, DTensor) else None
-        self._recorder.mark(
-            kind,
-            (self._recorder.tensor(plain),),
-            boxes=() if box is None else (box,),
-            kwargs={"name": name},
-        )
+        pieces = described(name, value) if isinstance(value, DTensor) else [None]
+        for piece in pieces:
+            plain = local(value)
+            if piece is not None and piece.cut is not None:
+                plain = plain.narrow(*piece.cut)
+            self._recorder.mark(
+                kind,
+                (self._recorder.tensor(plain),),
+                boxes=() if piece is None else (piece.box,),
+                kwargs={"name": name},
+            )
 
     @property
     def ended(self) -> bool:

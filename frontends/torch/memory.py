@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from math import prod
 from typing import NamedTuple
 
@@ -178,12 +179,22 @@ class Memory:
         shape = (*tensor.shape[:dim], size, *tensor.shape[dim + 1 :])
         if self.unwritten(value):
             return self.emit(UNDEFINED, (), shape, tensor.dtype)
-        op = self.made.get(value) if len(shape) == 1 else None
-        if op is not None and op.name == SLICE:
+        op = self.made.get(value)
+        flat = len(shape) == 1
+        if op is not None and op.name == SLICE and flat:
             return self.slice(next(trace.tensors_of(*op.args)), 0, start + number(op.args[2]), size)
-        if op is not None and op.name == CONCAT:
-            return sliced(self, list(trace.tensors_of(op.args[0])), 0, 0, start, size)
+        if op is not None and op.name == CONCAT and op.args[1] == dim:
+            parts = list(trace.tensors_of(op.args[0]))
+            if flat or self._between(parts, dim, start, start + size):
+                return sliced(self, parts, dim, dim, start, size)
         return self.emit(SLICE, (Tensor(value), dim, start, size), shape, tensor.dtype)
+
+    def _between(self, parts: Sequence[int], dim: int, start: int, stop: int) -> bool:
+        """Whether positions [start, stop) of values one after the other are in one of them, or
+        several of them as a whole."""
+        ends = [0, *accumulate(self.shape_of(part)[dim] for part in parts)]
+        inside = any(a <= start and stop <= b for a, b in pairwise(ends))
+        return inside or (start in ends and stop in ends)
 
     def permute(self, value: int, order: Sequence[int]) -> int:
         """The value with its dimensions in another order; a reshape where only sizes of 1 move."""

@@ -17,7 +17,7 @@ from msgspec import structs
 from torch.distributed.tensor import DTensor
 
 from shardproof.engine.errors import InvalidInput
-from shardproof.frontends.torch.boxes import local
+from shardproof.frontends.torch.boxes import described, local
 from shardproof.frontends.torch.geometry import boxes
 from shardproof.frontends.torch.trace import Box
 
@@ -68,6 +68,26 @@ class Part(NamedTuple):
             flat = tensor.view(-1).narrow(0, start, prod(self.run.shape))
             tensor = flat.view(self.run.shape)
         return tensor if self.cut is None else tensor.narrow(*self.cut).view(self.box.shape)
+
+
+def held(part: Part, x: torch.Tensor) -> tuple[Box, torch.Tensor]:
+    """What a rank has of a tensor that belongs to a parameter, such as its gradient, as a box and
+    the values there: as the metadata of a DTensor says, else where the parameter's part is.
+
+    Example: of a gradient with ``[Replicate()]`` all of it, also where the parameter is divided.
+    """
+    if not isinstance(x, DTensor):
+        return part.box, part.of(x)
+    boxes = described(part.box.name, x)
+    if len(boxes) == 1:
+        return boxes[0].box, local(x.detach())
+    for box, cut in boxes:
+        if cut == part.cut and (box.offset, box.shape) == (part.box.offset, part.box.shape):
+            return box, part.of(x)
+    raise InvalidInput(
+        f"{part.name} is {list(part.box.shape)} from {list(part.box.offset)} of {part.box.name}, "
+        f"and what belongs to it has {x._spec.placements}: it lies in other pieces"
+    )
 
 
 def divided(part: Part, owned: range) -> Iterator[Part]:
