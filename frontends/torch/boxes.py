@@ -65,16 +65,16 @@ def described(name: str, x: DTensor) -> list[Held]:
     several = [dim for dim, along in enumerate(runs) if len(along) > 1]
     if len(several) > 1:
         raise InvalidInput(f"{name} is cut into pieces along dimensions {several}")
-    held, at = [], 0
+    pieces, at = [], 0
     for number in range(max((len(along) for along in runs), default=1)):
         part = [along[number if dim in several else 0] for dim, along in enumerate(runs)]
         offset, size = tuple(start for start, _ in part), tuple(count for _, count in part)
         text = ", ".join(map(str, spec.placements))
         box = Box(name, full, offset, size, "DTensor", tuple(partial), text)
         cut = (several[0], at, size[several[0]]) if several else None
-        held.append(Held(box, cut))
+        pieces.append(Held(box, cut))
         at += size[several[0]] if several else 0
-    return held
+    return pieces
 
 
 def _runs(

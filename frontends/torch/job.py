@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch.boxes import described, local, whole
 from shardproof.frontends.torch.flat import Flat, flat_parts
-from shardproof.frontends.torch.part import Part, divided, held, owns, unknown
+from shardproof.frontends.torch.part import Part, divided, local_box, owns, unknown
 from shardproof.frontends.torch.record import Recorder
 from shardproof.frontends.torch.stated import Piece, Same, Statement, TensorSpec
 from shardproof.frontends.torch.trace import (
@@ -201,7 +201,7 @@ class Job:
                     f"the optimizer's {key} of {part.name} has shape {list(local(state).shape)}, "
                     f"the parameter {list(part.parameter.shape)}"
                 )
-            own, piece = held(part, state)
+            own, piece = local_box(part, state)
             self._recorder.mark(
                 PARAMETER,
                 outputs=(self._recorder.tensor(piece),),
@@ -342,7 +342,7 @@ class Job:
         if gradient is None:
             self._recorder.mark(GRADIENT, boxes=(part.box,), kwargs=kwargs)
             return
-        own, piece = held(part, gradient)
+        own, piece = local_box(part, gradient)
         value = self._recorder.tensor(piece)
         self._recorder.mark(GRADIENT, (value,), boxes=(own,), kwargs=kwargs)
 
@@ -354,7 +354,7 @@ class Job:
             if state.dim() and (id(part.parameter), key) not in self._kept:
                 self.note(FRESH)
             if state.dim():
-                own, piece = held(part, state)
+                own, piece = local_box(part, state)
             else:
                 self.note(COUNTED)
                 own, piece = Box(part.box.name, (), (), (), part.box.said), local(state.detach())

@@ -70,7 +70,7 @@ class Part(NamedTuple):
         return tensor if self.cut is None else tensor.narrow(*self.cut).view(self.box.shape)
 
 
-def held(part: Part, x: torch.Tensor) -> tuple[Box, torch.Tensor]:
+def local_box(part: Part, x: torch.Tensor) -> tuple[Box, torch.Tensor]:
     """What a rank has of a tensor that belongs to a parameter, such as its gradient, as a box and
     the values there: as the metadata of a DTensor says, else where the parameter's part is.
 
