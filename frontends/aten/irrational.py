@@ -58,10 +58,16 @@ def rooted(factor: Fraction) -> Fraction:
     near = (factor * factor).limit_denominator(MOST)
     if not 0 < near.numerator <= MOST or abs(factor * factor / near - 1) > ROUNDING:
         return factor
-    square, rest = _apart(near.numerator * near.denominator)
-    root = Fraction(isqrt(rest * _DECIMALS**2), _DECIMALS)
-    exact = Fraction(square, near.denominator) * root
-    return exact if factor > 0 else -exact
+    return root(near) if factor > 0 else -root(near)
+
+
+def root(of: Fraction) -> Fraction:
+    """The number that stands for the root of a fraction that is not negative.
+
+    Example: of 1/4 it is 1/2, of 2 it is 14142135623730950 / 10**16.
+    """
+    square, rest = _apart(of.numerator * of.denominator)
+    return Fraction(square, of.denominator) * Fraction(isqrt(rest * _DECIMALS**2), _DECIMALS)
 
 
 def _apart(number: int) -> tuple[int, int]:

@@ -8,10 +8,12 @@ never negative, so its square is that sum: nothing is lost but a root that nobod
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Final
+from typing import Any, Final
 
 from shardproof.engine.plan.ir import Op
-from shardproof.frontends.aten.lowering import Lowering, Real
+from shardproof.frontends.aten.irrational import MOST, root
+from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real
+from shardproof.frontends.aten.rules import lowers
 
 #: Operators whose result is their operand, or part of it, moved.
 VIEWS: Final = frozenset({"view", "slice", "permute", "expand"})
@@ -104,3 +106,20 @@ def _never_negative(lo: Lowering, number: int) -> bool:
     elif op.name not in _KEEPING or op.attrs.get("op", "sum") != "sum" or "alpha" in op.attrs:
         return False
     return all(_never_negative(lo, n) for n in op.inputs)
+
+
+@lowers("aten.sqrt.default", "aten.sqrt.out")
+def _sqrt(lo: Lowering, x: Lowered, *_: Any) -> Any:
+    return _root(x, 1) or lo.unary("sqrt", x)
+
+
+@lowers("aten.rsqrt.default", "aten.rsqrt.out")
+def _rsqrt(lo: Lowering, x: Lowered, *_: Any) -> Any:
+    return _root(x, -1) or lo.unary("rsqrt", x)
+
+
+def _root(x: Lowered, power: int) -> Const | None:
+    """The root of a number, or of one divided by it; None: ``x`` is no such number."""
+    if not isinstance(x, Const) or x.value <= 0 or max(x.value.as_integer_ratio()) > MOST:
+        return None
+    return Const(root(x.value**power), x.shape, x.dtype)

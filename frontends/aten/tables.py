@@ -20,15 +20,15 @@ MOST_SEARCHED = 1 << 14
 
 
 def table(lo: Lowering, array: Array, dtype: str) -> Any:
-    """An input by its contents: what varies along no dimension but others is one table, expanded; a
-    rank's part of a table of the single side is a slice of that; any other one is an input of which
-    nothing is known on the single side.
+    """An input by its contents: what does not vary along a dimension, or repeats in it, is one
+    table, expanded; a rank's part of a table of the single side is a slice of that; any other one
+    is an input of which nothing is known on the single side.
 
     Example: [[1, 2], [1, 2]] is one input of shape (2,) that is called "constant" and the first 32
-    digits of a hash of its entries, viewed as [1, 2] and expanded to [2, 2].
+    digits of a hash of its entries, viewed as [1, 2] and expanded to [2, 2]; so is [1, 2, 1, 2].
     """
-    alike = [d for d, n in enumerate(array.shape) if n > 1 and (array == array.take([0], d)).all()]
-    least = array[tuple(slice(0, 1) if d in alike else slice(None) for d in range(array.ndim))]
+    periods = [_period(array, d) for d in range(array.ndim)]
+    least = array[tuple(slice(0, period) for period in periods)]
     made = least.reshape(tuple(n for n in least.shape if n != 1))
     digest = hashlib.sha256(made.tobytes() + repr((made.shape, dtype)).encode()).hexdigest()[:32]
     name = f"constant {digest}"
@@ -37,10 +37,24 @@ def table(lo: Lowering, array: Array, dtype: str) -> Any:
         part = _part(lo, made, dtype)
     if part is None:
         part = _named_input(lo, name, made, dtype)
-    value = lo.expand(lo.reshape(part, least.shape), array.shape)
+    once = tuple(n for period in periods for n in (1, period))
+    times = tuple(
+        n for size, p in zip(array.shape, periods, strict=True) for n in (size // p if p else 1, p)
+    )
+    value = lo.reshape(lo.expand(lo.reshape(part, once), times), array.shape)
     if array.dtype.kind == "i" and isinstance(value, Real):
         lo.whole_tables[value.number] = array
     return value
+
+
+def _period(array: Array, dim: int) -> int:
+    """After how many positions of a dimension a table is the same again, up to its end."""
+    size = array.shape[dim]
+    for period in (n for n in range(1, size // 2 + 1) if size % n == 0):
+        rest = array.take(range(period, size), dim)
+        if (rest == array.take(range(size - period), dim)).all():
+            return period
+    return size
 
 
 def _named_input(lo: Lowering, name: str, table: Array, dtype: str) -> Any:

@@ -14,6 +14,7 @@ from shardproof.frontends.aten.bits import Additive, Bits, runs
 from shardproof.frontends.aten.constants import constant
 from shardproof.frontends.aten.lowering import fraction
 from shardproof.frontends.aten.positions import Compared, Positions
+from tests.frontends.aten.evaluated import evaluated
 
 
 def of(array: Any, lo: Lowering | None = None) -> Any:
@@ -166,3 +167,18 @@ def test_a_part_of_a_table_of_the_single_side_is_a_slice_of_it() -> None:
 def test_what_is_no_table_is_refused(data: bytes, shape: tuple[int, ...], dtype: str) -> None:
     with pytest.raises(Unsupported):
         constant(Lowering(), data, shape, dtype)
+
+
+@pytest.mark.parametrize("tiles", [(2, 1, 1), (1, 3, 1), (2, 3, 2)])
+def test_a_table_that_repeats_is_one_table(tiles: tuple[int, ...]) -> None:
+    """As slopes of heads are, which BLOOM has for each row of the batch."""
+    once = np.random.default_rng(0).random((3, 2, 4))
+    lo = Lowering()
+    single, many = of(once, lo), of(np.tile(once, tiles), lo)
+    assert len(lo.tables) == 1
+    assert many.shape == np.tile(once, tiles).shape
+    assert (evaluated(lo, {})[many.number] == np.tile(once, tiles)).all()
+    other = np.tile(once, tiles)
+    other[-1, -1, -1] += 1
+    assert of(other, lo).number not in (single.number, many.number)
+    assert len(lo.tables) == 2

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from shardproof.engine.algebra.affine import ZERO
+from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.ir import Shard
-from shardproof.frontends.aten import Lowering, rule_of
+from shardproof.frontends.aten import Const, Lowering, rule_of
+from shardproof.frontends.aten.irrational import rooted
 from shardproof.frontends.aten.lowering import Real
 from shardproof.frontends.aten.roots import maker, square
 
@@ -93,3 +95,14 @@ def test_what_a_deep_model_computes_is_not_looked_through() -> None:
         x = lo.add(x, lo.mul(x, x))
     assert square(lo, x) is None
     assert square(lo, rule(lo, "aten.view.default", (2, 2), x, [2, 2])) is None
+
+
+def test_the_root_of_a_number_is_a_number() -> None:
+    """A scale that a model makes of constants, before there is an input: Gemma 3n's."""
+    lo = Lowering()
+    two = Const(Fraction(2), (), "float32")
+    scale = rule(lo, "aten.rsqrt.default", (), two)
+    assert scale == Const(rooted(Fraction(repr(2**-0.5))), (), "float32")
+    assert rule(lo, "aten.sqrt.default", (), Const(Fraction(9, 4), (), "float32")).value == 1.5
+    with pytest.raises(Unsupported):
+        rule(lo, "aten.rsqrt.default", (), Const(Fraction(0), (), "float32"))
