@@ -16,6 +16,7 @@ from shardproof.frontends.torch.computed import Computed, computed, part_of, rew
 from shardproof.frontends.torch.memory import (
     CONSTANT,
     INPUT,
+    UNDEFINED,
     Compared,
     Functional,
     Input,
@@ -57,6 +58,9 @@ ALLOCATES = ("aten.empty", "aten.new_empty")
 LOSS, GRADIENT, OUTPUT = "job.loss", "job.gradient", "job.output"
 UPDATED, STATE = "job.updated", "job.state"
 
+#: Products that are added to their first operand times ``beta``: times 0 it is not read, whatever
+#: lies there (Megatron's scores of attention are written so, into a buffer that others used).
+ADDING = frozenset(f"aten.{name}.default" for name in ("addmm", "baddbmm", "addmm_", "baddbmm_"))
 #: What is not an operator of ATen, by name.
 SPECIAL = {**HANDLERS, **fsdp.HANDLERS}
 
@@ -130,7 +134,9 @@ class Replay(State):
             return
         self.apart(event)
         self.still = frozenset(event.still)
-        args = tuple(self.values(a) for a in event.args)
+        unread = event.name in ADDING and event.kwargs.get("beta") == 0
+        first = (self.ignored(a) if unread else self.values(a) for a in event.args[:1])
+        args = (*first, *(self.values(a) for a in event.args[1:]))
         kwargs = {k: self.values(v) for k, v in event.kwargs.items() if k != "out"}
         self.still = frozenset()
         targets = written or new
@@ -146,6 +152,11 @@ class Replay(State):
         self.out.ops.append(Op(event.name, args, kwargs, named, self.memory.event))
         for written_to, value in zip(targets, outputs, strict=True):
             self.write(written_to, value)
+
+    def ignored(self, arg: Arg) -> Arg:
+        """An operand of which nothing is read, in place of the value that its memory holds."""
+        at = self.location(arg)
+        return Tensor(self.memory.emit(UNDEFINED, (), at.shape, at.dtype))
 
     def apart(self, event: Event) -> None:
         """Raises `InvalidInput` where one operator writes several tensors (lists of them) of which
