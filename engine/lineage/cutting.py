@@ -89,17 +89,46 @@ def moved_apart(addend: Addend, shape: Shape, target: Shape) -> list[Addend]:
         if not addend.places:
             return _blocks_apart(addend, shape, target)
         if len(addend.places) != 1:
-            raise
+            return _groups_apart(addend, shape, target)
     (place,) = addend.places
     inner = prod(shape[place.dim + 1 :])
     total = prod(shape)
     if place.extent * inner != total:
-        raise Misaligned
+        return _groups_apart(addend, shape, target)
     start, size = place.start * inner, place.size * inner
     flat = addend._replace(
         view=regroup(addend.view, (size,)), places=(Place(0, start, size, total),)
     )
     return _rows_apart(flat, total, (start, size), target)
+
+
+def _groups_apart(addend: Addend, shape: Shape, target: Shape) -> list[Addend]:
+    """What lies in one interval of a dimension that becomes several, as an addend for each box of
+    these; raises `Misaligned` where it is none.
+
+    Example: ``n5[a0[8], a1[8]] in 1[4 +8 of 12]``, eight of twelve channels, reshaped to [8, 2, 6],
+    two groups, is ``n5[a0[8], a1[0 +2 of 8]] in 1[0 +1 of 2], 2[4 +2 of 6]`` beside ``n5[a0[8],
+    a1[2 +6 of 8]] in 1[1 +1 of 2]``.
+    """
+    at = to = 0
+    for own, others in blocks(shape, target):
+        places = of_dim(addend, at)
+        if own == 1 and len(places) == 1 and places[0].extent == shape[at]:
+            boxes = _boxes(places[0].start, places[0].size, target[to : to + others])
+            if 1 < len(boxes) <= MOST_REGIONS:
+                break
+        at, to = at + own, to + others
+    else:
+        raise Misaligned
+    result: list[Addend] = []
+    for start, size in boxes:
+        for part in cut_up(addend, shape, at, affine(start), size):
+            inside = next(iter(of_dim(part, at)), Place(at, 0, size, size))
+            others_of = [p for p in part.places if p.dim != at]
+            place = Place(at, start + inside.start, inside.size, shape[at])
+            moved = part._replace(places=normal([*others_of, place]))
+            result += moved_apart(moved, shape, target)
+    return result
 
 
 def _blocks_apart(addend: Addend, shape: Shape, target: Shape) -> list[Addend]:

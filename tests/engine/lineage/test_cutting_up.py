@@ -109,6 +109,21 @@ def test_rows_that_begin_at_no_block_are_taken_apart(extent: int) -> None:
         moved_apart(addend, shape, (2, 2 * COLUMNS))
 
 
+@pytest.mark.parametrize("groups", [(2, 6), (3, 4), (2, 2, 3)])
+@pytest.mark.parametrize("start", range(8))
+def test_channels_beside_others_as_groups(start: int, groups: tuple[int, ...]) -> None:
+    """Five of twelve channels, in groups that begin elsewhere, for each of six rows."""
+    view = View(((axis(0, ROWS),), (axis(1, COLUMNS),)))
+    addend = Addend(Fraction(1), 0, view, places=(Place(1, start, COLUMNS, 12),))
+    target = (ROWS, *groups)
+    expected = entries([addend], (ROWS, 12)).reshape(target)
+    found = moved_apart(addend, (ROWS, 12), target)
+    np.testing.assert_array_equal(entries(found, target), expected)
+    back = [t for own in found for t in moved_apart(own, target, (ROWS, 12))]
+    np.testing.assert_array_equal(entries(back, (ROWS, 12)), entries([addend], (ROWS, 12)))
+    assert joined([collapsed(t) for t in back]) == [addend]
+
+
 def test_what_is_one_view_stays_one() -> None:
     assert moved_apart(FLAT, (30,), (6, 5)) == [reshaped_addend(FLAT, (30,), (6, 5))]
     with pytest.raises(Misaligned):
