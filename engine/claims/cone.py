@@ -77,6 +77,8 @@ def cone(
     try:
         narrow = _cone(nodes, inputs, outputs, adds, widened)
     except Unsupported:
+        if not widened and (behind := _powers(nodes, inputs)):
+            return cone(nodes, inputs, outputs, adds=adds, widened=behind)
         if adds or not partials:
             raise
         return _cone(nodes, inputs, outputs, True, widened)
@@ -192,6 +194,13 @@ def _unpowered(nodes: NodeTable, numbers: set[int]) -> set[int]:
     while powers := {n for n in opaque if _has_power(nodes, n)}:
         opaque = (opaque - powers) | {o for n in powers for o in operand_nodes(nodes, n)}
     return opaque
+
+
+def _powers(nodes: NodeTable, inputs: Sequence[Lineage]) -> frozenset[int]:
+    """The nodes of inputs that are powers: the result of ``g / sqrt(s)`` reads ``rsqrt(s)``, and
+    ``s`` by its definition, whatever that takes, where ``sqrt(s)`` alone is a symbol."""
+    read = {addend.node for x in inputs for addend in x.addends}
+    return frozenset(n for n in read if _has_power(nodes, n))
 
 
 def _has_power(nodes: NodeTable, number: int) -> bool:

@@ -64,6 +64,23 @@ def test_a_claim_over_too_many_definitions_is_refused() -> None:
         cone(nodes, (given,), (claimed,), adds=False)
 
 
+@pytest.mark.parametrize(("factor", "right"), [(ONE, True), (4 * ONE, False)])
+def test_what_is_divided_by_a_root_is_stated_over_what_the_root_is_of(
+    factor: Fraction, right: bool, holds: Holds
+) -> None:
+    """``g / sqrt(s)`` is ``g`` times ``rsqrt(s)``, however much ``s`` is made of."""
+    nodes = NodeTable()
+    g, s = nodes.define(Input("g"), (4,)), deep(nodes, MOST_NODES + 1)
+    root, inverse = (
+        nodes.define(Unary(f, n, s), (4,)) for f, n in (("sqrt", ONE), ("rsqrt", factor))
+    )
+    rows = [Operand(n, ((0, 1, 4, 0),)) for n in (g, inverse)]
+    made = nodes.define(Einsum((rows[0], rows[1]), (0,)), (4,))
+    view = View(((StridedInterval(0, 1, 4, ZERO, 4),),))
+    x, y, z = (Lineage((4,), (Addend(ONE, n, view),)) for n in (g, root, made))
+    assert holds(nodes, Claim("op", "div", {}, False, (), 1, (x, y), (z,), {})) is right
+
+
 def gradient_of_a_part(nodes: NodeTable, column: int) -> tuple[int, Claim]:
     """Of ``s(x)``, the gradient of what of ``s(x) w[:, 0]`` arrives, a part of the sum over both
     columns of w (``column`` 0); and the node of ``s(x)``, which the operator computes again."""
