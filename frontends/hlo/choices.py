@@ -37,6 +37,18 @@ def _places(low: Lowering, value: int, count: int) -> Ids:
     return Ids(value, indices.own_axes(shape), shape, (identity,))
 
 
+def first(low: Lowering, x: int, largest: bool) -> int:
+    """1 where an entry is the first of the largest (smallest) ones along the last dimension, 0 at
+    all others.
+
+    Example: of [3, 9, 5, 9], [0, 1, 0, 0].
+    """
+    shape = low.recorder.shape(x)
+    place = _chosen(low, x, 1, len(shape) - 1, largest)[1]
+    onehot = low.values.onehot(place, [0] * low.graph.ranks, shape[-1])
+    return low.values.view(onehot, shape)
+
+
 def topk(low: Lowering, node: Node, xs: Sequence[Item]) -> Sequence[Item]:
     """The k largest (or smallest) entries of the last dimension, and their places.
 

@@ -62,6 +62,10 @@ def all_reduce(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     if _alone(node):
         return xs[0]
     x: Item = Tensor(low.tensor(xs[0]))
+    if how == "add":
+        gathered = _one_after_the_other(low, node, low.tensor(x))
+        if gathered is not None:
+            return gathered
     if logical:
         # Whether one of predicates holds, which are 0 or 1, is their maximum.
         given = inverse(low, low.tensor(x)) if how == "and" else x
@@ -73,6 +77,20 @@ def all_reduce(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         low, node, x, "all_reduce", low.shape(node), op="sum" if how == "add" else "max"
     )
     return low.op("mul", reduced.value, other=Fraction(-1)) if how == "minimum" else reduced
+
+
+def _one_after_the_other(low: Lowering, node: Node, x: int) -> Tensor | None:
+    """The sum of parts between zeros, which lie one after the other in the order of ranks: they are
+    gathered; None: it is another sum."""
+    framed = low.framed.get(x)
+    if framed is None or any(list(g) != sorted(g) for g in node.groups):
+        return None
+    size, count = low.recorder.shape(framed.part)[framed.dim], low.shape(node)[framed.dim]
+    places = list(range(0, count, size))
+    if any([framed.starts[rank] for rank in group] != places for group in node.groups):
+        return None
+    part, shape = Tensor(framed.part), low.shape(node)
+    return _collective(low, node, part, "all_gather", shape, dim=framed.dim)
 
 
 def all_gather(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:

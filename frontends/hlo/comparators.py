@@ -122,6 +122,20 @@ def extreme(computation: Computation) -> str:
     raise Unsupported("a reduction with several results")
 
 
+def selected(computation: Computation) -> str:
+    """Which of two entries a window keeps, the first of which comes before the second: ``largest``
+    or ``smallest``, of equal ones the first; raises `Unsupported` for any other computation.
+
+    Example: ``largest`` for ``compare(x, y), direction=GE``; ``GT`` keeps the last of equal ones.
+    """
+    if _parameters(computation) == 2:
+        cases = list(itertools.product(NUMBERS, repeat=2))
+        for name, better in (("largest", operator.ge), ("smallest", operator.le)):
+            if all(evaluate(computation, case) == better(*case) for case in cases):
+                return name
+    raise Unsupported("a choice from windows by another comparison")
+
+
 def combined(body: Computation, written: bool = False) -> str:
     """The operator of a computation that combines its two parameters by one operator, of
     predicates the one of logic; raises `Unsupported` for another computation.

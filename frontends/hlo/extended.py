@@ -139,7 +139,9 @@ class Reaches:
     def _product(self, op: Recorded, given: list[Reach]) -> Reach:
         """Rows that are chosen are these rows; a contraction over shown entries is not zero for
         what is hidden."""
-        names = {m.name for v in op.inputs if (m := self._makers.get(v))}
+        makers = [m for v in op.inputs if (m := self._makers.get(v))]
+        makers += [m for v in makers if v.name == "view" and (m := self._makers.get(v.inputs[0]))]
+        names = {m.name for m in makers}
         if May.LOW in _any_of(reach.may for reach in given):
             return Reach(May.LOW if "onehot" in names else May.WILD, NOWHERE)
         reads, result = op.attrs["equation"].split("->")

@@ -278,6 +278,9 @@ class _Inliner:
             attrs["dtype"] = i.type.dtype
         if i.opcode == "sort":
             attrs["key"], attrs["falling"] = comparators.order(self.named(attrs.pop("to_apply")))
+        elif i.opcode == "select-and-scatter":
+            attrs["select"] = comparators.selected(self.named(attrs["select"]))
+            attrs["scatter"] = comparators.combined(self.named(attrs["scatter"]))
         elif i.opcode == "reduce" and i.type.parts is not None:
             attrs["to_apply"] = comparators.extreme(self.named(attrs["to_apply"]))
         elif "to_apply" in attrs:

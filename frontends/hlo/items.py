@@ -390,9 +390,22 @@ class Values:
         table, count = item.table, 1 if part.one else part.size
         if count < self.recorder.shape(table)[item.dim]:
             table = self.recorder.op("slice", table, dim=item.dim, start=part.row, size=count)
-        return self.recorder.op(
-            "einsum", self.choice(item.ids.origin, part), table, equation=item.equation
-        )
+        return self.contracted(self.choice(item.ids.origin, part), table, item.equation)
+
+    def contracted(self, onehot: int, other: int, equation: str) -> int:
+        """One-hots of ids with rows, or with what is added to rows; a dimension of one position
+        that the ids alone have is no sum over it.
+
+        Example: by ``abv,vc->bc`` with ids of shape [1, 4], ``einsum`` by ``bv,vc->bc`` of these as
+        [4].
+        """
+        reads, result = equation.split("->")
+        own, given = reads.split(",")
+        shape = self.recorder.shape(onehot)
+        kept = [d for d, a in enumerate(own) if shape[d] > 1 or a in given + result]
+        onehot = self.view(onehot, tuple(shape[d] for d in kept))
+        equation = f"{''.join(own[d] for d in kept)},{given}->{result}"
+        return self.recorder.op("einsum", onehot, other, equation=equation)
 
     def choice(self, origin: int, part: Part) -> int:
         """[ids, rows]: 1 where the id chooses the row of the part.

@@ -208,7 +208,7 @@ def scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         added = _added(low, ids, live, updates, equation, shape, dim)
     else:
         onehot = low.values.onehot(ids.origin, _written(low, ids, shape[dim], live), shape[dim])
-        added = low.op("einsum", onehot, updates, equation=equation)
+        added = Tensor(low.values.contracted(onehot, updates, equation))
     if isinstance(xs[0], Known) and xs[0].number() == 0 and attrs["to_apply"] == "add":
         return added
     if attrs["to_apply"] == "add":
@@ -246,7 +246,7 @@ def _added(
     total: int | None = None
     for part in repeats.parts(functions, inside, count):
         onehot = low.values.choice(ids.origin, part)
-        value = low.op("einsum", onehot, updates, equation=equation).value
+        value = low.values.contracted(onehot, updates, equation)
         size = low.recorder.shape(value)[dim]
         zeros = [(*shape[:dim], n, *shape[dim + 1 :]) for n in (part.row, count - part.row - size)]
         before, after = ([low.values.full(z, Fraction(0))] if z[dim] else [] for z in zeros)

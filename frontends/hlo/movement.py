@@ -24,7 +24,7 @@ from shardproof.frontends.hlo.exchange import Exchanged
 from shardproof.frontends.hlo.items import Gated, Ids, Item, Lookup, Tensor
 from shardproof.frontends.hlo.known import Known
 from shardproof.frontends.hlo.semantics import dot_equation
-from shardproof.frontends.hlo.state import Lowering
+from shardproof.frontends.hlo.state import Framed, Lowering
 
 #: Positions of a dimension that is put in reverse order.
 MOST_REVERSED = 64
@@ -218,6 +218,7 @@ def _by_rank(low: Lowering, around: Item, part: int, dim: int, start: PerRank, s
 
     written = window(part)
     if finite(around) == 0:
+        low.framed[written] = Framed(part, dim, start.values)
         return written
     ones = window(low.values.full(low.recorder.shape(part), Fraction(1)))
     left = low.op("add", low.op("mul", ones, other=Fraction(-1)).value, other=Fraction(1)).value

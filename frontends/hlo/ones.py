@@ -18,7 +18,8 @@ from shardproof.frontends.hlo.items import Lookup
 from shardproof.frontends.hlo.state import Compared, Lowering, integral
 
 _MOVING = frozenset({"view", "permute", "slice", "expand"})
-_CHOOSING = frozenset({"gather", "scatter", "dynamic-slice", "dynamic-update-slice"})
+#: Operators that choose rows, by the first of the operands that say which.
+_CHOOSING = {"gather": 1, "scatter": 1, "dynamic-slice": 1, "dynamic-update-slice": 2}
 
 
 def compared(graph: Graph) -> Compared:
@@ -37,13 +38,13 @@ def compared(graph: Graph) -> Compared:
     choosing: set[int] = set()
     for node in graph.nodes:
         read = frozenset(p for v in node.operands for p in made_of.get(v, ()))
-        whole = [v for v in node.operands if integral(graph.values[v].dtype)]
-        if node.target in _CHOOSING:
-            choosing.update(p for v in whole for p in made_of.get(v, ()))
+        first = _CHOOSING.get(node.target, len(node.operands))
+        choosing.update(p for v in node.operands[first:] for p in made_of.get(v, ()))
         for result in node.results:
             if integral(graph.values[result].dtype) or graph.values[result].dtype == "bool":
                 made_of[result] = read
-    return Compared(every - choosing, _has_sums_with_logarithms(graph))
+    sums = _has_sums_with_logarithms(graph)
+    return Compared(every if sums else every - choosing, sums)
 
 
 def _has_sums_with_logarithms(graph: Graph) -> bool:
@@ -154,6 +155,12 @@ def total(low: Lowering, value: int, dims: tuple[int, ...]) -> int | None:
     if made.name != "einsum" or len(made.inputs) != 2 or len(dims) != 1:
         return None
     onehot = low.reaches.maker(made.inputs[0])
+    if onehot is not None and onehot.name == "view":
+        # Other dimensions than that of the classes may come and go.
+        before = low.recorder.shape(onehot.inputs[0])
+        if before[-1:] != low.recorder.shape(made.inputs[0])[-1:]:
+            return None
+        onehot = low.reaches.maker(onehot.inputs[0])
     if onehot is None or onehot.name != "onehot":
         return None
     origin = _origin(low, onehot.inputs[0])

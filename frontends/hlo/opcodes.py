@@ -150,6 +150,7 @@ OTHERS: Mapping[str, Mapping[str, str]] = {
     "dot": _DOT,
     "reduce": {"dimensions": _DIMS, "to_apply": "reduction"},
     "reduce-window": {"window": "window", "to_apply": "reduction"},
+    "select-and-scatter": {"window": "window", "select": _TEXT, "scatter": _TEXT},
     "convolution": {
         "window": "window",
         "dim_labels": _TEXT,

@@ -181,9 +181,9 @@ def scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
             return Tensor(placed(low, operand, value, starts, shape))
         return _added(low, operand, placed(low, _zero(low, node), value, starts, shape))
     rows = _whole_rows(low, node, ids, low.recorder.shape(updates))
-    if rows is None:
+    inside = rows is not None and _inside(rows, shape[rows.dim])
+    if rows is None or not (inside or how == "add"):
         return boxes.scatter(low, node, operand, ids, updates)
-    (start,) = set(rows.starts)
     given = low.recorder.shape(updates)
     windows = list(node.attrs.get("update_window_dims", ()))
     batch = [d for d in range(len(given)) if d not in windows]
@@ -194,22 +194,48 @@ def scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     value = low.recorder.op("sum", updates, dim=summed) if summed else updates
     value = _in_order(low, value, windows, kept, rows, shape)
     if how == "replace":
-        return framed(low, operand, value, rows.dim, start, shape)
-    return _added(low, operand, framed(low, _zero(low, node), value, rows.dim, start, shape).value)
+        return framed(low, operand, value, rows.dim, rows.starts[0], shape)
+    if not inside:
+        return _added(low, operand, _window(low, node, value, rows))
+    added = framed(low, _zero(low, node), value, rows.dim, rows.starts[0], shape).value
+    return _added(low, operand, added)
+
+
+def _inside(rows: Rows, count: int) -> bool:
+    """Whether all rows are there, the same ones on every rank."""
+    return len(set(rows.starts)) == 1 and 0 <= rows.starts[0] <= count - rows.size
+
+
+def _window(low: Lowering, node: Node, value: int, rows: Rows) -> int:
+    """Rows that begin elsewhere on each rank, zeros beside them; those that are not inside are
+    dropped.
+
+    Example: six rows from 0 on of a rank with the first three rows of a table, and from -3 on of
+    one with the last three, are the ``slice`` of three of them from 0 or 3 on.
+    """
+    dim, count = rows.dim, low.shape(node)[rows.dim]
+    before = max(0, *rows.starts)
+    after = max(0, *(count - start - rows.size for start in rows.starts))
+    if before or after:
+        shape = low.shape(node)
+        wide = (*shape[:dim], before + rows.size + after, *shape[dim + 1 :])
+        zero = Known((np.broadcast_to(np.array(0, dtype="float32"), wide),), low.dtype(node))
+        value = framed(low, zero, value, dim, before, wide).value
+    start = table_of([before - start for start in rows.starts])
+    return low.recorder.op("slice", value, dim=dim, start=start, size=count)
 
 
 def _whole_rows(low: Lowering, node: Node, ids: Known, given: Shape) -> Rows | None:
-    """The whole rows, inside and one after the other, that a scatter of updates of this shape
-    writes on every rank; None: these are other boxes."""
+    """The whole rows, one after the other, that a scatter of updates of this shape writes on every
+    rank; None: these are other boxes."""
     attrs, shape = node.attrs, low.shape(node)
     try:
         rows = rows_of(node, ids, "scatter_dims_to_operand_dims", None)
     except Unsupported:
         return None
-    inside = 0 <= rows.starts[0] <= shape[rows.dim] - rows.size and len(set(rows.starts)) == 1
     alone = attrs.get("inserted_window_dims", ()) == (rows.dim,)
     whole = [n for d, n in enumerate(shape) if d != rows.dim]
-    if not inside or not alone or attrs.get("input_batching_dims", ()):
+    if not alone or attrs.get("input_batching_dims", ()):
         return None
     return rows if [given[d] for d in attrs.get("update_window_dims", ())] == whole else None
 

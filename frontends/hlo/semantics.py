@@ -289,6 +289,22 @@ def _reduce_window(xs: Sequence[Any], attrs: Attrs, shape: tuple[int, ...]) -> A
     return apply(attrs["to_apply"], {}, [x, np.asarray(xs[1])], shape)
 
 
+def _select_and_scatter(xs: Sequence[Any], attrs: Attrs, shape: tuple[int, ...]) -> Any:
+    """Every entry of the source goes to the first of the largest (smallest) of its window."""
+    operand, source, start = (np.asarray(x) for x in xs)
+    result = np.full(shape, start, dtype=operand.dtype)
+    for where in np.ndindex(source.shape):
+        read = [
+            [p for t in range(w.size) if 0 <= (p := k * w.stride + t * w.apart - w.before) < n]
+            for k, w, n in zip(where, attrs["window"], shape, strict=True)
+        ]
+        block = operand[np.ix_(*read)]
+        place = np.argmax(block) if attrs["select"] == "largest" else np.argmin(block)
+        at = tuple(r[i] for r, i in zip(read, np.unravel_index(place, block.shape), strict=True))
+        result[at] = apply(attrs["scatter"], {}, [result[at], source[where]], ())
+    return result
+
+
 class Labels(NamedTuple):
     """Of a convolution ``b01f_01io->b01f``: for operand, kernel and result, where the batch (or
     input features), the features (or output features) and the spatial dimensions are.
@@ -450,6 +466,7 @@ _OTHERS: Mapping[str, Operation] = {
     "dot": _dot,
     "reduce": _reduce,
     "reduce-window": _reduce_window,
+    "select-and-scatter": _select_and_scatter,
     "convolution": _convolution,
     "bitcast-convert": _bits,
     "sort": lambda xs, a, s: _sorted(xs, a)[0],

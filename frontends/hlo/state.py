@@ -37,6 +37,18 @@ class Numbers(NamedTuple):
     exact: bool
 
 
+class Framed(NamedTuple):
+    """A part between zeros along a dimension, where it begins at another position on each rank.
+
+    Example: of ``dynamic-update-slice(zeros, x, 4 * partition-id)`` of ``x = f32[4]`` on two ranks:
+    that value of ``x``, dimension 0 and the starts (0, 4).
+    """
+
+    part: int
+    dim: int
+    starts: tuple[int, ...]
+
+
 class Lowering:
     """The operators of one graph, while they are emitted.
 
@@ -71,6 +83,15 @@ class Lowering:
         self.compared = compared or Compared()
         #: Values of places, none of which is twice in a row along the axis.
         self.distinct: dict[int, int] = {}
+        #: Parts between zeros, by the value that they became.
+        self.framed: dict[int, Framed] = {}
+        self._makers: dict[int, Node] = {}
+
+    def maker(self, value: int) -> Node | None:
+        """The operator that a value is the result of; None for an input."""
+        if not self._makers:
+            self._makers = {v: node for node in self.graph.nodes for v in node.results}
+        return self._makers.get(value)
 
     def narrow(self, node: Node, error: Narrow) -> None:
         """Ids may choose rows that are none: their domain is narrowed, unless it is settled."""

@@ -19,14 +19,12 @@ import numpy as np
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.graphs.graph import Node, Shape
-from shardproof.frontends.hlo import semantics
+from shardproof.frontends.hlo import pooling, semantics
 from shardproof.frontends.hlo.elementwise import number_of
 from shardproof.frontends.hlo.items import Ids, Item, Tensor
 from shardproof.frontends.hlo.opcodes import Taps
 from shardproof.frontends.hlo.state import Lowering
 
-#: A maximum over windows is one of so many tensors at most.
-MOST_TAPS = 64
 #: Sums up to each of more positions are told by the order of positions, and by no table.
 MOST_ROWS = 1024
 _PLAIN = Taps(1)
@@ -144,8 +142,8 @@ def _largest(low: Lowering, value: int, dim: int, taps: Taps, steps: int, least:
     """Maxima over windows that lie inside: of the positions that each tap reads."""
     shape = low.recorder.shape(value)
     inside = (steps - 1) * taps.stride + (taps.size - 1) * taps.apart < shape[dim]
-    if taps.before or taps.spread != 1 or not inside or taps.size > MOST_TAPS:
-        raise Unsupported("maxima over windows that are not inside")
+    if taps.before or taps.spread != 1 or not inside or taps.size > pooling.MOST_TAPS:
+        return pooling.largest(low, value, dim, taps, steps, least)
     parts = [every(low, value, dim, t * taps.apart, taps.stride, steps) for t in range(taps.size)]
     box = (*shape[:dim], steps, 1, *shape[dim + 1 :])
     wide = [low.values.view(p, box) for p in parts]

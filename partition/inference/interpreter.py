@@ -444,7 +444,8 @@ class LineageInterpreter(Functions):
         addend = self._single(scores)
         row = addend.view.dims[-1]
         if len(row) != 1 or not row[0].full or row[0].axis == BROADCAST:
-            addend = self.piece(scores).addends[0]
+            shared = self.shared(scores.shape, [addend])
+            addend = shared[0] if shared else self.piece(scores).addends[0]
             row = addend.view.dims[-1]
         if not row or row[0].axis == BROADCAST:
             raise Unsupported("a choice from a row of one entry, or of zeros")

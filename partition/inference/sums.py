@@ -219,18 +219,18 @@ class Values:
         return local_view(node, x.shape)
 
     def scaled_piece(self, x: Lineage) -> Lineage:
-        """`piece`, with the factor that all addends have before the node, not in it.
+        """`piece`, with the factor that all addends have before the node, or the part that it is.
 
-        Example: of ``-1/2*n6[a0[4]]`` it is ``-1/2`` times the node ``piece(n6[a0[4]])``, which is
-        that of ``-1/4*n6[a0[4]]`` too.  What is masked keeps its sign: minus infinity has no
-        negative.
+        Example: ``-1/2*n6[a0[4]]`` is ``-1/2`` times ``piece(n6[a0[4]])``. What is masked keeps its
+        sign: minus infinity has no negative.
         """
+        if len(x.addends) == 1 and (part := self.shared(x.shape, x.addends)):
+            return Lineage(x.shape, tuple(part))
         factors = {t.factor for t in x.addends}
-        if len(factors) != 1:
+        masked = any(self.table.is_masked(t.node) for t in x.addends)
+        if len(factors) != 1 or (masked and min(factors) < 0):
             return self.piece(x)
         (factor,) = factors
-        if factor < 0 and any(self.table.is_masked(t.node) for t in x.addends):
-            return self.piece(x)
         own = self.piece(Lineage(x.shape, tuple(t._replace(factor=Fraction(1)) for t in x.addends)))
         return Lineage(x.shape, tuple(t._replace(factor=factor) for t in own.addends))
 

@@ -166,6 +166,30 @@ def _compared() -> None:
                 )
 
 
+def _pooled() -> None:
+    """Gradients of maxima over windows; in a child of its own."""
+    jax.config.update("jax_platforms", "cpu")
+    x = np.random.default_rng(0).integers(0, 4, (2, 7, 6, 3)).astype("float32")
+    for size, stride, padding in ((2, 2, "VALID"), (3, 2, "SAME"), (3, 1, "SAME"), (3, 2, "VALID")):
+
+        def step(x: Any, size: int = size, stride: int = stride, padding: str = padding) -> Any:
+            window, strides = (1, size, size, 1), (1, stride, stride, 1)
+            most = lax.reduce_window(x, -jnp.inf, lax.max, window, strides, padding)
+            return jnp.sum(jnp.sin(jnp.arange(most.size)).reshape(most.shape) * most)
+
+        low = jax.jit(jax.grad(step)).lower(x)
+        graph = inline.graph(text.parse(low.as_text(dialect="hlo")))
+        found = evaluate.run(graph, [[x]])[0][0]
+        np.testing.assert_allclose(found, np.asarray(jax.grad(step)(x)), rtol=1e-4, atol=1e-4)
+
+
+def test_gradients_of_maxima_over_windows_are_those_of_jax() -> None:
+    child = multiprocessing.get_context("fork").Process(target=_pooled)
+    child.start()
+    child.join(300)
+    assert child.exitcode == 0
+
+
 def test_what_is_read_computes_what_jax_computes() -> None:
     child = multiprocessing.get_context("fork").Process(target=_compared)
     child.start()
