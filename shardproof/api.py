@@ -196,12 +196,10 @@ def _run(
     progress.run_dir = out
     seconds = time.perf_counter() - start
 
-    from shardproof.engine.plan_files import store
-    from shardproof.engine.records.run import PLAN
     from shardproof.run import request
 
     question = request.Request(
-        plan=store.save(plan, out / PLAN),
+        plan="",
         # A pool is there for as long as what began it: whoever goes on later uses none.
         settings=replace(settings, pool="", address=options.address),
         assumptions=assumptions,
@@ -209,8 +207,8 @@ def _run(
         files=tuple(str(p.resolve()) for p in (*named, *([related] if related else []))),
         options=options.given(),
     )
-    request.write(out, question)
-    return prove(plan, out, question, settings, progress, seconds)
+    with request.storing(out, question, plan) as saved:
+        return prove(plan, out, question, settings, progress, seconds, saved)
 
 
 def _read(paths: Sequence[Path]) -> str:
@@ -227,11 +225,15 @@ def prove(
     settings: Settings,
     progress: Progress,
     load_seconds: float,
+    saved: Callable[[], str] | None = None,
 ) -> Result:
     """Answer what was asked of a plan, in the run directory ``out``; others can see how it goes.
 
     Example: for a GPT, ``status.json`` goes through the phases "partition", "solve", "compose" and
     "done".
+
+    ``saved``: what waits until the plan is in ``out`` and gives its digest, where that is under way
+    (`request.storing`); else it is there, with the digest that ``question`` names.
     """
     from shardproof.run import status
     from shardproof.run.pipeline import run as pipeline
@@ -248,7 +250,7 @@ def prove(
             progress=progress,
             inputs=question.inputs,
             otherwise=partial(_as_recorded, question, plan),
-            saved=question.plan,
+            saved=saved or (lambda: question.plan),
         )
         progress.phase(Progress.DONE)
     return _held_to(replace(result, run_dir=str(out)), question.assumptions)

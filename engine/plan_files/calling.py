@@ -47,3 +47,34 @@ def check_call(index: int, op: Op) -> None:
     if wrong:
         name = f"backward of {op.name}" if op.backward else op.name
         raise InvalidInput(f"{op.name} {wrong}", f"operator {index} ({name})")
+
+
+class Calls:
+    """Calls by what decides whether they fit: each kind is looked at once, and attributes that are
+    the same are one object, as they are in a stored plan.
+
+    Example: of two calls of ``silu`` with equal attributes the second one gets those of the first.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], tuple[Mapping[str, Attr], str]] = {}
+
+    def of(
+        self,
+        name: str,
+        inputs: Sequence[int],
+        outputs: int,
+        attrs: Mapping[str, Attr],
+        *,
+        backward: bool = False,
+    ) -> tuple[Mapping[str, Attr], str]:
+        """The attributes of a call, and what is wrong with it, as `wrong_call` says it."""
+        # True is 1, and 1 a fraction: what is equal may be something else.
+        said = [(k, type(v), repr(v) if type(v) is tuple else v) for k, v in attrs.items()]
+        missing = [n for n, v in enumerate(inputs) if v < 0] if -1 in inputs else ()
+        key = (name, backward, len(inputs), *missing, -1, outputs, *said)
+        known = self._known.get(key)
+        if known is None:
+            wrong = wrong_call(name, inputs, outputs, attrs, backward=backward)
+            known = self._known[key] = attrs, wrong
+        return known

@@ -12,7 +12,6 @@ from dataclasses import replace
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Attr, Body, Op, Source, Value
 from shardproof.engine.plan.recorded import RecordedSlice
-from shardproof.engine.plan_files.calling import wrong_call
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.nnscaler import cells, masks, memory, objects, stepwise
 from shardproof.frontends.nnscaler.assumed import ASYNCHRONOUS, BEFORE_ADAPTER
@@ -115,14 +114,14 @@ class BodyWriter:
         name: str,
         inputs: Sequence[int],
         outputs: Sequence[int],
-        attrs: dict[str, Attr],
+        attrs: Mapping[str, Attr],
         source: Source,
         *,
         backward: bool = False,
     ) -> None:
         """Append an operator.  A call that its declaration does not know is legal in PyTorch, but
         has no meaning here: it is no call of that operator, and the verdict names it."""
-        wrong = wrong_call(name, inputs, len(outputs), attrs, backward=backward)
+        attrs, wrong = self.device.made.of(name, inputs, len(outputs), attrs, backward=backward)
         name = f"{name} ({wrong})" if wrong else name
         self.ops.append(Op(name, tuple(inputs), tuple(outputs), attrs, backward, source))
 

@@ -283,12 +283,14 @@ def _scheduled(graph: object) -> int | None:
 
 
 def _constants(value: object) -> tuple[Constant, ...]:
-    return tuple(
-        [
-            tensor(x) if kind_of(x) == "IRSubTensor" else constant(x)
-            for x in listed(value, "operands")
-        ]
-    )
+    return tuple([_operand(x) for x in listed(value, "operands")])
+
+
+def _operand(value: object) -> Constant:
+    known = getattr(value, "view", None)
+    if type(known) is Tensor:
+        return known
+    return tensor(value) if kind_of(value) == "IRSubTensor" else constant(value)
 
 
 def _mirror_id(value: object) -> int | None:

@@ -136,7 +136,7 @@ class Comparison:
             *zip(use.inputs, cell.inputs, strict=False),
             *zip(use.outputs, cell.outputs, strict=False),
         ):
-            if not isinstance(mine, Tensor) or not isinstance(theirs, Tensor) or mine is theirs:
+            if type(mine) is not Tensor or type(theirs) is not Tensor or mine is theirs:
                 continue
             self.tensor(place, mine)
             if mine.part is not theirs.part and _place_of(mine) != _place_of(theirs):
@@ -165,9 +165,10 @@ class Comparison:
 
     def operands(self, place: Callable[[], _Place], operands: Sequence[Constant]) -> None:
         """Compare tensors among operands, each record once."""
+        met = self.met
         for x in operands:
-            if isinstance(x, Tensor) and id(x) not in self.met:
-                self.met.add(id(x))
+            if type(x) is Tensor and id(x) not in met:
+                met.add(id(x))
                 self.tensor(place, x)
 
     def adapter(self, device: int, adapter: cells.Adapter) -> None:

@@ -22,6 +22,7 @@ from shardproof.engine.algebra.affine import ZERO, affine
 from shardproof.engine.findings import Finding
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Body, Call, Group, Op, Program, Shard, Source, Value
+from shardproof.engine.plan_files.calling import Calls
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.nnscaler import cells, masks, memory
 from shardproof.frontends.nnscaler.assumed import numbers
@@ -78,8 +79,10 @@ class _DeviceWriter:
         renamed: dict[int, tuple[str, set[int]]],
         drawings: masks.Drawings,
         drawers: dict[str, int],
+        made: Calls,
     ) -> None:
         self.number = number
+        self.made = made
         self.as_recorded = as_recorded
         self.otherwise = Otherwise(number)
         self.objects = Objects()
@@ -173,7 +176,8 @@ class _DeviceWriter:
                 f"use {item.id}",
             )
         for tensor in (*ins, *outs):
-            gradient = tensor.grad() if tensor.full.is_loss and not tensor.is_grad else None
+            part = tensor.part
+            gradient = tensor.grad() if part.full.is_loss and not part.is_grad else None
             if gradient is not None:
                 self.seeds[gradient.id] = tensor.id
         loads = isinstance(cell, cells.DataOp)
@@ -386,7 +390,7 @@ def convert(
     drawers: dict[str, int] = {}
     losses = returned_losses(plan)
     comparison = Comparison()
-    begun = partial(_DeviceWriter, replicas=replicas, stride=count, single=single)
+    begun = partial(_DeviceWriter, replicas=replicas, stride=count, single=single, made=Calls())
     for device in sorted(plan.devices):
         writer = begun(
             device,

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Body, Source, Value
+from shardproof.engine.plan_files.calling import Calls
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.nnscaler import cells
 from shardproof.frontends.nnscaler.calls import SharedInput
@@ -93,7 +94,8 @@ class Device(Protocol):
     contribute; ``claims``: whether records are kept; ``as_recorded``: see `convert`; ``assumed``:
     what the plan is assumed to mean; ``renamed``: see `BodyWriter.owner_of`; ``drawings``: which
     masks it draws; ``drawers``: the full tensor that each mask is drawn for; ``otherwise``: what is
-    different as recorded; ``objects``: what it knows that is no tensor."""
+    different as recorded; ``objects``: what it knows that is no tensor; ``made``: the calls that
+    the plan's bodies make."""
 
     number: int
     as_recorded: bool
@@ -105,6 +107,7 @@ class Device(Protocol):
     drawers: dict[str, int]
     otherwise: Otherwise
     objects: Objects
+    made: Calls
     bodies: list[Body]
 
     def shard(self, tensor: Tensor) -> int:

@@ -13,10 +13,9 @@ from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.assumptions import ASSUME
 from shardproof.engine.plan.ir import Plan, Program
 from shardproof.engine.plan_files import store
-from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.nnscaler import annotated
 from shardproof.frontends.nnscaler.masks import aligned
-from shardproof.frontends.nnscaler.otherwise import AsRecorded, changed, packed, unpacked
+from shardproof.frontends.nnscaler.otherwise import AsRecorded, changed, unpacked
 from shardproof.frontends.nnscaler.read import reading
 from shardproof.frontends.untrusted import head as heads
 from shardproof.frontends.untrusted.inert import printable
@@ -120,7 +119,7 @@ def _side(
 ) -> Iterator[Callable[[], tuple[Plan, AsRecorded | None]]]:
     """While it is open, a child reads the plan; what is handed in waits for it, and for what is
     different in it as recorded."""
-    function = "shardproof.frontends.nnscaler.frontend:convert_side"
+    function = "shardproof.frontends.nnscaler.side:convert_side"
     with reading(str(path), function, [int(single), int(as_recorded)]) as data:
 
         def result() -> tuple[Plan, AsRecorded | None]:
@@ -132,45 +131,3 @@ def _side(
                 raise (error if error.where.startswith(name) else error.within(name)) from None
 
         yield result
-
-
-def convert_side(path: str, single: int, as_recorded: int) -> bytes:
-    """One nnScaler plan as the parallel side of a plan with an empty single-device one, as bytes;
-    before it what is different as recorded.
-
-    Example: ``convert_side("plan.pkl", 0, 0)``, for ``shardproof inspect plan.pkl``.
-
-    Made to be called by `reading`, in the child.
-    """
-    # The plan is handed on and not held here: it is let go of where it has been written.
-    before: list[bytes] = []
-    plan = store.to_bytes(
-        _converted(path, before.append, single=bool(single), as_recorded=bool(as_recorded))
-    )
-    return before[0] + plan
-
-
-def _converted(
-    path: str, first: Callable[[bytes], None], *, single: bool, as_recorded: bool
-) -> Plan:
-    """The plan that `convert_side` writes; ``first`` is given what comes before it."""
-    from shardproof.frontends.nnscaler import cells, convert
-    from shardproof.frontends.nnscaler.read import read_records
-
-    try:
-        plan = cells.plan(read_records(path))
-        made = convert.convert(plan, single=single, as_recorded=as_recorded, once=True)
-    except UnreadablePlan as error:
-        name = printable(path, 400)
-        raise (error if error.where.startswith(name) else error.within(name)) from None
-    first(packed(made.otherwise, made.microbatches))
-    return Plan(
-        name="plan",
-        single=Program("none", (), ()),
-        programs=made.programs,
-        microbatches=made.microbatches,
-        replica_axes=(convert.REPLICA,),
-        loss=made.loss,
-        assumed=made.assumed,
-        recorded=made.recorded,
-    )

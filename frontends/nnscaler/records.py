@@ -92,7 +92,8 @@ class Tensor:
 
     id: int
     part: Part
-    _grad: Record | None = field(repr=False, compare=False)
+    #: The record, or what was made of it.
+    _grad: Record | Tensor | None = field(repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -136,12 +137,14 @@ class Tensor:
 
     def grad(self) -> Tensor | None:
         """The gradient tensor that belongs to this one, if it has one."""
-        if self._grad is None:
-            return None
+        known = self._grad
+        if known is None or type(known) is Tensor:
+            return known
         try:
-            return tensor(self._grad)
+            self._grad = tensor(known)
         except UnreadablePlan as error:
             raise error.within(f"gradient of tensor {self.id}") from None
+        return self._grad
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,19 +299,19 @@ def content(value: object) -> bytes | None:
         return None
 
 
-def _indices(value: object) -> Box:
-    """The ranges of an IndexMap, not yet compared with a shape."""
-    record = expect(value, "IndexMap")
-    known = seen(record)
-    if known is not None:
-        return known  # type: ignore[no-any-return]
+def _field(value: object, kind: str, name: str) -> object:
+    """A field of a record of one kind."""
+    record = expect(value, kind)
     try:
-        indices = record._indices
+        return getattr(record, name)
     except AttributeError as error:
         raise missing(record, error) from None
+
+
+def _indices(indices: object) -> Box:
+    """The ranges of an IndexMap, not yet compared with a shape."""
     known = content(indices)
-    record.view = _ranges(indices) if known is None else _known_ranges(known)
-    return record.view  # type: ignore[no-any-return]
+    return _ranges(indices) if known is None else _known_ranges(known)
 
 
 def _ranges(indices: object) -> Box:
@@ -351,12 +354,8 @@ def _within(box: Box, full: FullTensor) -> Box:
     return box
 
 
-def _addend(value: object) -> tuple[int, int]:
-    record = expect(value, "ValueMap")
-    try:
-        weight = record._weight
-    except AttributeError as error:
-        raise missing(record, error) from None
+def _addend(weight: object) -> tuple[int, int]:
+    """The addend of a ValueMap."""
     known = content(weight)
     return _weight(weight) if known is None else _known_weight(known)
 
@@ -393,12 +392,11 @@ def tensor(value: object) -> Tensor:
         return known
     record = expect(value, "IRSubTensor")
     try:
-        grad = record._grad
-        made = Tensor(
-            whole(record._id, "a tensor id"),
-            _part(_fields(record)),
-            None if grad is None else expect(grad, "IRSubTensor"),
-        )
+        ident, grad = record._id, record._grad
+        if type(ident) is not int or not 0 <= ident <= MAX_ID:
+            whole(ident, "a tensor id")
+        part = _part(_fields(record))
+        made = Tensor(ident, part, None if grad is None else expect(grad, "IRSubTensor"))
     except AttributeError as error:
         raise missing(record, error).within(_named(record, "tensor")) from None
     except UnreadablePlan as error:
@@ -419,10 +417,10 @@ def _part(fields: tuple[Any, ...]) -> Part:
         return last.part
     full_record, ranges, _, name, shape, dtype, is_attr, is_grad = fields
     full, parts = _with_parts(full_record)
-    box, addend = _indices(ranges), _addend(addends)
-    record = (name, shape, is_attr, is_grad)
-    key = (content(record), dtype, box, addend)
-    part = parts.get(key) if key[0] is not None else None
+    indices, weight = _field(ranges, "IndexMap", "_indices"), _field(addends, "ValueMap", "_weight")
+    said = content((name, shape, is_attr, is_grad, indices, weight))
+    key = (said, dtype)
+    part = parts.get(key) if said is not None else None
     if part is None:
         part = Part(
             name=text(name, "a tensor's name"),
@@ -430,8 +428,8 @@ def _part(fields: tuple[Any, ...]) -> Part:
             dtype=_dtype(dtype),
             is_attr=flag(is_attr, "_is_attr"),
             is_grad=flag(is_grad, "_is_grad"),
-            box=_within(box, full),
-            addend=addend,
+            box=_within(_indices(indices), full),
+            addend=_addend(weight),
             full=full,
         )
         parts[key] = part

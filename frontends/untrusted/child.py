@@ -212,23 +212,24 @@ def _limit(memory_bytes: int, seconds: float, result_bytes: int) -> None:
     signal.setitimer(signal.ITIMER_REAL, seconds * WAITING + 5)
 
 
-def _called(function: str, args: Sequence[str | int]) -> tuple[dict[str, str], bytes]:
-    """The header and the bytes of one call."""
+def _called(function: str, args: Sequence[str | int]) -> tuple[dict[str, str], Sequence[bytes]]:
+    """The header and the bytes of one call, which may give them in several parts."""
     module, _, name = function.partition(":")
     try:
         data = getattr(importlib.import_module(module), name)(*args)
-        if not isinstance(data, bytes):
+        parts = data if isinstance(data, tuple) else (data,)
+        if not all(isinstance(part, bytes) for part in parts):
             raise TypeError(f"{function} should return bytes, not {type(data).__name__}")
-        return {}, data
+        return {}, parts
     except InvalidInput as error:
         kind = "UnreadablePlan" if isinstance(error, UnreadablePlan) else "InvalidInput"
-        return {"error": kind, "message": error.message, "where": error.where}, b""
+        return {"error": kind, "message": error.message, "where": error.where}, ()
     except MemoryError:
         raise
     except Exception:  # noqa: BLE001 - whatever it is, the parent is told
         import traceback
 
-        return {"error": "fault", "message": traceback.format_exc()[-_ERROR_BYTES:]}, b""
+        return {"error": "fault", "message": traceback.format_exc()[-_ERROR_BYTES:]}, ()
 
 
 def _not_handed_over(error: OSError) -> dict[str, str | int]:
@@ -259,7 +260,7 @@ def main(result_fd: str, lifeline: str, call: str) -> None:
     with open(int(result_fd), "wb") as result:
         try:
             result.write(json.dumps(header).encode() + b"\n")
-            result.write(data)
+            result.writelines(data)
             result.flush()
         except OSError as error:
             result.seek(0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
@@ -32,6 +32,7 @@ from shardproof.engine.schedule import liveness
 from shardproof.engine.simulation.simulate import Simulation
 from shardproof.engine.small_model.kept_whole import kept_whole
 from shardproof.engine.specification.definedness import doubtful
+from shardproof.engine.storage.closing import Closing
 from shardproof.inputs.assume import Assumptions
 from shardproof.partition.audit.exhaustive import Audit, audit
 from shardproof.partition.evidence.precision import precision
@@ -73,7 +74,7 @@ def run(
     inputs: Mapping[str, str] | None = None,
     otherwise: Callable[[], Plan | None] | None = None,
     memo: Memo | None = None,
-    saved: str = "",
+    saved: Callable[[], str] = str,
 ) -> Result:
     """Verify a plan; everything that the verdict rests on is written to ``out``.
 
@@ -83,8 +84,8 @@ def run(
     ``settings``: those of the options, or others to go on with.  ``inputs``: SHA-256 of the files
     that the plan was read from, by name, for the certificate.  ``otherwise``: the plan as it is if
     groups are in the order that it records, which a refutation for another order is tried with.
-    ``memo``: what is known from other plans of the same model.  ``saved``: the digest of ``plan``
-    if it is in ``out`` already.
+    ``memo``: what is known from other plans of the same model.  ``saved`` gives the digest of
+    ``plan`` if it is in ``out`` by then.
 
     Raises `engine.errors.InvalidInput` if the two sides are not of one model, and the errors of
     `cluster.execute.execute`.
@@ -130,7 +131,7 @@ def run(
     if options.proofs:
         progress.phase("prove")
         proofs = produce(answers, settings, progress.update)
-    there = saved if result.plan is plan else ""
+    there = saved() if result.plan is plan else ""
     certificate.write(
         out,
         result,
@@ -165,6 +166,10 @@ def run(
         run_dir=str(out),
         mesh=described(plan),
     )
+
+
+def _nobody(_texts: stating.Texts) -> None:
+    """Texts that are solved later."""
 
 
 class _Attempt(NamedTuple):
@@ -217,16 +222,21 @@ class _Work(NamedTuple):
         )
         second = self._second(result)
         with second or nullcontext(), joined(settings), Ledger(self.out) as ledger:
-            if not result.faults:
-                early.compare(lambda: [*precision(result), *metadata(result)], result)
+            if not result.faults and second is None:
+                early.compare(partial(_evidence, result), result)
             cache = VerdictCache(path(options.cache_dir)) if options.cache else None
             solving = Solving(settings, ledger, cache, progress.update)
             with solving.ahead() as give:
                 tell = partial(progress.update, detail="templates stated")
-                meanwhile = second.arrived if second else tuple
-                lowered = stating.texts(result, settings, tell, give, meanwhile)
-            if second:
-                second.close()
+                # Two processes that state, and solvers beside them, would be four on most machines,
+                # and all of their memory at one time.
+                meanwhile, told = (second.stated, _nobody) if second else (tuple, give)
+                lowered = stating.texts(result, settings, tell, told, meanwhile)
+                if second:
+                    result.findings += second.evidence()
+                    second.close()
+                    for both in lowered:
+                        give(both)
             partitioned = time.perf_counter()
             progress.phase("solve")
             tables: dict[str, str] = {}
@@ -249,14 +259,56 @@ class _Work(NamedTuple):
         """Write the tables of the run, which no verdict changes."""
         return certificate.tables(self.out, result, answers)
 
-    def _second(self, result: Partition) -> BesideOneByOne[tuple[int, stating.Statement]] | None:
+    def _second(self, result: Partition) -> _Second | None:
         """A second process that states claims: of a large plan, where memory is not bounded and no
         cluster does it."""
         settings = self.settings
         bounded = settings.memory_budget_bytes is not None or settings.own_cluster
         if bounded or result.guessed or not result.templates or len(result.stages) < MANY:
             return None
-        return BesideOneByOne(partial(stating.from_the_end, result))
+        return _Second(result)
+
+
+class _Second(Closing):
+    """A fork that looks for what is beside the verdict, and then states claims, the last one
+    first."""
+
+    def __init__(self, result: Partition) -> None:
+        self._result = result
+        self._fork = BesideOneByOne(partial(_of_second, result))
+        self._found: list[list[Finding]] = []
+
+    def open(self) -> None:
+        """Begin."""
+        self._fork.open()
+
+    def stated(self) -> Iterator[tuple[int, stating.Statement]]:
+        """What it has stated since this was asked last."""
+        for one in self._fork.arrived():
+            if isinstance(one, list):
+                self._found.append(one)
+            else:
+                yield one
+
+    def evidence(self) -> list[Finding]:
+        """What it has found beside the verdict; looked for here if it has told nothing yet."""
+        for _ in self.stated():
+            pass
+        return self._found[0] if self._found else _evidence(self._result)
+
+    def close(self) -> None:
+        """End it, wherever it is."""
+        self._fork.close()
+
+
+def _of_second(result: Partition) -> Iterator[list[Finding] | tuple[int, stating.Statement]]:
+    yield _evidence(result)
+    yield from stating.from_the_end(result)
+
+
+def _evidence(result: Partition) -> list[Finding]:
+    """What is found beside the verdict."""
+    return [*precision(result), *metadata(result)]
 
 
 def counts(result: Partition, answers: Answers) -> Counts:

@@ -6,6 +6,9 @@ it holds a run that had not begun.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,10 +22,14 @@ from shardproof.engine.records.run import PLAN
 from shardproof.engine.storage.tables import read_file
 from shardproof.inputs import rundir
 from shardproof.inputs.assume import Assumptions
+from shardproof.run.beside import Beside
 from shardproof.run.options import Options, Scalar, names, shown
 
 FORMAT: Final = 2
 NAME: Final = "run.json"
+
+#: Operators of a plan from which on it is stored by a fork: it takes a tenth of a second then.
+LARGE: Final = 10_000
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -68,6 +75,34 @@ def write(out: Path, request: Request) -> None:
     Example: ``run.json``, with ``"format": 2`` and ``"plan": "443ce23c..."``.
     """
     rundir.keep(out, NAME, msgspec.json.format(msgspec.json.encode(request)).decode() + "\n")
+
+
+@contextmanager
+def storing(out: Path, question: Request, plan: Plan) -> Iterator[Callable[[], str]]:
+    """Store a plan in ``out``, and after it what was asked about it; what is handed in waits until
+    both are there and gives the plan's digest.  A large plan is stored by a fork, beside whatever
+    is done meanwhile; at the end of the context it is there, whatever happened.
+
+    Example: after ``with storing(out, question, plan): ...`` there are ``plan/`` and ``run.json``.
+    """
+
+    def store_both() -> str:
+        digest = store.save(plan, out / PLAN)
+        write(out, msgspec.structs.replace(question, plan=digest))
+        return digest
+
+    bounded = question.settings.memory_budget_bytes is not None
+    operators = sum(len(body.ops) for program in plan.programs for body in program.bodies)
+    if bounded or operators < LARGE:
+        digest = store_both()
+        yield lambda: digest
+        return
+    with Beside(store_both) as beside:
+        saved = cache(beside.outcome)
+        try:
+            yield saved
+        finally:
+            saved()
 
 
 def decode(data: bytes) -> Request:

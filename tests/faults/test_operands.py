@@ -22,7 +22,7 @@ from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from shardproof.engine.ops import apply_forward
 from shardproof.engine.plan.ir import Attr, Body, Op, Plan, Source
 from shardproof.engine.plan_files import store
-from shardproof.engine.plan_files.calling import check_call
+from shardproof.engine.plan_files.calling import Calls, check_call
 from shardproof.engine.schedule.unroll import unroll
 from shardproof.engine.simulation.simulate import simulate
 from shardproof.engine.simulation.true_size import confirmed
@@ -152,7 +152,7 @@ def test_a_call_of_pytorch_that_no_declaration_knows_is_none_of_that_operator() 
     """What the nnScaler reader meets may be legal; it is named, and has no meaning."""
 
     def read(name: str, inputs: list[int], given: dict[str, Attr]) -> str:
-        held = SimpleNamespace(ops=[])
+        held = SimpleNamespace(ops=[], device=SimpleNamespace(made=Calls()))
         BodyWriter.emit(held, name, inputs, [9], given, Source())  # type: ignore[arg-type]
         (op,) = held.ops
         check_call(0, op)
