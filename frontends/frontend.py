@@ -9,14 +9,14 @@ points (`frontends.packages`), which are looked at only for a path that none of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.assumption import Assumption
-from shardproof.engine.plan.ir import Plan
+from shardproof.engine.plan.ir import Plan, Program
 from shardproof.frontends import packages
 from shardproof.frontends.graphs.replayed import Validation
 
@@ -76,6 +76,22 @@ class HoldsTables(Protocol):
 
     def tables(self, single: Path, parallel: Path) -> Mapping[str, Any]:
         """These numbers, by the names of the inputs that the plan has for them, as arrays."""
+        ...
+
+
+@runtime_checkable
+class ReadsAhead(Protocol):
+    """A frontend that has the single-device side of a pair while it still reads the other one."""
+
+    def read_pair_ahead(
+        self,
+        single: Path,
+        parallel: Path,
+        options: Mapping[str, str],
+        ahead: Callable[[Program, str], None],
+    ) -> Plan:
+        """As `Frontend.read_pair`; ``ahead`` is given the single-device program, and how its loss
+        is reduced, as soon as they are there."""
         ...
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from shardproof.cluster.settings import Settings
     from shardproof.engine.plan.ir import Plan
     from shardproof.inputs.assume import Assumptions
+    from shardproof.partition.stages.partition import SingleSide
     from shardproof.run.request import Request
 
 #: The kind of the conclusions about gradients of parameters.
@@ -186,11 +187,14 @@ def _run(
     if related is not None:
         assumptions = replace(assumptions, relations=str(related.resolve()))
     assumptions = assumptions.with_groups(options.nnscaler_groups)
-    # While children read the files this process has nothing to do but to get ready.
+    # While children read the files this process gets ready, and reads what is there.
     ready = Thread(target=import_module, args=("shardproof.run.pipeline",), daemon=True)
     ready.start()
     with waiting(progress, _read(named)):
-        plan = loaded(single, parallel, assumptions)
+        from shardproof.run.ahead import Ahead
+
+        ahead = Ahead()
+        plan = loaded(single, parallel, assumptions, ahead.begin)
         ready.join()
     out = rundir.create(chosen, plan.name, datetime.now())
     progress.run_dir = out
@@ -208,7 +212,7 @@ def _run(
         options=options.given(),
     )
     with request.storing(out, question, plan) as saved:
-        return prove(plan, out, question, settings, progress, seconds, saved)
+        return prove(plan, out, question, settings, progress, seconds, saved, ahead.take)
 
 
 def _read(paths: Sequence[Path]) -> str:
@@ -226,6 +230,7 @@ def prove(
     progress: Progress,
     load_seconds: float,
     saved: Callable[[], str] | None = None,
+    ahead: Callable[[], SingleSide | None] = lambda: None,
 ) -> Result:
     """Answer what was asked of a plan, in the run directory ``out``; others can see how it goes.
 
@@ -233,7 +238,8 @@ def prove(
     "done".
 
     ``saved``: what waits until the plan is in ``out`` and gives its digest, where that is under way
-    (`request.storing`); else it is there, with the digest that ``question`` names.
+    (`request.storing`); else it is there, with the digest that ``question`` names.  ``ahead``: see
+    `shardproof.run.pipeline.run`.
     """
     from shardproof.run import status
     from shardproof.run.pipeline import run as pipeline
@@ -251,6 +257,7 @@ def prove(
             inputs=question.inputs,
             otherwise=partial(_as_recorded, question, plan),
             saved=saved or (lambda: question.plan),
+            ahead=ahead,
         )
         progress.phase(Progress.DONE)
     return _held_to(replace(result, run_dir=str(out)), question.assumptions)

@@ -70,9 +70,9 @@ class Calls:
     ) -> tuple[Mapping[str, Attr], str]:
         """The attributes of a call, and what is wrong with it, as `wrong_call` says it."""
         # True is 1, and 1 a fraction: what is equal may be something else.
-        said = [(k, type(v), repr(v) if type(v) is tuple else v) for k, v in attrs.items()]
+        content = [(k, type(v), repr(v) if type(v) is tuple else v) for k, v in attrs.items()]
         missing = [n for n, v in enumerate(inputs) if v < 0] if -1 in inputs else ()
-        key = (name, backward, len(inputs), *missing, -1, outputs, *said)
+        key = (name, backward, len(inputs), *missing, -1, outputs, *content)
         known = self._known.get(key)
         if known is None:
             wrong = wrong_call(name, inputs, outputs, attrs, backward=backward)

@@ -168,6 +168,7 @@ def to_bytes(plan: Plan) -> bytes:
         inner = pa.BufferOutputStream()
         with pa.ipc.new_stream(inner, table.schema) as writer:
             writer.write_table(table)
+        del table
         streams.append(memoryview(inner.getvalue()))
     archive = pa.table([names, streams], schema=_ARCHIVE)
     del streams

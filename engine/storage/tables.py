@@ -98,7 +98,11 @@ def array_of(kind: str, cells: Sequence[Any], types: Mapping[str, pa.DataType] =
     "word" a dictionary of two.
     """
     if kind == "word":
-        return pa.array(cells, pa.string()).dictionary_encode()
+        # As `dictionary_encode` does it, which takes a module of ten MiB.
+        numbers: dict[str, int] = {}
+        indices = [numbers.setdefault(cell, len(numbers)) for cell in cells]
+        words = pa.array(list(numbers), pa.string())
+        return pa.DictionaryArray.from_arrays(pa.array(indices, pa.int32()), words)
     if kind not in ("numbers", "refs", "words"):
         return pa.array(cells, types[kind])
     lengths = np.fromiter((len(cell) for cell in cells), np.int64, len(cells))

@@ -5,6 +5,9 @@ records, so that a body shared by all microbatches is looked at once.  A view re
 only downwards (a use to its body, a body to its operators, a backward operator to its forward
 one), so a file cannot make viewing run in circles.
 
+Views are never changed; those of which a plan has thousands are not frozen, since to make a frozen
+one takes five times as long.
+
 Errors are `UnreadablePlan`; ``where`` reads like ``device 3, use 1513, segment 217, cell 12,
 tensor 9``.
 """
@@ -45,7 +48,7 @@ _OF_TENSORS = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class ForwardOp:
     """A forward operator.  ``inputs``: tensors and constants by position.
 
@@ -69,7 +72,7 @@ class ForwardOp:
     annotations: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class BackwardOp:
     """A backward operator: output gradients to the gradients of ``forward``'s inputs.
 
@@ -95,7 +98,7 @@ class DataOp:
     outputs: tuple[Constant, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Prim:
     """One communication or local primitive of an adapter; ``kwargs``: dim, ranks, src, dst, ...
 
@@ -136,7 +139,7 @@ class Prim:
         return ranks
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Adapter:
     """Communication between operators.  ``mirror_id``: the adapter of the other direction.
 
@@ -169,7 +172,7 @@ class Reducer:
 Node = ForwardOp | BackwardOp | DataOp | Adapter
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Segment:
     """A straight-line body, shared by its uses.
 
@@ -187,7 +190,7 @@ class Segment:
 Cell = Segment | Node | Reducer
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Use:
     """One run of a shared body, on this use's own tensors.
 

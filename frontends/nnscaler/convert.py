@@ -14,7 +14,6 @@ plan's account and what its runtime does differ, the runtime counts (autograd ru
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -33,7 +32,7 @@ from shardproof.frontends.nnscaler.forward import Forward, shape_of, tensors_of
 from shardproof.frontends.nnscaler.objects import Objects
 from shardproof.frontends.nnscaler.otherwise import AsRecorded, Otherwise, unclaimed
 from shardproof.frontends.nnscaler.records import Constant, Tensor
-from shardproof.frontends.nnscaler.uses import Uses
+from shardproof.frontends.nnscaler.uses import Uses, rebound
 
 #: What a reducer does is an option of the runtime, and in no plan.
 REDUCED = Assumption(
@@ -316,29 +315,6 @@ class _DeviceWriter:
             axes=self.axes,
             seeds=tuple(self.seeds.items()),
         )
-
-
-def rebound(calls: Sequence[Call], seeds: set[int]) -> tuple[Call, ...]:
-    """The calls, with a slot of its own for what is written under the name of a loss's incoming
-    gradient: a backward segment may give again what it was given, and an adapter's backward half
-    gives the gradient of a partial loss.  Who reads the name after that reads the last of it.
-
-    Example: with the seed 7, a call that writes slot 7 writes a new slot, which a later call reads
-    in its place.
-    """
-    if seeds.isdisjoint(slot for call in calls for slot in call.outputs):
-        return tuple(calls)
-    free = 1 + max(*seeds, *(slot for call in calls for slot in (*call.inputs, *call.outputs)))
-    own: dict[int, int] = {}
-    calls_: list[Call] = []
-    for call in calls:
-        inputs = tuple(own.get(slot, slot) for slot in call.inputs)
-        for slot in call.outputs:
-            if slot in seeds:
-                own.setdefault(slot, free + len(own))
-        outputs = tuple(own.get(slot, slot) for slot in call.outputs)
-        calls_.append(replace(call, inputs=inputs, outputs=outputs))
-    return tuple(calls_)
 
 
 def item_tensors(

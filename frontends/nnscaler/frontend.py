@@ -51,12 +51,24 @@ class NnScaler:
 
     def read_pair(self, single: Path, parallel: Path, options: Mapping[str, str]) -> Plan:
         """Both plans, read at the same time; the single one reads its batch at once."""
+        return self.read_pair_ahead(single, parallel, options, lambda program, loss: None)
+
+    def read_pair_ahead(
+        self,
+        single: Path,
+        parallel: Path,
+        options: Mapping[str, str],
+        ahead: Callable[[Program, str], None],
+    ) -> Plan:
+        """See `frontends.frontend.ReadsAhead`."""
         recorded = options.get(GROUPS) == AS_RECORDED
         with (
             _side(parallel, single=False, as_recorded=recorded) as parallel_side,
             _side(single, single=True, as_recorded=False) as single_side,
         ):
             alone, _ = single_side()
+            if alone.microbatches == 1:
+                ahead(alone.programs[0], alone.loss)
             other, otherwise = parallel_side()
         if alone.microbatches > 1:
             raise InvalidInput(

@@ -418,9 +418,9 @@ def _part(fields: tuple[Any, ...]) -> Part:
     full_record, ranges, _, name, shape, dtype, is_attr, is_grad = fields
     full, parts = _with_parts(full_record)
     indices, weight = _field(ranges, "IndexMap", "_indices"), _field(addends, "ValueMap", "_weight")
-    said = content((name, shape, is_attr, is_grad, indices, weight))
-    key = (said, dtype)
-    part = parts.get(key) if said is not None else None
+    data = content((name, shape, is_attr, is_grad, indices, weight))
+    key = (data, dtype)
+    part = parts.get(key) if data is not None else None
     if part is None:
         part = Part(
             name=text(name, "a tensor's name"),

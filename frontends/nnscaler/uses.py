@@ -14,7 +14,9 @@ a result of its own name.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from shardproof.engine.plan.ir import Call
 from shardproof.frontends.nnscaler import cells
 from shardproof.frontends.nnscaler.forward import Forward, tensors_of
 from shardproof.frontends.nnscaler.records import Tensor
@@ -96,3 +98,26 @@ def _places(gradients: _Gradients) -> dict[int, int]:
     """gradient -> where the tensor stands whose gradient it is.  (Where several name one gradient,
     the runtime starts from the last.)"""
     return {g: place for place, g in enumerate(gradients) if g >= 0}
+
+
+def rebound(calls: Sequence[Call], seeds: set[int]) -> tuple[Call, ...]:
+    """The calls, with a slot of its own for what is written under the name of a loss's incoming
+    gradient: a backward segment may give again what it was given, and an adapter's backward half
+    gives the gradient of a partial loss.  Who reads the name after that reads the last of it.
+
+    Example: with the seed 7, a call that writes slot 7 writes a new slot, which a later call reads
+    in its place.
+    """
+    if seeds.isdisjoint(slot for call in calls for slot in call.outputs):
+        return tuple(calls)
+    free = 1 + max(*seeds, *(slot for call in calls for slot in (*call.inputs, *call.outputs)))
+    own: dict[int, int] = {}
+    calls_: list[Call] = []
+    for call in calls:
+        inputs = tuple(own.get(slot, slot) for slot in call.inputs)
+        for slot in call.outputs:
+            if slot in seeds:
+                own.setdefault(slot, free + len(own))
+        outputs = tuple(own.get(slot, slot) for slot in call.outputs)
+        calls_.append(replace(call, inputs=inputs, outputs=outputs))
+    return tuple(calls_)

@@ -33,7 +33,13 @@ from shardproof.engine.specification.demands import roots
 from shardproof.engine.specification.gradients import Derived, derive
 from shardproof.partition.inference.forms import Forms
 from shardproof.partition.inference.memoise import Repeat
-from shardproof.partition.inference.trace import ROWS_TOLD, Trace, Tracer, reference
+from shardproof.partition.inference.trace import (
+    ROWS_TOLD,
+    Reference,
+    Trace,
+    Tracer,
+    reference,
+)
 from shardproof.partition.inference.views import lies_in
 from shardproof.partition.templates.keys import key
 from shardproof.partition.templates.memo import Memo, built
@@ -141,6 +147,7 @@ def partition(
     memo: Memo | None = None,
     tell: Callable[[int, int], None] = lambda done, total: None,
     begun: Callable[[Derived, Unrolled], bool] = lambda single, parallel: False,
+    ahead: SingleSide | None = None,
 ) -> Partition:
     """Partition a plan; raises `engine.errors.InvalidInput` if its sides are not of one model or
     if the single-device side contradicts itself, and `Unsupported` if that has no loss to hold
@@ -152,24 +159,24 @@ def partition(
     ``memo``: obligations that are known from other plans.  ``tell``: how many instances are done,
     of how many; each is read, and then its claim is compared with others.  ``begun``: given both
     sides unrolled, before they are read, it says whether the plan is likely to be wrong: then what
-    is made of strays is not read.
+    is made of strays is not read.  ``ahead``: what `read_single` gave for the single-device side,
+    which is used up; of another one it is left aside.
     """
-    single = unroll([plan.single], 1)
+    if ahead is not None and (ahead.program is not plan.single or ahead.loss != plan.loss):
+        ahead = None
+    single = unroll([plan.single], 1) if ahead is None else ahead.given
     parallel = unroll(plan.programs, plan.microbatches)
-    nodes = NodeTable()
-    forms = Forms(nodes)
     if single.unsupported:
         raise Unsupported(single.unsupported[0].message)
     _whole(single.faults)
-    known = reference(plan.single, single)
     derived = derive(plan, single)
     likely_wrong = begun(derived, parallel)
-    alone = replace(plan, microbatches=1, replica_axes=())
     own, others = len(derived.unrolled.instances), len(parallel.instances)
     total = 2 * (own + others)
-    first = Tracer(alone, [plan.single], nodes, known, forms=forms).run(
-        derived.unrolled, lambda done: tell(done, total)
-    )
+    if ahead is None or not _is_alike(ahead.rows, derived.unrolled):
+        ahead = _read_single(plan, single, derived, lambda done: tell(done, total))
+    nodes, forms, known, first = ahead.nodes, ahead.forms, ahead.known, ahead.trace
+    derived = derived._replace(unrolled=ahead.rows)
     _whole([f for f in first.findings if f.kind != UNSUPPORTED])
     size = len(nodes)
     tracer = Tracer(plan, plan.programs, nodes, known, size, forms)
@@ -213,6 +220,54 @@ def partition(
     result.findings += _less_defined(nodes, first, partial, tracer.mesh)
     tell(total, total)
     return result
+
+
+class SingleSide(NamedTuple):
+    """A single-device side that is read: ``given`` are its own rows, ``rows`` all that a plan is
+    held against.
+
+    Example: of the GPT of examples/gpt.py, whatever its parallel side is.
+    """
+
+    program: Program
+    loss: str
+    given: Unrolled
+    rows: Unrolled
+    known: Reference
+    nodes: NodeTable
+    forms: Forms
+    trace: Trace
+
+
+def read_single(program: Program, loss: str) -> SingleSide:
+    """The single-device side of a plan whose parallel side is not there yet and whose loss is
+    reduced so; raises what `partition` raises for it.
+
+    Example: ``read_single(plan.single, plan.loss)``, for
+    ``partition(plan, ahead=read_single(plan.single, plan.loss))``.
+    """
+    plan = Plan("", program, (program,), 1, loss=loss)
+    given = unroll([program], 1)
+    if given.unsupported:
+        raise Unsupported(given.unsupported[0].message)
+    _whole(given.faults)
+    return _read_single(plan, given, derive(plan, given), lambda done: None)
+
+
+def _read_single(
+    plan: Plan, given: Unrolled, derived: Derived, tell: Callable[[int], None]
+) -> SingleSide:
+    nodes = NodeTable()
+    forms = Forms(nodes)
+    known = reference(plan.single, given)
+    alone = replace(plan, microbatches=1, replica_axes=())
+    trace = Tracer(alone, [plan.single], nodes, known, forms=forms).run(derived.unrolled, tell)
+    return SingleSide(plan.single, plan.loss, given, derived.unrolled, known, nodes, forms, trace)
+
+
+def _is_alike(one: Unrolled, other: Unrolled) -> bool:
+    """Whether two sides have the same rows over the same tensors."""
+    return one.instances == other.instances and one.tensors == other.tensors
 
 
 def _whole(faults: Sequence[Finding]) -> None:

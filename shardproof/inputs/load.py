@@ -8,17 +8,25 @@ two sides are of one model is checked here, before anything is proved.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan import same_model as pairing
-from shardproof.engine.plan.ir import Plan
+from shardproof.engine.plan.ir import Plan, Program
 from shardproof.engine.plan.mesh import on_one_mesh
 from shardproof.engine.plan_files import store
-from shardproof.frontends.frontend import Frontend, HoldsTables, foreign, frontends, of, of_pair
+from shardproof.frontends.frontend import (
+    Frontend,
+    HoldsTables,
+    ReadsAhead,
+    foreign,
+    frontends,
+    of,
+    of_pair,
+)
 from shardproof.frontends.untrusted.inert import printable
 from shardproof.inputs.assume import Assumptions
 from shardproof.inputs.rundir import is_run
@@ -27,11 +35,18 @@ from shardproof.inputs.rundir import is_run
 CONSTANT: Final = "constant"
 
 
-def load_plan(single: Path | Plan, parallel: Path | None, assumptions: Assumptions) -> Plan:
+def load_plan(
+    single: Path | Plan,
+    parallel: Path | None,
+    assumptions: Assumptions,
+    ahead: Callable[[Program, str], None] = lambda program, loss: None,
+) -> Plan:
     """The plan with both sides; raises `InvalidInput`, naming the file and the place in it.
 
     Example: two files of a planner are one plan; a folder of ``shardproof plan`` is given alone,
     and with a second file is refused.
+
+    ``ahead``: given the single-device side where it is there while the other one is still read.
     """
     if isinstance(single, Plan):
         where = printable(single.name, 400)
@@ -41,7 +56,7 @@ def load_plan(single: Path | Plan, parallel: Path | None, assumptions: Assumptio
         plan = _whole(single, assumptions)
     else:
         where = printable(str(parallel), 400)
-        plan = _paired(single, parallel, assumptions)
+        plan = _paired(single, parallel, assumptions, ahead)
     try:
         pairing.check(plan)
         _expected(plan, assumptions)
@@ -124,7 +139,12 @@ def _whole(path: Path, assumptions: Assumptions) -> Plan:
     return _combined(_checked_plan(frontend, frontend.read_side(path), str(path)), assumptions)
 
 
-def _paired(single: Path, parallel: Path, assumptions: Assumptions) -> Plan:
+def _paired(
+    single: Path,
+    parallel: Path,
+    assumptions: Assumptions,
+    ahead: Callable[[Program, str], None],
+) -> Plan:
     """The plan of two files of one format."""
     for path in (single, parallel):
         if of(path).sides == 1:
@@ -141,7 +161,11 @@ def _paired(single: Path, parallel: Path, assumptions: Assumptions) -> Plan:
     options = assumptions.of_frontends()
     for key in sorted(options.keys() - frontend.options.keys()):
         raise InvalidInput(f"{key} {options[key]!r} says nothing of {frontend.name}", str(parallel))
-    plan = _checked_plan(frontend, frontend.read_pair(single, parallel, options), str(parallel))
+    if isinstance(frontend, ReadsAhead):
+        both = frontend.read_pair_ahead(single, parallel, options, ahead)
+    else:
+        both = frontend.read_pair(single, parallel, options)
+    plan = _checked_plan(frontend, both, str(parallel))
     assumed = (*frontend.assumed(options), *plan.assumed)
     return _combined(replace(plan, name=plan_name(parallel), assumed=assumed), assumptions)
 

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
-from shardproof.engine.plan.ir import Plan
+from shardproof.engine.plan.ir import Plan, Program
 from shardproof.inputs.assume import Assumptions
 from shardproof.inputs.load import load_plan, tables
 
 
-def loaded(single: Path | Plan, parallel: Path | None, assumptions: Assumptions) -> Plan:
+def loaded(
+    single: Path | Plan,
+    parallel: Path | None,
+    assumptions: Assumptions,
+    ahead: Callable[[Program, str], None] = lambda program, loss: None,
+) -> Plan:
     """The plan, guarded by the numbers that its files have (`shardproof.run.tables`); raises
     `InvalidInput`.
 
     Example: ``loaded(Path("plans/gpt"), None, Assumptions())``.
     """
-    plan = load_plan(single, parallel, assumptions)
+    plan = load_plan(single, parallel, assumptions, ahead)
     contents = tables(single, parallel, plan)
     if not contents:
         return plan

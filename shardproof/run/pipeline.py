@@ -38,7 +38,7 @@ from shardproof.partition.audit.exhaustive import Audit, audit
 from shardproof.partition.evidence.precision import precision
 from shardproof.partition.evidence.recorded import metadata
 from shardproof.partition.evidence.rounding import without_rounding
-from shardproof.partition.stages.partition import Partition, partition
+from shardproof.partition.stages.partition import Partition, SingleSide, partition
 from shardproof.partition.templates.memo import Memo
 from shardproof.run import certificate
 from shardproof.run.beside import BesideOneByOne
@@ -75,6 +75,7 @@ def run(
     otherwise: Callable[[], Plan | None] | None = None,
     memo: Memo | None = None,
     saved: Callable[[], str] = str,
+    ahead: Callable[[], SingleSide | None] = lambda: None,
 ) -> Result:
     """Verify a plan; everything that the verdict rests on is written to ``out``.
 
@@ -85,7 +86,8 @@ def run(
     that the plan was read from, by name, for the certificate.  ``otherwise``: the plan as it is if
     groups are in the order that it records, which a refutation for another order is tried with.
     ``memo``: what is known from other plans of the same model.  ``saved`` gives the digest of
-    ``plan`` if it is in ``out`` by then.
+    ``plan`` if it is in ``out`` by then.  ``ahead`` gives, once, the single-device side if it was
+    read before the other one was there.
 
     Raises `engine.errors.InvalidInput` if the two sides are not of one model, and the errors of
     `cluster.execute.execute`.
@@ -93,7 +95,7 @@ def run(
     start = time.perf_counter()
     plan = on_one_mesh(plan)
     assumed = (*assumptions.describe(plan), *stated_orders(plan), *foreign(plan))
-    work = _Work(options, settings, out, progress, memo)
+    work = _Work(options, settings, out, progress, memo, ahead)
     try:
         attempt = work.on(plan, otherwise, options.exhaustive)
     except Unsupported as error:
@@ -193,6 +195,7 @@ class _Work(NamedTuple):
     out: Path
     progress: Progress
     memo: Memo | None
+    ahead: Callable[[], SingleSide | None]
 
     def on(
         self, plan: Plan, otherwise: Callable[[], Plan | None] | None, exhaustive: bool
@@ -218,7 +221,7 @@ class _Work(NamedTuple):
         progress.phase("partition")
         tell_rows = partial(progress.update, detail="rows")
         result = without_rounding(
-            partition(plan, options.shapes, self.memo, tell_rows, early.begin)
+            partition(plan, options.shapes, self.memo, tell_rows, early.begin, self.ahead())
         )
         second = self._second(result)
         with second or nullcontext(), joined(settings), Ledger(self.out) as ledger:
@@ -230,8 +233,8 @@ class _Work(NamedTuple):
                 tell = partial(progress.update, detail="templates stated")
                 # Two processes that state, and solvers beside them, would be four on most machines,
                 # and all of their memory at one time.
-                meanwhile, told = (second.stated, _nobody) if second else (tuple, give)
-                lowered = stating.texts(result, settings, tell, told, meanwhile)
+                meanwhile, ahead = (second.statements, _nobody) if second else (tuple, give)
+                lowered = stating.texts(result, settings, tell, ahead, meanwhile)
                 if second:
                     result.findings += second.evidence()
                     second.close()
@@ -276,25 +279,25 @@ class _Second(Closing):
     def __init__(self, result: Partition) -> None:
         self._result = result
         self._fork = BesideOneByOne(partial(_of_second, result))
-        self._found: list[list[Finding]] = []
+        self._findings: list[list[Finding]] = []
 
     def open(self) -> None:
         """Begin."""
         self._fork.open()
 
-    def stated(self) -> Iterator[tuple[int, stating.Statement]]:
+    def statements(self) -> Iterator[tuple[int, stating.Statement]]:
         """What it has stated since this was asked last."""
         for one in self._fork.arrived():
             if isinstance(one, list):
-                self._found.append(one)
+                self._findings.append(one)
             else:
                 yield one
 
     def evidence(self) -> list[Finding]:
         """What it has found beside the verdict; looked for here if it has told nothing yet."""
-        for _ in self.stated():
+        for _ in self.statements():
             pass
-        return self._found[0] if self._found else _evidence(self._result)
+        return self._findings[0] if self._findings else _evidence(self._result)
 
     def close(self) -> None:
         """End it, wherever it is."""

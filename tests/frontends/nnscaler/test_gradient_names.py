@@ -16,7 +16,7 @@ from torch import Tensor
 
 from shardproof.engine.plan.ir import Call, Plan
 from shardproof.frontends.nnscaler.assumed import BEFORE_ADAPTER
-from shardproof.frontends.nnscaler.convert import rebound
+from shardproof.frontends.nnscaler.uses import rebound
 from tests.faults.plans import verify
 from tests.frontends.lockstep_runtime import World
 from tests.frontends.plan_generator import Plans, plans
