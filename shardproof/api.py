@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from shardproof.cluster.settings import Settings
     from shardproof.engine.plan.ir import Plan
     from shardproof.inputs.assume import Assumptions
-    from shardproof.partition.stages.partition import SingleSide
+    from shardproof.partition.stages.single import SingleSide
     from shardproof.run.request import Request
 
 #: The kind of the conclusions about gradients of parameters.
@@ -191,9 +191,9 @@ def _run(
     ready = Thread(target=import_module, args=("shardproof.run.pipeline",), daemon=True)
     ready.start()
     with waiting(progress, _read(named)):
-        from shardproof.run.ahead import Ahead
+        from shardproof.run.beforehand import ReadAhead
 
-        ahead = Ahead()
+        ahead = ReadAhead()
         plan = loaded(single, parallel, assumptions, ahead.begin)
         ready.join()
     out = rundir.create(chosen, plan.name, datetime.now())

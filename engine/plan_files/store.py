@@ -160,18 +160,20 @@ def to_bytes(plan: Plan) -> bytes:
     # A large plan that nobody else holds is let go of here, and each table where it is written.
     del plan
     version, digest_of = columns.version, columns.digest()
-    streams = []
     names = list(SCHEMAS[version])
+    streams, ends = pa.BufferOutputStream(), [0]
     for name in names:
         table = _table(name, columns, digest_of, version)
         del columns.tables[name]
-        inner = pa.BufferOutputStream()
-        with pa.ipc.new_stream(inner, table.schema) as writer:
+        with pa.ipc.new_stream(streams, table.schema) as writer:
             writer.write_table(table)
         del table
-        streams.append(memoryview(inner.getvalue()))
-    archive = pa.table([names, streams], schema=_ARCHIVE)
-    del streams
+        ends.append(streams.tell())
+    # One after the other they are the cells of a column already.
+    buffers = [None, pa.array(ends, pa.int64()).buffers()[1], streams.getvalue()]
+    cells = pa.Array.from_buffers(pa.large_binary(), len(names), buffers)
+    archive = pa.table([names, cells], schema=_ARCHIVE)
+    del buffers, cells, streams
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, _ARCHIVE) as writer:
         writer.write_table(archive)

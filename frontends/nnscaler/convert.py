@@ -301,9 +301,10 @@ class _DeviceWriter:
         for item in items:
             self.item(item)
         self.returned(losses)
-        # The cells that bodies were written from are let go of.
+        # The cells that bodies were written from, and what is known of their uses, are let go of.
         self.known.clear()
         self.forwards.clear()
+        self.uses = Uses()
 
     def program(self) -> Program:
         return Program(

@@ -155,6 +155,8 @@ def _environment() -> dict[str, str]:
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
         "MALLOC_ARENA_MAX": "1",
+        # As it is by default, but for all of the run: what is large is given back when it is freed.
+        "MALLOC_MMAP_THRESHOLD_": str(1 << 17),
         "ARROW_DEFAULT_MEMORY_POOL": "system",
     }
 

@@ -9,7 +9,7 @@ source's, or an assumption.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import chain
 from typing import Final, NamedTuple
@@ -35,12 +35,11 @@ from shardproof.partition.inference.forms import Forms
 from shardproof.partition.inference.memoise import Repeat
 from shardproof.partition.inference.trace import (
     ROWS_TOLD,
-    Reference,
     Trace,
     Tracer,
-    reference,
 )
 from shardproof.partition.inference.views import lies_in
+from shardproof.partition.stages.single import SingleSide, is_alike, read_rows
 from shardproof.partition.templates.keys import key
 from shardproof.partition.templates.memo import Memo, built
 from shardproof.partition.templates.signatures import Signatures
@@ -173,8 +172,8 @@ def partition(
     likely_wrong = begun(derived, parallel)
     own, others = len(derived.unrolled.instances), len(parallel.instances)
     total = 2 * (own + others)
-    if ahead is None or not _is_alike(ahead.rows, derived.unrolled):
-        ahead = _read_single(plan, single, derived, lambda done: tell(done, total))
+    if ahead is None or not is_alike(ahead.rows, derived.unrolled):
+        ahead = read_rows(plan, single, derived, lambda done: tell(done, total))
     nodes, forms, known, first = ahead.nodes, ahead.forms, ahead.known, ahead.trace
     derived = derived._replace(unrolled=ahead.rows)
     _whole([f for f in first.findings if f.kind != UNSUPPORTED])
@@ -220,54 +219,6 @@ def partition(
     result.findings += _less_defined(nodes, first, partial, tracer.mesh)
     tell(total, total)
     return result
-
-
-class SingleSide(NamedTuple):
-    """A single-device side that is read: ``given`` are its own rows, ``rows`` all that a plan is
-    held against.
-
-    Example: of the GPT of examples/gpt.py, whatever its parallel side is.
-    """
-
-    program: Program
-    loss: str
-    given: Unrolled
-    rows: Unrolled
-    known: Reference
-    nodes: NodeTable
-    forms: Forms
-    trace: Trace
-
-
-def read_single(program: Program, loss: str) -> SingleSide:
-    """The single-device side of a plan whose parallel side is not there yet and whose loss is
-    reduced so; raises what `partition` raises for it.
-
-    Example: ``read_single(plan.single, plan.loss)``, for
-    ``partition(plan, ahead=read_single(plan.single, plan.loss))``.
-    """
-    plan = Plan("", program, (program,), 1, loss=loss)
-    given = unroll([program], 1)
-    if given.unsupported:
-        raise Unsupported(given.unsupported[0].message)
-    _whole(given.faults)
-    return _read_single(plan, given, derive(plan, given), lambda done: None)
-
-
-def _read_single(
-    plan: Plan, given: Unrolled, derived: Derived, tell: Callable[[int], None]
-) -> SingleSide:
-    nodes = NodeTable()
-    forms = Forms(nodes)
-    known = reference(plan.single, given)
-    alone = replace(plan, microbatches=1, replica_axes=())
-    trace = Tracer(alone, [plan.single], nodes, known, forms=forms).run(derived.unrolled, tell)
-    return SingleSide(plan.single, plan.loss, given, derived.unrolled, known, nodes, forms, trace)
-
-
-def _is_alike(one: Unrolled, other: Unrolled) -> bool:
-    """Whether two sides have the same rows over the same tensors."""
-    return one.instances == other.instances and one.tensors == other.tensors
 
 
 def _whole(faults: Sequence[Finding]) -> None:

@@ -38,7 +38,8 @@ from shardproof.partition.audit.exhaustive import Audit, audit
 from shardproof.partition.evidence.precision import precision
 from shardproof.partition.evidence.recorded import metadata
 from shardproof.partition.evidence.rounding import without_rounding
-from shardproof.partition.stages.partition import Partition, SingleSide, partition
+from shardproof.partition.stages.partition import Partition, partition
+from shardproof.partition.stages.single import SingleSide
 from shardproof.partition.templates.memo import Memo
 from shardproof.run import certificate
 from shardproof.run.beside import BesideOneByOne

@@ -18,6 +18,10 @@ def joined(first: str, second: int) -> bytes:
     return f"{first}{second}".encode()
 
 
+def parts(first: str, second: str) -> tuple[bytes, ...]:
+    return first.encode(), b"", second.encode()
+
+
 def loaded() -> bytes:
     """The modules that this process has loaded, one to a line."""
     return "\n".join(sys.modules).encode()

@@ -39,6 +39,10 @@ def test_arguments_go_there_and_bytes_come_back() -> None:
     assert run_bounded(f"{CALLS}:joined", ["a b\n'é", 3]) == "a b\n'é3".encode()
 
 
+def test_bytes_may_be_given_in_parts() -> None:
+    assert run_bounded(f"{CALLS}:parts", ["one, ", "two"]) == b"one, two"
+
+
 def test_a_start_loads_little() -> None:
     modules = run_bounded(f"{CALLS}:loaded", []).decode().split("\n")
     heavy = {"numpy", "pyarrow", "z3", "cvc5", "torch", "ray", "click", "rich"}

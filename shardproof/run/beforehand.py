@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from shardproof.engine.plan.ir import Program
-from shardproof.partition.stages.partition import SingleSide, read_single
+from shardproof.partition.stages.single import SingleSide, read_single
 
 
-class Ahead:
+class ReadAhead:
     """The single-device side of a plan, read as soon as it is there.
 
     Example: of two files of a planner, of which the second takes ten times as long to read, the
