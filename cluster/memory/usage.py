@@ -22,6 +22,17 @@ SHARE_OF_TIME = 0.05
 
 _MIB = 1 << 20
 
+_PARENT, _FLAGS, _START = 1, 6, 19
+"""Fields of /proc/PID/stat behind the name, as proc(5) has them."""
+
+_NO_PROGRAM_YET = 0x40
+"""The kernel's flag of a process that was forked and has not begun another program."""
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+_YOUNG_SECONDS, _SAME = 1.0, 0.95
+"""A process is started within this time, and two sizes are one if they differ by less."""
+
 
 def family(root: int) -> Iterator[int]:
     """The process and its descendants, as far as they are still there.
@@ -65,6 +76,33 @@ def memory_bytes(pid: int) -> int:
         return 0
 
 
+def borrows(pid: int) -> bool:
+    """Whether a process has no memory of its own yet: a child that is started runs in its parent's
+    until it begins its program (vfork(2)), and would be counted as a second one of that size.
+
+    Example: true of a solver's child for the milliseconds before it is a Python process; false of a
+    fork, which has half of each page that it shares with its parent.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        begun = not int(fields[_FLAGS]) & _NO_PROGRAM_YET
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[_START]) / _TICKS
+        if begun or age > _YOUNG_SECONDS:
+            return False
+        (own, share), (parents, _) = map(_sizes, (pid, int(fields[_PARENT])))
+    except (OSError, ValueError, LookupError, AttributeError):
+        return False
+    return share > _SAME * own > _SAME * _SAME * parents
+
+
+def _sizes(pid: int) -> tuple[int, int]:
+    """The resident and the proportional set size of a process; raises what is raised where the
+    kernel does not give them."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    known = {line.split(":")[0]: line.split()[1] for line in lines[1:]}
+    return int(known["Rss"]), int(known["Pss"])
+
+
 class MemorySampler(Closing):
     """Looks at the memory of a process tree about ten times a second while its context is open.
 
@@ -94,7 +132,10 @@ class MemorySampler(Closing):
 
     def sample(self) -> float:
         """Look now; what is in use at this moment, in MiB."""
-        now = sum(memory_bytes(pid) for pid in family(self._root))
+        # All are named before one is looked at: of what is forked meanwhile the half that it
+        # shares is counted with its parent.
+        members = list(family(self._root))
+        now = sum(memory_bytes(pid) for pid in members if not borrows(pid))
         self._peak_bytes = max(self._peak_bytes, now)
         return now / _MIB
 

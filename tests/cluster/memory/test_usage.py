@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import psutil
 import pytest
 
 from shardproof.cluster.memory import usage as memory
-from shardproof.cluster.memory.usage import MemorySampler, family, memory_bytes
+from shardproof.cluster.memory.usage import MemorySampler, borrows, family, memory_bytes
 
 HOLD = "import sys; held = b'x' * (64 << 20); print('ready', flush=True); sys.stdin.read()"
 NEST = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {HOLD!r}])"
@@ -78,3 +80,36 @@ def test_sampling_takes_little_time() -> None:
         start = time.process_time()
         time.sleep(0.5)
         assert time.process_time() - start < 0.1
+
+
+def test_a_child_that_has_no_program_yet_is_not_counted_twice() -> None:
+    held = bytearray(b"x" * (96 << 20))
+    with MemorySampler() as sampler:
+        before = sampler.sample()
+        ended = threading.Event()
+
+        def look() -> None:
+            while not ended.is_set():
+                sampler.sample()
+
+        looking = threading.Thread(target=look)
+        looking.start()
+        for _ in range(30):
+            subprocess.run(["/bin/true"], check=True)
+        ended.set()
+        looking.join()
+    assert len(held) == 96 << 20
+    assert sampler.peak_mib < before + 64
+
+
+def test_a_fork_has_memory_of_its_own() -> None:
+    child = os.fork()
+    if child == 0:
+        time.sleep(30)
+        os._exit(0)
+    try:
+        assert not borrows(child)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert not borrows(os.getpid())
