@@ -157,12 +157,16 @@ def recomputed(
 ) -> frozenset[int]:
     """Behind which nodes the cut of a claim lies where all that other symbols determine is read by
     its definition: what partial sums in the inputs are made of, the operator may compute again.
+    None of a claim that is too large down to its inputs.
 
     Example: the gradient of a gate, of which parts of the sum over ``onehot(select(x w))`` arrive:
     the onehot, the choice and the product are read as they are defined, and ``x`` and ``w`` are
     symbols.
     """
-    opaque = _cone(nodes, inputs, outputs, True, 0).opaque
+    try:
+        opaque = _cone(nodes, inputs, outputs, True, 0).opaque
+    except Unsupported:
+        return frozenset()
     return frozenset().union(*(_determined(nodes, n, opaque) for n in sorted(opaque)))
 
 
