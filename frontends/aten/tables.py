@@ -49,7 +49,7 @@ def table(lo: Lowering, array: Array, dtype: str) -> Any:
 
 def _period(array: Array, dim: int) -> int:
     """After how many positions of a dimension a table is the same again, up to its end."""
-    size = array.shape[dim]
+    size = int(array.shape[dim])
     for period in (n for n in range(1, size // 2 + 1) if size % n == 0):
         rest = array.take(range(period, size), dim)
         if (rest == array.take(range(size - period), dim)).all():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed.tensor import DTensor, Partial
@@ -83,7 +83,8 @@ def _runs(
     """Which positions of a dimension are on this rank, in the order in which it has them: where
     consecutive ones begin, and how many there are.  Placements divide what those before them leave,
     as PyTorch's own functions divide a tensor."""
-    sharded = [(n, p) for n, p in enumerate(spec.placements) if getattr(p, "dim", None) == dim]
+    placements: Sequence[Any] = spec.placements
+    sharded = [(n, p) for n, p in enumerate(placements) if getattr(p, "dim", None) == dim]
     if not sharded:
         return [(0, size)]
     left = torch.arange(size).view(*[1] * dim, size)

@@ -40,12 +40,19 @@ def phi() -> Any:
     return hf.PhiConfig(**SMALL, resid_pdrop=0.0, embd_pdrop=0.0, attention_dropout=0.0)
 
 
+def experts() -> Any:
+    """Gate and up projections of all experts are one weight, a DTensor in two boxes."""
+    inside = {"moe_intermediate_size": 20, "num_experts": 4, "num_experts_per_tok": 2}
+    return hf.Qwen3MoeConfig(**SMALL, **inside, head_dim=4, experts_implementation="batched_mm")
+
+
 CONFIGS: dict[str, tuple[Any, dict[str, Any]]] = {
     "Llama TP2": (llama(), {"tp": 2}),
     "Llama TP2, eager": (llama(attn_implementation="eager"), {"tp": 2}),
     "Llama FSDP2": (llama(num_hidden_layers=2), {"fsdp": 2}),
     "Llama TP2 x FSDP2": (llama(num_hidden_layers=2), {"tp": 2, "fsdp": 2}),
     "Qwen3 TP2": (hf.Qwen3Config(**SMALL, head_dim=4), {"tp": 2}),
+    "Qwen3-MoE TP2": (experts(), {"tp": 2}),
     "Gemma TP2": (hf.GemmaConfig(**SMALL, head_dim=4), {"tp": 2}),
     "Mistral TP2": (mistral(), {"tp": 2}),
     "Phi FSDP2": (phi(), {"fsdp": 2}),
