@@ -24,7 +24,8 @@ class Exchanged:
     dimension 0; after a reshape to ``[4, 2, 6]`` its order is (-1, 0, 1).
 
     ``order``: None before the members are a dimension (``shape`` is the value's); then, for every
-    dimension of ``shape``, which one of the value it is, -1 being the members.
+    dimension of ``shape``, which one of the value it is, -1 being the members. The dimension that
+    is cut is none of them where each member has one position of it.
     """
 
     value: int
@@ -50,34 +51,56 @@ def reshaped(recorder: Recorder, x: Exchanged, shape: Shape) -> Exchanged | int 
     own = recorder.shape(x.value)
     if x.order is None:
         d, n = x.split, x.members
-        if shape != (*own[:d], n, own[d] // n, *own[d + 1 :]):
-            return None
-        order = (*range(d), -1, *range(d, len(own)))
-        return Exchanged(x.value, x.split, x.groups, shape, order)
+        if shape == (*own[:d], n, own[d] // n, *own[d + 1 :]):
+            order = (*range(d), -1, *range(d, len(own)))
+            return Exchanged(x.value, x.split, x.groups, shape, order)
+        single = _single(recorder, x)
+        return None if single is None else reshaped(recorder, single, shape)
+    assert x.order is not None
     at = x.order.index(-1)
-    if x.order[:at] + x.order[at + 1 :] != tuple(range(len(own))) or at == len(own):
+    others = x.order[:at] + x.order[at + 1 :]
+    kept = tuple(d for d in range(len(own)) if d in others)
+    if others != kept or at == len(others):
         return None
     merged = (*x.shape[:at], x.shape[at] * x.shape[at + 1], *x.shape[at + 2 :])
-    if shape != merged or at == x.split:
+    dim = others[at]
+    if shape != merged or dim == x.split:
         return None
-    attrs = {GROUP: x.groups, "split_dim": x.split, "concat_dim": at}
-    return recorder.append("all_to_all", [x.value], shape, recorder.values[x.value].dtype, attrs)
+    attrs = {GROUP: x.groups, "split_dim": x.split, "concat_dim": dim}
+    sizes = [n // x.members if d == x.split else n for d, n in enumerate(own)]
+    sizes[dim] *= x.members
+    dtype = recorder.values[x.value].dtype
+    joined = recorder.append("all_to_all", [x.value], tuple(sizes), dtype, attrs)
+    if tuple(sizes) == shape:
+        return joined
+    return recorder.op("view", joined, size=shape, dtype=dtype)
 
 
-def transposed(x: Exchanged, dims: tuple[int, ...]) -> Exchanged | None:
+def _single(recorder: Recorder, x: Exchanged) -> Exchanged | None:
+    """An all-to-all of one position for each member, with these positions as the members; None:
+    each has several."""
+    own, d = recorder.shape(x.value), x.split
+    if x.order is not None or own[d] != x.members:
+        return None
+    order = (*range(d), -1, *range(d + 1, len(own)))
+    return Exchanged(x.value, d, x.groups, own, order)
+
+
+def transposed(recorder: Recorder, x: Exchanged, dims: tuple[int, ...]) -> Exchanged | None:
     """An all-to-all after a transpose; None: the members are no dimension yet.
 
     Example: shape ``[4, 2, 6]`` in the order (-1, 0, 1), transposed by (1, 0, 2), is ``[2, 4, 6]``
     in the order (0, -1, 1).
     """
-    if x.order is None:
+    single = x if x.order is not None else _single(recorder, x)
+    if single is None or single.order is None:
         return None
     return Exchanged(
         x.value,
         x.split,
         x.groups,
         tuple(x.shape[d] for d in dims),
-        tuple(x.order[d] for d in dims),
+        tuple(single.order[d] for d in dims),
     )
 
 
@@ -95,8 +118,12 @@ def plain(recorder: Recorder, x: Exchanged) -> int:
     attrs = {GROUP: x.groups, "split_dim": d + 1, "concat_dim": d}
     joined = (*before, n, 1, own[d] // n, *after)
     result = recorder.append("all_to_all", [wide], joined, dtype, attrs)
-    if x.order is None:
-        return recorder.op("view", result, size=own, dtype=dtype)
+    if x.order is None or d not in x.order:
+        result = recorder.op("view", result, size=own, dtype=dtype)
+        dims = tuple(d if k == -1 else k for k in x.order or range(len(own)))
+        if dims == tuple(range(len(own))):
+            return result
+        return recorder.op("permute", result, dims=dims, dtype=dtype)
     result = recorder.op("view", result, size=(*before, n, own[d] // n, *after), dtype=dtype)
     natural = (*range(d), -1, *range(d, len(own)))
     if x.order == natural:

@@ -91,7 +91,7 @@ def transpose(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     if isinstance(xs[0], Ids):
         return indices.transpose(xs[0], dims)
     if isinstance(xs[0], Exchanged):
-        exchanged = exchange.transposed(xs[0], tuple(dims))
+        exchanged = exchange.transposed(low.recorder, xs[0], tuple(dims))
         if exchanged is not None:
             return exchanged
     return low.op("permute", low.tensor(xs[0]), dims=tuple(dims))
