@@ -259,12 +259,16 @@ class BodyWriter:
         if self.of is None:
             return [self.read(x) for x in tensors]
         known: dict[int, int] = {}
-        inputs = tensors_of(self.of.segment.inputs)
-        for tensor, value in zip(inputs, self.of.inputs, strict=True):
+        for tensor, value in zip(tensors_of(self.of.segment.inputs), self.of.inputs, strict=True):
             gradient = tensor.grad()
             if gradient is not None:
                 known[gradient.id] = value
-        return [self.gradient(x, known.get(x.id, -1)) for x in tensors]
+        return [self.given_back(x, known.get(x.id, -1)) for x in tensors]
+
+    def given_back(self, x: Tensor, owner: int) -> int:
+        """The gradient of an input, if one can arrive there."""
+        arrives = x.id in self.owners or self.reached(x, owner)
+        return self.gradient(x, owner) if arrives else stepwise.unread(self, x)
 
     def backward(self, op: cells.BackwardOp, of: Forward) -> None:
         """The gradients that a backward operator gives, by its forward operator's derivative."""
@@ -277,9 +281,8 @@ class BodyWriter:
         if name in ("multiref", "identity") and len(op.outputs) == 1 and op.inputs:
             # Needs no context: the sum of whatever gradients it is given, each of a copy that has
             # one (a copy that only a comparison reads has none).
-            copies = made
-            if len(graded) == len(op.inputs):
-                copies = tuple(made[position] for position in graded)
+            some = len(graded) == len(op.inputs)
+            copies = tuple(made[position] for position in graded) if some else made
             owners = [*copies, *[-1] * len(op.inputs)]
             given = [
                 self.gradient(x, owner)
@@ -474,10 +477,9 @@ class BodyWriter:
 
     def passing(self, step: Step, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
         """A value that only the steps of one primitive see."""
-        like = next(iter((*inputs, *outputs)), None)
-        if like is None:
-            raise UnreadablePlan("expected a tensor in a primitive, found none")
-        return self.new(like, step.shape)
+        for like in (*inputs, *outputs):
+            return self.new(like, step.shape)
+        raise UnreadablePlan("expected a tensor in a primitive, found none")
 
     def body(self, inputs: Sequence[int], outputs: Sequence[int], mirror: int = -1) -> Body:
         """The body that was written; ``mirror``: the forward body of which it is the backward."""

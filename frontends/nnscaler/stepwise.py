@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Final, Protocol
 
 from shardproof.engine.plan.ir import Attr, Source, Value
 from shardproof.frontends.nnscaler import cells
@@ -61,6 +61,23 @@ class Writer(Protocol):
 
     def kept(self, value: int) -> int:
         """What the backward body reads of a value of the forward one."""
+
+
+#: What has no meaning here: see `unread`.
+UNREAD: Final = "gradient of an input that nothing differentiable reads"
+
+
+def unread(writer: Writer, tensor: Tensor) -> int:
+    """The gradient of a segment's input at which none arrives, since nothing that has one reads it.
+    The runtime has one leaf for all inputs that are one tensor, as copies by ``multiref`` are, and
+    gives what arrives at any of them; where none has a gradient it refuses to go on.
+
+    Example: of three copies of a value that the next stage is given, one is read by ``zeros_like``
+    alone: its gradient there is that of the other two.
+    """
+    value = writer.write(tensor)
+    writer.emit(UNREAD, [], [value], {}, Source(tensor.name))
+    return value
 
 
 def pushed(

@@ -13,7 +13,7 @@ import pytest
 from shardproof.frontends.nnscaler import cells
 from shardproof.frontends.nnscaler.operators import declared
 from tests.frontends.nnscaler.test_registry import record, turns
-from tests.frontends.plan_generator import Plans, placed
+from tests.frontends.plan_generator import Plans, placed, plans
 from tests.frontends.plan_judge import judged
 from tests.frontends.plan_values import Model
 from tests.frontends.plan_wider import Wider
@@ -113,3 +113,11 @@ def test_a_table_in_parts_has_a_padding_row_in_each(tmp_path: Path) -> None:
     judgement = judged(plans, 1, tmp_path)
     assert judgement.different
     assert judgement.verdict == "refuted", judgement.reason
+
+
+def test_a_copy_that_nothing_differentiable_reads_refutes_nothing(tmp_path: Path) -> None:
+    """Of three copies that are one tensor a stage reads one by ``zeros_like``: it runs."""
+    judgement = judged(plans(150000, "wider"), 150000, tmp_path)
+    assert judgement.different == ""
+    assert judgement.verdict == "inconclusive"
+    assert "gradient of an input that nothing differentiable reads" in judgement.reason
