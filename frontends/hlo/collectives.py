@@ -160,5 +160,31 @@ def permute(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         return low.recorder.append("permute_ranks", [x], low.shape(node), dtype, attrs)
 
     everywhere = {target for _, target in node.pairs} == set(range(low.graph.ranks))
-    ids = _ids(low, xs[0], (node.pairs,), passed) if everywhere else None
+    if not everywhere:
+        return Tensor(passed(xs[0]))
+    ids = _input_of_others(low, node, xs[0]) or _ids(low, xs[0], (node.pairs,), passed)
     return ids or Tensor(passed(xs[0]))
+
+
+def _input_of_others(low: Lowering, node: Node, x: Item) -> Ids | None:
+    """Ids of an input that every rank gets from another one: the box that this one has, as an input
+    of its own; None: these are others.
+
+    Example: rank 1 of two, which gets the ids of rank 0, has the box of rank 0.
+    """
+    if not isinstance(x, Ids) or len(x.functions) > 1:
+        return None
+    given = next((p for p in low.recorder.placed if p.value == x.origin), None)
+    if given is None:
+        return None
+    key = ("input of others", x.origin, node.pairs)
+    value = low.recorder.known(key)
+    if value is None:
+        source = {to: own for own, to in node.pairs}
+        starts = tuple(given.placement.starts[source[r]] for r in range(low.graph.ranks))
+        value = low.recorder.value(low.recorder.shape(x.origin), given.dtype, given.name)
+        low.recorder.once(key, value)
+        placement = replace(given.placement, starts=starts)
+        low.recorder.placed.append(replace(given, value=value, placement=placement))
+        low.origins[value] = low.origins[x.origin]
+    return replace(x, origin=value)

@@ -41,7 +41,7 @@ def run(recorder: Recorder, inputs: Sequence[Sequence[Array]], outputs: Sequence
     """Outputs of every rank for the inputs of every rank (those that are held, in order)."""
     held = [
         {h.value: np.asarray(x, dtype=float) for h, x in zip(recorder.placed, own, strict=True)}
-        for own in inputs
+        for own in _sent(recorder, inputs)
     ]
     for constant in recorder.constants:
         for rank, values in enumerate(held):
@@ -67,6 +67,19 @@ def run(recorder: Recorder, inputs: Sequence[Sequence[Array]], outputs: Sequence
             assert result.shape == recorder.shape(op.outputs[0]), op
             values[op.outputs[0]] = result
     return [[values[o] for o in outputs] for values in held]
+
+
+def _sent(recorder: Recorder, inputs: Sequence[Sequence[Array]]) -> list[list[Array]]:
+    """The inputs of every rank, beside those that are what another rank has of one."""
+    whole = [list(own) for own in inputs]
+    for h in recorder.placed[len(inputs[0]) :]:
+        _, origin, pairs = next(k for k, v in recorder._same.items() if v == h.value)
+        at = next(n for n, p in enumerate(recorder.placed) if p.value == origin)
+        source = {to: own for own, to in pairs}
+        sent = [whole[source[rank]][at] for rank in range(len(inputs))]
+        for own, x in zip(whole, sent, strict=True):
+            own.append(x)
+    return whole
 
 
 def _topk(x: Array, attrs: Mapping[str, Any]) -> tuple[Array, Array]:
