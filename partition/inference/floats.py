@@ -15,7 +15,7 @@ from math import gcd
 from typing import NamedTuple, TypeAlias
 
 from shardproof.engine.algebra.affine import Affine, affine
-from shardproof.engine.lineage.floating import floating, settled, within
+from shardproof.engine.lineage.floating import floating, settled, sunk, within
 from shardproof.engine.lineage.lineage import BROADCAST, Addend, Dim, StridedInterval, View
 from shardproof.partition.inference.digits import AsRead, Cut
 
@@ -91,6 +91,10 @@ def _every_way(
     if parts != list(addends):
         yield Way(tuple(parts), ("",) * len(parts), "")
         yield from _ways(parts, mesh, letters, roles)
+    # Of two positions, one may be a digit of what a dimension runs along, and the other a row.
+    whole = [t._replace(view=sunk(t.view)) for t in addends]
+    if whole != list(addends):
+        yield from _ways(whole, mesh, letters, roles)
     yield from islice(_rarer(addends, mesh, letters, roles), MOST_RARER)
 
 
