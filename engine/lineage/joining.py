@@ -51,29 +51,31 @@ def _joined_along(addends: Sequence[Addend], dim: int) -> tuple[list[Addend], bo
 
 
 def _loosened(addend: Addend, dim: int, others: Sequence[Addend]) -> Addend:
-    """One position along a dimension as one of an axis that it has at no dimension, or outside of
-    another one, if others of the same node lie at the next positions of that axis: then they may be
-    one view together.
+    """One position along a dimension as one of an axis that it has at no dimension, or at another
+    one, if others of the same node lie at the next positions of that axis: then they may be one
+    view together.
 
     Example: ``n5[1, a1[8]] at a0[0 +1 of 4]`` in ``0[0 +1 of 4]`` is ``n5[a0[0 +1 of 4], a1[8]]``
     there, beside ``n5[a0[1 +3 of 4], a1[8]]`` in ``0[1 +3 of 4]``; and so is
-    ``n5[1, a0[0 +1 of 4] x a1[8]]``.
+    ``n5[1, a0[0 +1 of 4] x a1[8]]``. One position of another axis that the dimension has itself,
+    such as the only row of ``n5[a2[3 +1 of 9], a0[0 +1 of 4] x a1[8]]``, is of no dimension then.
     """
-    single, mine = _single(addend, dim), _varying(addend, dim)
+    single, mine = _single(addend), _varying(addend, dim)
     if not single or not of_dim(addend, dim):
         return addend
     beside = {
         interval[:3]
         for other in others
         if other.node == addend.node and _next_to(addend, other, dim)
-        for interval in _continued(single, mine, _single(other, dim), _varying(other, dim))
+        for interval in _continued(single, mine, _single(other), _varying(other, dim))
     }
     own = [interval for interval in single if interval[:3] in beside]
     if len(own) != 1:
         return addend
     dims = [merge(tuple(a for a in d if a != own[0])) for d in addend.view.dims]
     dims[dim] = (own[0], *mine)
-    fixed = tuple(interval for interval in addend.view.fixed if interval != own[0])
+    alone = [a for a in addend.view.dims[dim] if a.size == 1 and a.axis != BROADCAST]
+    fixed = tuple(a for a in (*addend.view.fixed, *alone) if a != own[0])
     return addend._replace(view=View(tuple(dims), fixed))
 
 
@@ -97,14 +99,13 @@ def _continued(
 
 
 def _varying(addend: Addend, dim: int) -> Dim:
-    """A dimension without what is one position of nothing."""
-    return tuple(a for a in addend.view.dims[dim] if (a.axis, a.size) != (BROADCAST, 1))
+    """A dimension without its single positions."""
+    return tuple(a for a in addend.view.dims[dim] if a.size != 1)
 
 
-def _single(addend: Addend, dim: int) -> set[StridedInterval]:
-    """The one positions that a view reads of axes outside of a dimension, wherever it has them."""
-    others = (d for i, d in enumerate(addend.view.dims) if i != dim)
-    inside = (a for d in others for a in d if a.size == 1 and a.axis != BROADCAST)
+def _single(addend: Addend) -> set[StridedInterval]:
+    """The one positions that a view reads of axes, wherever it has them."""
+    inside = (a for d in addend.view.dims for a in d if a.size == 1 and a.axis != BROADCAST)
     return {*inside, *(a for a in addend.view.fixed if a.size == 1)}
 
 

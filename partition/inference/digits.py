@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 from shardproof.engine.algebra.affine import affine
 from shardproof.engine.lineage.expressions import Combine, Einsum
-from shardproof.engine.lineage.floating import floating, joined
+from shardproof.engine.lineage.floating import floating, joined, sunk
 from shardproof.engine.lineage.lineage import (
     ABSOLUTE,
     BROADCAST,
@@ -62,7 +62,8 @@ class AsRead(Reductions):
 
     def cuts(self, addend: Addend) -> Iterator[Cut]:
         """A view in each of these ways of which some digit is another than its own or is fixed."""
-        dims, single = floating(addend.view)
+        whole = sunk(addend.view)
+        dims, single = floating(whole)
         places = joined(single)
         for read in self._read.get(addend.node, ()):
             strides = frozenset((axis, stride) for axis, stride, _ in read)
@@ -73,7 +74,7 @@ class AsRead(Reductions):
                 digits += [digit for each in cut for digit in each[:-1]]
                 own.append(tuple(each[-1] for each in cut))
             fixed = tuple(d for d in digits if (d.axis, d.stride, True) in read)
-            if fixed or len(digits) > len(places):
+            if fixed or len(digits) > len(places) or whole != addend.view:
                 view = View(tuple(own), tuple(d for d in digits if d not in fixed))
                 yield Cut(addend._replace(view=view), fixed)
 

@@ -167,6 +167,7 @@ class Values:
             self.fruitless[sizes] += 1
             if (regrouped := self._by_another_route(first, made)) is not None:
                 return regrouped
+            first = self._of_all(first, made)
         if guess and self.matcher is not None and self.matcher.meets:
             # Exponentials are written by others: what is made of them has no such value yet.
             first = next(iter(others()), None) or first
@@ -179,6 +180,17 @@ class Values:
         node = self.table[number]
         inside = node.definition.operands if isinstance(node.definition, Combine | Einsum) else ()
         return not node.coordinates and not any(operand.fixed for operand in inside)
+
+    def _of_all(self, first: Addend | None, readings: Sequence[Addend]) -> Addend | None:
+        """The first reading, or one that keeps its fixed positions as axes: so others find it that
+        are made of it, or of other positions.
+
+        Example: of ``a + b`` at row 1 of 2, row 1 of ``a + b``, to which ``c`` at row 1 is added.
+        """
+        if first is None or self._is_of_all(first.node):
+            return first
+        alike = (t for t in readings if t.partials == first.partials and self._is_of_all(t.node))
+        return next(alike, first)
 
     def _by_another_route(self, first: Addend | None, readings: Sequence[Addend]) -> Addend | None:
         """The first reading that keeps positions as an axis, and is a value of the single-device
@@ -195,8 +207,12 @@ class Values:
         return None
 
     def _is_common(self, number: int, size: int) -> bool:
-        """Whether a node is one of the single-device program, or a mask, which is nobody's own."""
-        return number < size or isinstance(self.table[number].definition, Comparison)
+        """Whether a node is one of the single-device program, or a mask, which is nobody's own, or
+        a sum or a product over all positions of others."""
+        definition = self.table[number].definition
+        if number < size or isinstance(definition, Comparison):
+            return True
+        return isinstance(definition, Combine | Einsum) and self._is_of_all(number)
 
     def piece(self, x: Lineage) -> Lineage:
         """The tensor as a node of its own (a value that only the parallel program has), without the
