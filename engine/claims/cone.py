@@ -101,6 +101,19 @@ def _cone(
     adds: bool,
     widened: Cut,
 ) -> Cone:
+    opaque, opened, masked = _cut(nodes, inputs, adds, widened)
+    return Cone(
+        frozenset(opaque),
+        frozenset(opened),
+        frozenset(_defined(nodes, inputs, outputs, opened | masked, opaque)),
+    )
+
+
+def _cut(
+    nodes: NodeTable, inputs: Sequence[Lineage], adds: bool, widened: Cut
+) -> tuple[set[int], set[int], set[int]]:
+    """The nodes that a claim takes as symbols, those whose partial sums it opens, and the masked
+    ones, whose definitions it reads."""
     opened: set[int] = set()
     opaque: set[int] = set()
 
@@ -131,12 +144,7 @@ def _cone(
     masked = {n for n in opaque if nodes.is_masked(n)}
     for number in sorted(masked):
         opaque |= {o for o in operand_nodes(nodes, number) if not nodes.is_masked(o)}
-    opaque = _unblocked(nodes, opaque) - masked
-    return Cone(
-        frozenset(opaque),
-        frozenset(opened),
-        frozenset(_defined(nodes, inputs, outputs, opened | masked, opaque)),
-    )
+    return _unblocked(nodes, opaque) - masked, opened, masked
 
 
 def _behind(nodes: NodeTable, numbers: set[int], opens: frozenset[int]) -> set[int]:
@@ -152,21 +160,15 @@ def _behind(nodes: NodeTable, numbers: set[int], opens: frozenset[int]) -> set[i
     return cut
 
 
-def recomputed(
-    nodes: NodeTable, inputs: Sequence[Lineage], outputs: Sequence[Lineage]
-) -> frozenset[int]:
+def recomputed(nodes: NodeTable, inputs: Sequence[Lineage]) -> frozenset[int]:
     """Behind which nodes the cut of a claim lies where all that other symbols determine is read by
     its definition: what partial sums in the inputs are made of, the operator may compute again.
-    None of a claim that is too large down to its inputs.
 
     Example: the gradient of a gate, of which parts of the sum over ``onehot(select(x w))`` arrive:
     the onehot, the choice and the product are read as they are defined, and ``x`` and ``w`` are
     symbols.
     """
-    try:
-        opaque = _cone(nodes, inputs, outputs, True, 0).opaque
-    except Unsupported:
-        return frozenset()
+    opaque = frozenset(_cut(nodes, inputs, True, 0)[0])
     return frozenset().union(*(_determined(nodes, n, opaque) for n in sorted(opaque)))
 
 

@@ -236,7 +236,7 @@ class Representatives(MixedRadix):
         # A block of one position has no digit of its own.
         stride, last = (self.within(inside, inner, size) or [(inner, 1)])[-1]
         step = stride // inner
-        at, above = self.within(around, outer * step, extent // step)[0]
+        at, above = next(iter(self.within(around, outer * step, extent // step)), (0, 0))
         if start % step or size != step * last or at != outer * step:
             raise Unsupported(f"a block of {size} positions from {start} in blocks of {step}")
         if above == last:

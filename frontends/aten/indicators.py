@@ -7,7 +7,7 @@ from typing import Any
 
 from shardproof.frontends.aten.ids import Ids, inverse
 from shardproof.frontends.aten.lookups import Lookup, restricted, written
-from shardproof.frontends.aten.lowering import Lowering, Operand, Real, floating
+from shardproof.frontends.aten.lowering import Const, Lowering, Operand, Real, floating
 from shardproof.frontends.aten.one_hot import OneHot
 
 
@@ -29,8 +29,9 @@ def times(lo: Lowering, x: Operand, y: Operand) -> Any:
             if own.at() == value.ids.at() and floating(value.dtype):
                 return restricted(value, own, True)
             continue
-        if not isinstance(value, Real) or not floating(value.dtype):
+        if not isinstance(value, (Real, Const)) or not floating(value.dtype):
             continue
-        if mask.shape in (value.shape, (*value.shape[:-1], 1)):
+        by_rows = isinstance(value, Real) and mask.shape == (*value.shape[:-1], 1)
+        if mask.shape == value.shape or by_rows:
             return written(lo, value, inverse(whole), 0.0)
     return None

@@ -285,6 +285,23 @@ class Zeroed(Unviewed):
         """The same entries, in their order, in another shape."""
         return replace(self, mask=self.mask.reshape(shape))
 
+    def expand(self, shape: Shape) -> Zeroed:
+        """One number that ids zero, repeated with them; other entries are refused."""
+        return self._alike(self.mask.expand(shape))
+
+    def permute(self, order: Sequence[int]) -> Zeroed:
+        """One number that ids zero, with its dimensions in another order."""
+        return self._alike(self.mask.permute(order))
+
+    def slice(self, dim: int, start: int, size: int) -> Zeroed:
+        """One number that ids zero, at some positions of a dimension."""
+        return self._alike(self.mask.slice(dim, start, size))
+
+    def _alike(self, mask: Ids) -> Zeroed:
+        if not isinstance(self.entries, Const):
+            raise Unsupported(f"a view of {self.about}")
+        return Zeroed(replace(self.entries, shape=mask.shape), mask)
+
     def real(self, lo: Lowering) -> Real:
         """The entries times 0 or 1."""
         holds = numbers(lo, flags(self.mask.indicated(lo)), self.dtype)

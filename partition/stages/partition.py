@@ -305,7 +305,8 @@ def _template(result: Partition, name: str, number: int, known: Known) -> Lowere
     except Unsupported as error:
         # What is too large down to the inputs may be small behind them.
         signature = None
-        lowered = ALONE if number in side.opened else LoweredClaim(NONE, str(error))
+        behind = result.guessed or number in side.opened
+        lowered = ALONE if behind else LoweredClaim(NONE, str(error))
     if signature is not None:
         lowered = known.equal.get(signature.content)
         if lowered is None:
@@ -369,7 +370,7 @@ def _unfolded(result: Partition, claim: Claim, opened: frozenset[int]) -> Lowere
     """A template for this claim alone, with its cut moved back until it may hold: what lies behind
     the cut is not part of what claims are compared by.  ``opened``: definitions that show it."""
     inputs = [x for x in claim.inputs if x is not None]
-    named = [opened, opened | recomputed(result.nodes, inputs, claim.outputs)]
+    named = [opened, opened | recomputed(result.nodes, inputs)]
     cuts: list[Cut] = [cut for cut in dict.fromkeys(named) if cut]
     for cut in [*cuts, *range(1, WIDEST + 1)]:
         try:

@@ -106,7 +106,7 @@ def test_what_other_symbols_determine_is_read_by_its_definition() -> None:
     nodes = NodeTable()
     own, right = gradient_of_a_part(nodes, 0)
     given = [x for x in right.inputs if x is not None]
-    behind = recomputed(nodes, given, right.outputs)
+    behind = recomputed(nodes, given)
     assert behind == {own}
     assert not holds_at_a_point(build(nodes, right))
     assert holds_at_a_point(build(nodes, right, widened=behind))
