@@ -113,7 +113,7 @@ def _cut(
     nodes: NodeTable, inputs: Sequence[Lineage], adds: bool, widened: Cut
 ) -> tuple[set[int], set[int], set[int]]:
     """The nodes that a claim takes as symbols, those whose partial sums it opens, and the masked
-    ones, whose definitions it reads."""
+    ones (where the cut is moved, all that compare positions), whose definitions it reads."""
     opened: set[int] = set()
     opaque: set[int] = set()
 
@@ -134,6 +134,7 @@ def _cut(
             else:
                 opaque.add(addend.node)
     opaque = _unblocked(nodes, opaque) - opened
+    compared = bool(widened)
     if isinstance(widened, frozenset):
         opaque = _unblocked(nodes, _behind(nodes, opaque, widened))
         widened = 0
@@ -144,7 +145,12 @@ def _cut(
     masked = {n for n in opaque if nodes.is_masked(n)}
     for number in sorted(masked):
         opaque |= {o for o in operand_nodes(nodes, number) if not nodes.is_masked(o)}
-    return _unblocked(nodes, opaque) - masked, opened, masked
+    opaque = _unblocked(nodes, opaque) - masked
+    if compared:
+        # What compares positions is the same entry moved along its diagonal.
+        orders = {n for n in opaque if isinstance(nodes[n].definition, Comparison)}
+        opaque, masked = opaque - orders, masked | orders
+    return opaque, opened, masked
 
 
 def _behind(nodes: NodeTable, numbers: set[int], opens: frozenset[int]) -> set[int]:

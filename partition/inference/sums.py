@@ -19,6 +19,7 @@ from shardproof.engine.lineage.expressions import (
     Local,
     Most,
     Opaque,
+    Order,
 )
 from shardproof.engine.lineage.floating import settled, sunk
 from shardproof.engine.lineage.lineage import BROADCAST, Addend, Lineage, StridedInterval
@@ -372,15 +373,17 @@ class Sums(Values):
         masks moved along their diagonal, and blocks of which a mask shows all as those of what is
         masked."""
         inside = [t._replace(view=sunk(t.view)) for t in addends]
-        readings = [(along_diagonal(self.table, names, inside), 0)]
+        orders = {t.node for t in inside if isinstance(self.table[t.node].definition, Order)}
+        readings = [(along_diagonal(self.table, names, inside), orders)]
         for place, addend in enumerate(inside):
             seen = None if self.masked is None else self.masked.of(addend)
             if seen is not None:
-                readings.append(([*inside[:place], seen, *inside[place + 1 :]], seen.node))
+                readings.append(([*inside[:place], seen, *inside[place + 1 :]], {seen.node}))
         for reading, shown in readings:
             made = None if reading is None else tried(make, reading)
             if made is not None and made.node < (self.reference_size or 0):
-                self.opened |= {shown} if shown else set()
+                self.opened |= shown
+                self.rewrote |= bool(shown)
                 yield made
 
     def _complete_sum(self, shape: tuple[int, ...], addends: Sequence[Addend]) -> Lineage:

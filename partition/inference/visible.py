@@ -132,10 +132,11 @@ def along_diagonal(
     nodes: NodeTable, names: Sequence[str], addends: Sequence[Addend]
 ) -> list[Addend] | None:
     """Operands with causal masks and orders moved along their diagonal to where another operand is
-    in the dimensions of the same ``names``, None where none moves.
+    in the dimensions of the same ``names``, or behind it in one of them; None where none moves.
 
     Example: of scores at ``[a1[2 +2 of 4], a2[2 +2 of 4]]`` and the mask at ``[a0[0 +2 of *],
-    a1[0 +2 of *]]``, the mask at ``[a0[2 +2 of *], a1[2 +2 of *]]``.
+    a1[0 +2 of *]]``, the mask at ``[a0[2 +2 of *], a1[2 +2 of *]]``; of a window, at ``[a0[1 +2 of
+    *], a1[0 +4 of *]]`` beside the rows 2 and 3 of all 4 keys, ``[a0[2 +2 of *], a1[1 +4 of *]]``.
     """
     named = [
         dict(zip(own, t.view.dims, strict=True)) for own, t in zip(names, addends, strict=True)
@@ -164,19 +165,26 @@ def _at_another(
 
 
 def _apart(mine: Mapping[str, Dim], other: Mapping[str, Dim]) -> Affine | None:
-    """How far both axes of a mask are from where another view is in the same dimensions; None
-    unless both are as far."""
+    """How far the axes of a mask are from where another view is in the same dimensions: of both the
+    one that is further behind; None where that depends on the rank."""
     apart: dict[int, Affine] = {}
-    for name, dim in mine.items():
+    for name, whole in mine.items():
+        dim, theirs = (_varying(d) for d in (whole, other.get(name, ())))
         if all(a.axis == BROADCAST for a in dim):
             continue
-        theirs = other.get(name, ())
         if len(dim) != 1 or len(theirs) != 1 or theirs[0].axis == BROADCAST:
             return None
         if (dim[0].stride, theirs[0].stride) != (1, 1):
             return None
         apart[dim[0].axis] = theirs[0].start - dim[0].start
-    return apart[0] if len(apart) == 2 and apart[0] == apart[1] else None
+    if len(apart) != 2 or (apart[0] - apart[1]).terms:
+        return None
+    return apart[0] if (apart[0] - apart[1]).const >= 0 else apart[1]
+
+
+def _varying(dim: Dim) -> Dim:
+    """A dimension without what is one position of nothing."""
+    return tuple(a for a in dim if (a.axis, a.size) != (BROADCAST, 1))
 
 
 class Masked:
