@@ -20,7 +20,7 @@ from shardproof.engine.ops.primitives import is_partial
 from shardproof.partition.inference.closing import closed, composed
 from shardproof.partition.inference.laws import Factor, factors_of, rewritten
 from shardproof.partition.inference.products import Products
-from shardproof.partition.inference.sums import tried
+from shardproof.partition.inference.values import tried
 
 
 class Functions(Products):

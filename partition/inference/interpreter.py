@@ -59,7 +59,7 @@ from shardproof.partition.inference.opened import (
     reciprocal_of,
 )
 from shardproof.partition.inference.pieces import each
-from shardproof.partition.inference.sums import tried
+from shardproof.partition.inference.values import tried
 from shardproof.partition.inference.views import (
     adjoin_addends,
     at_one_position,

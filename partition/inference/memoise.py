@@ -36,7 +36,7 @@ from shardproof.engine.plan.collectives import COPIES
 from shardproof.engine.schedule.instances import Instance
 from shardproof.partition.inference.forms import Forms, View
 from shardproof.partition.inference.interpreter import LineageInterpreter
-from shardproof.partition.inference.sums import in_order
+from shardproof.partition.inference.values import in_order
 
 #: Rows that are read by what they are and where, not by their inputs.
 GIVEN = COPIES | {"shard", "load", "seed"}

@@ -12,7 +12,7 @@ from string import ascii_letters
 
 from shardproof.engine.errors import ShapeMismatch
 from shardproof.engine.lineage.expressions import Einsum, Expression
-from shardproof.engine.lineage.floating import picked, sunk
+from shardproof.engine.lineage.floating import picked
 from shardproof.engine.lineage.lineage import (
     BROADCAST,
     Addend,
@@ -30,7 +30,7 @@ from shardproof.partition.inference.blocks import narrowed, widened
 from shardproof.partition.inference.canonical import Draft, canonical
 from shardproof.partition.inference.closing import closed, composed
 from shardproof.partition.inference.exponentials import closed_maximum
-from shardproof.partition.inference.floats import Way, dropped, ways
+from shardproof.partition.inference.floats import Way, dropped
 from shardproof.partition.inference.laws import (
     Factor,
     common_exponentials,
@@ -40,7 +40,8 @@ from shardproof.partition.inference.laws import (
 )
 from shardproof.partition.inference.masks import is_of_a_table, is_order, seen_anyway
 from shardproof.partition.inference.pieces import each, multiplied
-from shardproof.partition.inference.sums import MOST_TERMS, Sums, tried
+from shardproof.partition.inference.sums import MOST_TERMS, Sums
+from shardproof.partition.inference.values import tried
 from shardproof.partition.inference.vanishing import Zeros
 from shardproof.partition.inference.views import partial_sums, result_view, view_of_constant
 from shardproof.partition.inference.windows import Reads, is_endless
@@ -193,10 +194,8 @@ class Products(Sums):
             made = partial(self._product, names, output, sizes=sizes, again=again)
             if any(is_endless(dim) for t in addends for dim in t.view.dims):
                 yield tried(partial(made, widest=True), addends)
-            yield tried(made, [t._replace(view=sunk(t.view)) for t in addends])
-            yield from self.under_masks(names, addends, made)
-            readings = ways(addends, self.mesh, letters, sums=True, reads=self.reads)
-            yield from (tried(partial(another, again=again), way) for way in readings)
+            moved = partial(another, again=again)
+            yield from self.readings(names, addends, made, moved, letters, sums=True)
 
         def another(way: Way, *, again: bool) -> Addend:
             spelled = [n + more for n, more in zip(names, way.labels, strict=True)]
