@@ -11,7 +11,6 @@ from shardproof.engine.errors import ShapeMismatch
 from shardproof.engine.lineage.expressions import (
     Combine,
     Most,
-    Order,
 )
 from shardproof.engine.lineage.floating import settled, sunk
 from shardproof.engine.lineage.lineage import BROADCAST, Addend, Lineage, StridedInterval
@@ -25,7 +24,7 @@ from shardproof.partition.inference.floats import (
     spread_behind,
     ways,
 )
-from shardproof.partition.inference.masks import masked_once, unscaled
+from shardproof.partition.inference.masks import is_order, masked_once, unscaled
 from shardproof.partition.inference.opened import cancelled, logarithms
 from shardproof.partition.inference.pieces import each
 from shardproof.partition.inference.values import Values, tried
@@ -145,22 +144,22 @@ class Sums(Values):
         """
         inside = [t._replace(view=sunk(t.view)) for t in addends]
         yield tried(make, inside)
-        orders = {t.node for t in inside if isinstance(self.table[t.node].definition, Order)}
+        orders = frozenset(t.node for t in inside if is_order(self.table, t))
         moved = along_diagonal(self.table, names, inside)
-        if moved is not None:
-            yield from self._shown(tried(make, moved), orders)
+        alike = [] if moved is None else [(moved, orders)]
         for place, addend in enumerate(inside):
             seen = None if self.masked is None else self.masked.of(addend)
             if seen is not None:
-                beside = [*inside[:place], seen, *inside[place + 1 :]]
-                yield from self._shown(tried(make, beside), {seen.node})
-        if moved is not None:
-            for way in ways(moved, self.mesh, letters, sums=sums, reads=self.reads):
-                yield from self._shown(tried(another, way), orders)
+                alike.append(([*inside[:place], seen[0], *inside[place + 1 :]], seen[1]))
+        for views, shown in alike:
+            yield from self._shown(tried(make, views), shown)
+        for views, shown in alike:
+            for way in ways(views, self.mesh, letters, sums=sums, reads=self.reads):
+                yield from self._shown(tried(another, way), shown)
         plain = ways(addends, self.mesh, letters, sums=sums, reads=self.reads)
         yield from (tried(another, way) for way in plain)
 
-    def _shown(self, made: Addend | None, shown: set[int]) -> Iterator[Addend]:
+    def _shown(self, made: Addend | None, shown: frozenset[int]) -> Iterator[Addend]:
         """A value of the single-device program that these definitions show; nothing otherwise."""
         if made is not None and made.node < (self.reference_size or 0):
             self.opened |= shown

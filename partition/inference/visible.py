@@ -226,20 +226,27 @@ class Masked:
                 own = (number, axes, back[read[0]], back[read[1]])
                 self._products.setdefault(others[0].node, []).append(own)
 
-    def of(self, addend: Addend) -> Addend | None:
-        """A view of a block of which the mask shows all as one of the masked node; None where there
-        is none.
+    def of(self, addend: Addend) -> tuple[Addend, frozenset[int]] | None:
+        """A view as one of the masked node, and the definitions that show it: of a block of which
+        the mask shows all, or of a node that is zero wherever it hides; None where it is neither.
 
-        Example: ``n27[a0[2], a1[2 +2 of 4], a2[0 +2 of 4]]`` is that block of ``n29``.
+        Example: ``n27[a0[2], a1[2 +2 of 4], a2[0 +2 of 4]]`` is that block of ``n29``; the gradient
+        of scores, of which causal weights are a factor, is masked by the weights already.
         """
         read = _read(addend.view)
         for number, axes, query, key in self._products.get(addend.node, ()):
-            if query not in read or key not in read or addend.places or addend.partials:
+            if addend.places or addend.partials:
                 continue
-            if _not_behind(read[key].start + (read[key].size - 1), read[query].start):
+            shown: frozenset[int] | None = frozenset()
+            both = query in read and key in read
+            if not both or not _not_behind(
+                read[key].start + (read[key].size - 1), read[query].start
+            ):
+                shown = hidden(self._nodes, addend.node, query, key)
+            if shown is not None:
                 dims = tuple(tuple(_of_axis(a, axes) for a in dim) for dim in addend.view.dims)
                 fixed = tuple(_of_axis(a, axes) for a in addend.view.fixed)
-                return addend._replace(node=number, view=View(dims, fixed))
+                return addend._replace(node=number, view=View(dims, fixed)), shown | {number}
         return None
 
 
