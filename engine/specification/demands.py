@@ -86,6 +86,25 @@ def demands(plan: Plan, derived: Derived, parallel: Unrolled) -> list[Demand]:
     return [*(d for row in rows for d in resolver.of(row)), *_left_out(plan, rows)]
 
 
+def held(plan: Plan, derived: Derived, parallel: Unrolled) -> tuple[set[int], set[int]]:
+    """The tensors of both sides that are held against one another as they are: nothing is added up
+    over ranks or microbatches first.
+
+    Example: of the mean of two replicas' losses and two gradients ({16, 17}, {18, 19}).
+    """
+    single, many, added = set[int](), set[int](), set[int]()
+    for demand in demands(plan, derived, parallel):
+        if not demand.required:
+            continue
+        own = demand.sums[0] if len(demand.sums) == 1 else None
+        if own is not None and own == Sum(own.program, own.tensors[:1], Fraction(1)):
+            single.add(demand.expected)
+            many.update(own.tensors)
+        else:
+            added.add(demand.expected)
+    return single - added - {-1}, many
+
+
 def roots(plan: Plan, derived: Derived, parallel: Unrolled) -> tuple[set[int], set[int]]:
     """The tensors of both sides that conclusions are about.
 

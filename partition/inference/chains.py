@@ -2,21 +2,28 @@
 
 A chain ``((a + b) + c) + d`` has a definition for every addend, so what multiplies definitions out
 one under the other (`partition.inference.match`) does not reach its end.  Here a sum of sums is
-one sum, however deep, and nothing else is multiplied out.
+one sum, however deep, also of one over positions (the sum over rows of ``a + b`` is that of ``a``
+and that of ``b``), and nothing else is multiplied out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from math import prod
 
 from shardproof.engine.claims.cone import operand_nodes
-from shardproof.engine.lineage.expressions import Combine
+from shardproof.engine.lineage.expressions import Combine, Einsum, Expression
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.partition.inference.substitution import Labels, Read, TooLarge
 
 #: Addends of one sum, and sums above one of its addends that are looked at.
 MOST_ADDENDS, MOST_ABOVE = 400, 1_000
+
+
+def _is_over_positions(definition: Expression) -> bool:
+    """Whether a definition is the sum of one value over some of its positions."""
+    return isinstance(definition, Einsum) and len(definition.operands) == 1
 
 
 class Chains:
@@ -49,18 +56,23 @@ class Chains:
         while todo:
             factor, read = todo.pop()
             definition = self._table[read.node].definition
-            if not isinstance(definition, Combine):
-                if read.node >= self._reference_size:
-                    raise TooLarge
-                addends.append((factor, read))
-            else:
+            inner: dict[int, int] = {}
+            if isinstance(definition, Combine):
                 opened.add(read.node)
-                inner: dict[int, int] = {}
                 for place, (own, o) in enumerate(
                     zip(definition.factors, definition.operands, strict=True)
                 ):
                     below = labels.substituted(o, read, definition.outputs, inner, place)
-                    todo.append((factor * own, below))
+                    todo.append((factor * own * _missed(labels, read, below, axes), below))
+            elif isinstance(definition, Einsum) and _is_over_positions(definition):
+                opened.add(read.node)
+                (o,) = definition.operands
+                below = labels.substituted(o, read, definition.outputs, inner, 0)
+                todo.append((factor * _missed(labels, read, below, axes), below))
+            elif read.node >= self._reference_size:
+                raise TooLarge
+            else:
+                addends.append((factor, read))
             if len(addends) + len(todo) > MOST_ADDENDS:
                 raise TooLarge
         return addends, axes, labels, frozenset(opened)
@@ -89,8 +101,18 @@ class Chains:
     def _count(self) -> None:
         """How many addends every sum has, and which sums read a node."""
         for number in range(self._reference_size):
-            if isinstance(self._table[number].definition, Combine):
+            definition = self._table[number].definition
+            if isinstance(definition, Combine) or _is_over_positions(definition):
                 below = operand_nodes(self._table, number)
                 self._counts[number] = sum(self._counts.get(n, 1) for n in below)
                 for n in below:
                     self._above.setdefault(n, []).append(number)
+
+
+def _missed(labels: Labels, read: Read, below: Read, axes: Sequence[int]) -> int:
+    """How many positions a sum runs over along which what is added does not vary.
+
+    Example: of the sum over 8 rows of ``x + b``, where ``b`` is the same in all rows: 8 for ``b``.
+    """
+    gone = read.labels() - below.labels() - frozenset(axes)
+    return prod(labels.extents[label] for label in gone)

@@ -280,8 +280,14 @@ class Matcher:
         node = self.table[number]
         if number in self._closed or node.coordinates:
             return None
-        if self._summed <= MOST_WORK and (alias := self._added(number)) is not None:
-            return alias
+        # A sum over positions is looked for as what it sums first: then parts of it are parts.
+        sums = isinstance(node.definition, Combine)
+        first, then = (self._added, self._multiplied) if sums else (self._multiplied, self._added)
+        return first(number) or then(number)
+
+    def _multiplied(self, number: int) -> Alias | None:
+        """The reference node that a node is, where both are multiplied out."""
+        extents = self.table[number].extents
         for depth in range(DEEPEST + 1):
             if self._work > MOST_WORK:
                 return None
@@ -290,11 +296,11 @@ class Matcher:
             except TooLarge:
                 break
             leaves = _leaves(mine)
-            for candidate in self._candidates(leaves, node.extents):
+            for candidate in self._candidates(leaves, extents):
                 if self._work > MOST_WORK:
                     return None
                 try:
-                    alias = self._same(mine, node.extents, candidate, leaves)
+                    alias = self._same(mine, extents, candidate, leaves)
                 except TooLarge:
                     continue
                 if alias is not None:
@@ -303,6 +309,8 @@ class Matcher:
 
     def _added(self, number: int) -> Alias | None:
         """The reference node that a node is, where both are sums of the same addends."""
+        if self._summed > MOST_WORK:
+            return None
         extents = self.table[number].extents
         try:
             mine = self._chain(number)

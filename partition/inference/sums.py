@@ -12,8 +12,8 @@ from shardproof.engine.lineage.expressions import (
     Combine,
     Most,
 )
-from shardproof.engine.lineage.floating import settled, sunk
-from shardproof.engine.lineage.lineage import BROADCAST, Addend, Lineage, StridedInterval
+from shardproof.engine.lineage.floating import floating, settled, sunk
+from shardproof.engine.lineage.lineage import BROADCAST, Addend, Lineage, StridedInterval, View
 from shardproof.engine.lineage.places import has_places
 from shardproof.engine.lineage.sums import collect, largest, merge_partials
 from shardproof.engine.lineage.views import Misaligned, align
@@ -199,8 +199,42 @@ class Sums(Values):
             return None
         parts = [part for addend in addends if (part := self.reads.part(addend)) is not None]
         if len(parts) < len(addends):
+            parts = [] if several else self._positions(shape, addends)
+        if not parts:
             return None
         return Lineage(shape, tuple(collect(merge_partials(self.table, parts, self.mesh))))
+
+    def _positions(self, shape: tuple[int, ...], addends: Sequence[Addend]) -> list[Addend]:
+        """Views of a node that ranks alone have, which differ in one position of many, as parts of
+        the sum over all of them, in which the single-device program may have it; none where they
+        are no such views.
+
+        Example: ``n9[a1[4]] at a0[0 +1 of 2]`` and ``n9[a1[4]] at a0[1 +1 of 2]``, gradients of two
+        microbatches of one row each, as both halves of the sum over rows.
+        """
+        if addends[0].node < (self.reference_size or 0):
+            return []
+        single = [set(floating(t.view)[1]) for t in addends]
+        apart = [own - set.intersection(*single) for own in single]
+        if {len(own) for own in apart} != {1}:
+            return []
+        digits = [next(iter(own)) for own in apart]
+        if len({digit[:3] for digit in digits}) > 1:
+            return []
+        parts = []
+        for addend, digit in zip(addends, digits, strict=True):
+            dims = tuple(tuple(a for a in dim if a != digit) for dim in addend.view.dims)
+            fixed = tuple(a for a in addend.view.fixed if a != digit)
+            moved = addend._replace(view=View(((digit,), *dims), fixed))
+            made = self.summed(Lineage((1, *shape), (moved,)))
+            if len(made.addends) != 1 or not made.addends[0].partials:
+                return []
+            parts.append(made.addends[0])
+        return parts
+
+    def summed(self, x: Lineage) -> Lineage:
+        """The sum over the first dimension (products know)."""
+        return x
 
     def _in_sums(self, addend: Addend, sums: set[int]) -> Addend:
         """A view as part of one of some sums, if it is one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
@@ -153,8 +153,10 @@ class Tracer:
         unrolled: Unrolled,
         tell: Callable[[int], None] = lambda done: None,
         past_strays: bool = True,
+        demanded: Set[int] = frozenset(),
     ) -> Trace:
-        """The lineages of all instances; ``tell`` is told now and then how many are read.
+        """The lineages of all instances; ``tell`` is told now and then how many are read;
+        ``demanded``: values that conclusions are about.
 
         Without ``past_strays`` what is made of a stray is not read: where parts of single-device
         values are joined to what is none of them, as by an all-gather in another order.
@@ -190,7 +192,8 @@ class Tracer:
             if len(self.interpreter.partial) > already:
                 trace.partial[number] = self.interpreter.partial[already:]
             for value, lineage in zip(instance.outputs, outputs, strict=True):
-                trace.lineages[value] = lineage
+                own = self.interpreter.summed_up(lineage) if value in demanded else lineage
+                trace.lineages[value] = own
             if not past_strays and is_stray(instance.kind, inputs, outputs, size):
                 trace.strayed.update(instance.outputs)
         trace.repeats = self.repeats.rows

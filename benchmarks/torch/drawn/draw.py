@@ -1,13 +1,20 @@
 """What is drawn of a step: the model, how it is made parallel, and at most one mistake in it.
 
-Everything follows from a seed: ``draw(7)`` is the right program of seed 7, ``draw(7, wrong=True)`` the
-same program with one mistake that applies to it.
+Everything follows from a seed: ``draw(7)`` is the right program of seed 7, ``draw(7, wrong=True)``
+the same program with one mistake that applies to it.
 """
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
+
+
+#: Ranks along tp, dp and cp; tensor parallelism is drawn most.
+MESHES = [
+    *[(2, 1, 1), (2, 1, 1), (4, 1, 1), (1, 2, 1), (2, 2, 1), (2, 2, 1), (1, 1, 2)],
+    *[(2, 1, 2), (1, 2, 2), (1, 4, 1), (3, 1, 1), (1, 3, 1), (1, 1, 1)],
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +69,7 @@ def draw(seed: int, *, wrong: bool = False) -> Drawn:
     Example: ``draw(3).tp`` is 1, 2 or 4.
     """
     r = random.Random(seed)
-    tp, dp, cp = r.choice(
-        [(2, 1, 1), (2, 1, 1), (4, 1, 1), (1, 2, 1), (2, 2, 1), (2, 2, 1), (1, 1, 2), (2, 1, 2)]
-        + [(1, 2, 2), (1, 4, 1), (3, 1, 1), (1, 3, 1), (1, 1, 1)]
-    )
+    tp, dp, cp = r.choice(MESHES)
     key_heads = tp * r.choice([1, 1, 2])
     heads = key_heads * r.choice([1, 1, 2])
     head = r.choice([2, 4, 4, 6])

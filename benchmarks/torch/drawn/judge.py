@@ -88,15 +88,15 @@ def _values(batch: Mapping[str, TensorSpec], classes: int) -> Values:
     return found
 
 
-def _rank(rank: int, size: int, port: int, step: Step, batch: Values, full: Values, to: str) -> None:
+def _rank(
+    rank: int, size: int, port: int, step: Step, batch: Values, full: Values, to: str
+) -> None:
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank)}
     try:
-        dist.init_process_group(
-            "gloo", rank=rank, world_size=size, timeout=timedelta(seconds=60)
-        )
+        dist.init_process_group("gloo", rank=rank, world_size=size, timeout=timedelta(seconds=60))
         job = RealJob(rank, size, batch, full)
         step(job)  # type: ignore[arg-type]
         expected = _expected(job)

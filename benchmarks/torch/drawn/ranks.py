@@ -35,7 +35,9 @@ class Ranks(NamedTuple):
 
 def ranks(drawn: Drawn) -> Ranks:
     """This rank's place in the mesh of the step."""
-    mesh = init_device_mesh("cpu", (drawn.dp, drawn.cp, drawn.tp), mesh_dim_names=("dp", "cp", "tp"))
+    mesh = init_device_mesh(
+        "cpu", (drawn.dp, drawn.cp, drawn.tp), mesh_dim_names=("dp", "cp", "tp")
+    )
     sizes = {"dp": drawn.dp, "cp": drawn.cp, "tp": drawn.tp}
     return Ranks(
         **{n: Axis(size, mesh.get_local_rank(n), mesh.get_group(n)) for n, size in sizes.items()}

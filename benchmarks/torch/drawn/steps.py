@@ -118,9 +118,7 @@ def objective(
     return F.cross_entropy(logits, labels, reduction=drawn.objective)
 
 
-def _over_ranks(
-    drawn: Drawn, tp: Axis, logits: torch.Tensor, labels: torch.Tensor
-) -> torch.Tensor:
+def _over_ranks(drawn: Drawn, tp: Axis, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Cross-entropy of classes in parts, for each position (and its penalty)."""
     logits, labels = logits.flatten(0, 1), labels.flatten()
     alone = drawn.mistake == "maximum over the wrong ranks"
