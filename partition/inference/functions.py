@@ -30,6 +30,19 @@ class Functions(Products):
     ``inv(n1)`` and ``inv(n5)``.
     """
 
+    def summed_up(self, x: Lineage) -> Lineage:
+        """Parts of several sums, each of a block, as the one value that they add up to, where the
+        single-device program has that; ``x`` where it has none.
+
+        Example: the gradient of a bias behind a fused projection, to which queries, keys and values
+        have come by different ways.
+        """
+        whole = self.closed(x) if len(x.addends) > 1 else None
+        size = self.reference_size
+        if whole is None or (size is not None and whole.addends[0].node >= size):
+            return x
+        return whole
+
     def _block(self, x: Lineage) -> Lineage:
         """Part of a sum over a constant block as the sum over that block alone; as it is where it
         is none."""

@@ -11,9 +11,8 @@ solvers decide, with the cut moved back over the definitions that were multiplie
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import islice, permutations, product
+from itertools import islice, permutations
 from typing import NamedTuple
 
 from shardproof.engine.algebra.affine import ZERO
@@ -30,11 +29,10 @@ from shardproof.engine.lineage.positions import normal
 from shardproof.partition.inference.canonical import Draft, canonical
 from shardproof.partition.inference.chains import Chains
 from shardproof.partition.inference.closed import Closed
-from shardproof.partition.inference.substitution import Labels, Path, Read, TooLarge
+from shardproof.partition.inference.expansion import Expansion, Inside
+from shardproof.partition.inference.substitution import Path, Read, TooLarge
 from shardproof.partition.inference.views import along_axes
 
-#: Products that an expansion may have, and factors of a product.
-MOST_PRODUCTS, MOST_FACTORS = 24, 8
 #: Definitions of reference nodes that are multiplied out below a value, one under the other.
 DEEPEST = 3
 #: Reference nodes that are compared with one value, how far above its leaves they may be, and by
@@ -43,19 +41,11 @@ MOST_CANDIDATES, HIGHEST, TALLEST = 100, 5, 7
 #: Definitions that a value and a candidate are multiplied out by until they meet, and how many
 #: candidates are tried.
 DOWN, MOST_MET = 8, 12
-#: Products looked at until a value is found, and in one expansion.
-MOST_WORK, MOST_STEPS = 20_000, 400
+#: Products looked at until a value is found.
+MOST_WORK = 20_000
 
-
-#: Where a reduced label is: the operands that lead to its definition, and its number there.
-Inside = tuple[Path, int]
 #: A label of a form, and the stride and the extent that something has in it.
 Digit = tuple[int, int, int]
-
-
-class _Product(NamedTuple):
-    factor: Fraction
-    leaves: tuple[Read, ...]
 
 
 class _Form(NamedTuple):
@@ -94,74 +84,6 @@ class _Sum(NamedTuple):
 def _leaves(value: _Sum) -> frozenset[int]:
     """The nodes that a value is multiplied out to."""
     return frozenset(o.node for form in value.forms for o in form.operands)
-
-
-@dataclass(slots=True)
-class _Expansion:
-    """Multiplies a node out, by a number of definitions of reference nodes one under the other, but
-    never those of ``stop``."""
-
-    table: NodeTable
-    reference_size: int
-    stop: frozenset[int]
-    labels: Labels = field(default_factory=Labels)
-    reduced: dict[Inside, int] = field(default_factory=dict)
-    opened: set[int] = field(default_factory=set)
-    work: int = 0
-
-    def whole(self, number: int, depth: int) -> tuple[list[_Product], list[int]]:
-        """The node as a sum of products, and the label of each of its axes."""
-        labels = [self.labels.new(n) for n in self.table[number].extents]
-        atoms = tuple(
-            (axis, 1, self.labels.extents[label], label) for axis, label in enumerate(labels)
-        )
-        products = self._open(Read(number, atoms), Fraction(1), depth)
-        return products, labels
-
-    def _open(self, leaf: Read, factor: Fraction, depth: int) -> list[_Product]:
-        if leaf.node == self.table.one:
-            return [_Product(factor, ())]
-        own = leaf.node >= self.reference_size
-        definition = self.table[leaf.node].definition
-        opens = own or (depth > 0 and leaf.node not in self.stop)
-        if opens and isinstance(definition, Einsum | Combine):
-            self.opened.add(leaf.node)
-            return self._definition(definition, leaf, factor, depth if own else depth - 1)
-        if own:
-            raise TooLarge
-        return [_Product(factor, (leaf,))]
-
-    def _definition(
-        self, definition: Einsum | Combine, leaf: Read, factor: Fraction, depth: int
-    ) -> list[_Product]:
-        inner: dict[int, int] = {}
-        below = [
-            self.labels.substituted(o, leaf, definition.outputs, inner, place)
-            for place, o in enumerate(definition.operands)
-        ]
-        self.reduced |= {(leaf.path, label): own for label, own in inner.items()}
-        if isinstance(definition, Combine):
-            terms: list[_Product] = []
-            for f, o in zip(definition.factors, below, strict=True):
-                terms = self._bounded(terms + self._open(o, factor * f, depth))
-            return terms
-        products = [_Product(factor, ())]
-        for o in below:
-            opened = self._open(o, Fraction(1), depth)
-            products = self._bounded(
-                [
-                    _Product(p.factor * q.factor, p.leaves + q.leaves)
-                    for p, q in product(products, opened)
-                ]
-            )
-        return products
-
-    def _bounded(self, products: list[_Product]) -> list[_Product]:
-        self.work += len(products)
-        many = self.work > MOST_STEPS or len(products) > MOST_PRODUCTS
-        if many or any(len(p.leaves) > MOST_FACTORS for p in products):
-            raise TooLarge
-        return products
 
 
 class Matcher:
@@ -389,7 +311,7 @@ class Matcher:
 
     def _sum(self, number: int, stop: frozenset[int], depth: int) -> _Sum:
         """A node multiplied out, but for the nodes of ``stop``."""
-        expansion = _Expansion(self.table, self.reference_size, stop)
+        expansion = Expansion(self.table, self.reference_size, stop)
         try:
             products, labels = expansion.whole(number, depth)
         finally:

@@ -445,22 +445,8 @@ class Products(Sums):
         return result
 
     def summed(self, x: Lineage) -> Lineage:
-        """The sum over the first dimension."""
         names = ascii_letters[: len(x.shape)]
         return self.einsum(f"{names}->{names[1:]}", x)
-
-    def summed_up(self, x: Lineage) -> Lineage:
-        """Parts of several sums, each of a block, as the one value that they add up to, where the
-        single-device program has that; ``x`` where it has none.
-
-        Example: the gradient of a bias behind a fused projection, to which queries, keys and values
-        have come by different ways.
-        """
-        whole = self.closed(x) if len(x.addends) > 1 else None
-        size = self.reference_size
-        if whole is None or (size is not None and whole.addends[0].node >= size):
-            return x
-        return whole
 
     def _complete(self, addend: Addend) -> Addend:
         """Part of a sum over a constant block as the sum over that block alone, which may be cut
@@ -511,5 +497,4 @@ class Products(Sums):
 
     def _closed_product(self, spec: str, addends: Sequence[Addend], over: frozenset[str]) -> Addend:
         left, output = spec.split("->")
-        names = left.split(",")
-        return self._product(names, output, addends, {}, over)
+        return self._product(left.split(","), output, addends, {}, over)

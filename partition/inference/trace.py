@@ -155,11 +155,11 @@ class Tracer:
         past_strays: bool = True,
         demanded: Set[int] = frozenset(),
     ) -> Trace:
-        """The lineages of all instances; ``tell`` is told now and then how many are read;
-        ``demanded``: values that conclusions are about.
+        """The lineages of all instances; ``tell`` is told now and then how many are read.
 
-        Without ``past_strays`` what is made of a stray is not read: where parts of single-device
-        values are joined to what is none of them, as by an all-gather in another order.
+        ``demanded``: values that conclusions are about.  Without ``past_strays`` what is made of a
+        stray is not read: parts of single-device values joined to what is none of them, as by an
+        all-gather in another order.
         """
         trace = Trace([None] * len(unrolled.tensors))
         size = self.interpreter.reference_size
@@ -192,8 +192,9 @@ class Tracer:
             if len(self.interpreter.partial) > already:
                 trace.partial[number] = self.interpreter.partial[already:]
             for value, lineage in zip(instance.outputs, outputs, strict=True):
-                own = self.interpreter.summed_up(lineage) if value in demanded else lineage
-                trace.lineages[value] = own
+                if value in demanded:
+                    lineage = self.interpreter.summed_up(lineage)
+                trace.lineages[value] = lineage
             if not past_strays and is_stray(instance.kind, inputs, outputs, size):
                 trace.strayed.update(instance.outputs)
         trace.repeats = self.repeats.rows

@@ -29,7 +29,7 @@ from shardproof.engine.schedule.instances import Instance, Unrolled
 from shardproof.engine.schedule.unroll import unroll
 from shardproof.engine.specification.conclusions import Conclusion, conclude
 from shardproof.engine.specification.definedness import Domain, Signs, domain
-from shardproof.engine.specification.demands import roots
+from shardproof.engine.specification.demands import held, roots
 from shardproof.engine.specification.gradients import Derived, derive
 from shardproof.partition.inference.forms import Forms
 from shardproof.partition.inference.memoise import Repeat
@@ -172,14 +172,17 @@ def partition(
     likely_wrong = begun(derived, parallel)
     own, others = len(derived.unrolled.instances), len(parallel.instances)
     total = 2 * (own + others)
-    if ahead is None or not is_alike(ahead.rows, derived.unrolled):
-        ahead = read_rows(plan, single, derived, lambda done: tell(done, total))
+    sound = not parallel.faults and not parallel.unsupported
+    stated = sound and bool(plan.expectations)
+    once, many = held(plan, derived, parallel) if stated else (set[int](), set[int]())
+    if ahead is None or once or not is_alike(ahead.rows, derived.unrolled):
+        ahead = read_rows(plan, single, derived, lambda done: tell(done, total), once)
     nodes, forms, known, first = ahead.nodes, ahead.forms, ahead.known, ahead.trace
     derived = derived._replace(unrolled=ahead.rows)
     _whole([f for f in first.findings if f.kind != UNSUPPORTED])
     size = len(nodes)
     tracer = Tracer(plan, plan.programs, nodes, known, size, forms)
-    second = tracer.run(parallel, lambda done: tell(own + done, total), not likely_wrong)
+    second = tracer.run(parallel, lambda done: tell(own + done, total), not likely_wrong, many)
     result = Partition(
         plan,
         nodes,
@@ -209,7 +212,7 @@ def partition(
         kind = result.unsupported if finding.kind == UNSUPPORTED else result.faults
         kind.append(finding)
     partial = second.partial
-    if not parallel.faults and not parallel.unsupported:
+    if sound:
         result.conclusions = conclude(
             plan, nodes, derived, first.lineages, parallel, second.lineages
         )

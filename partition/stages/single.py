@@ -6,7 +6,7 @@ several addends.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -52,9 +52,14 @@ def read_single(program: Program, loss: str) -> SingleSide:
 
 
 def read_rows(
-    plan: Plan, given: Unrolled, derived: Derived, tell: Callable[[int], None]
+    plan: Plan,
+    given: Unrolled,
+    derived: Derived,
+    tell: Callable[[int], None],
+    demanded: Set[int] = frozenset(),
 ) -> SingleSide:
-    """The single-device side of a plan, given its rows; ``tell`` is told how many are read.
+    """The single-device side of a plan, given its rows; ``tell`` is told how many are read;
+    ``demanded``: values that are held against another one as they are.
 
     Example: what `read_single` gives, of rows that are ``derived`` from those ``given``.
     """
@@ -62,7 +67,8 @@ def read_rows(
     forms = Forms(nodes)
     known = reference(plan.single, given)
     alone = replace(plan, microbatches=1, replica_axes=())
-    trace = Tracer(alone, [plan.single], nodes, known, forms=forms).run(derived.unrolled, tell)
+    tracer = Tracer(alone, [plan.single], nodes, known, forms=forms)
+    trace = tracer.run(derived.unrolled, tell, demanded=demanded)
     return SingleSide(plan.single, plan.loss, given, derived.unrolled, known, nodes, forms, trace)
 
 

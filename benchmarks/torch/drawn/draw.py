@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
-
 #: Ranks along tp, dp and cp; tensor parallelism is drawn most.
 MESHES = [
     *[(2, 1, 1), (2, 1, 1), (4, 1, 1), (1, 2, 1), (2, 2, 1), (2, 2, 1), (1, 1, 2)],
