@@ -21,7 +21,8 @@ from shardproof.engine.schedule.instances import Instance, Unrolled
 from shardproof.engine.schedule.unroll import unroll
 from shardproof.engine.specification.conclusions import conclude
 from shardproof.partition.evidence.alignment import counterparts
-from shardproof.partition.inference.trace import Tracer, reference
+from shardproof.partition.inference.references import reference
+from shardproof.partition.inference.trace import Tracer
 from shardproof.partition.stages.partition import Partition, Side
 
 #: What a tensor is called: its program, its name, how many of that name there are before it.  An

@@ -12,6 +12,7 @@ from typing import Any
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten import ids, lookups
 from shardproof.frontends.aten.filled import in_column
+from shardproof.frontends.aten.lessened import Less, written_back
 from shardproof.frontends.aten.lowering import Const, Lowered, Lowering
 from shardproof.frontends.aten.positions import Positions, rows_at, whole
 from shardproof.frontends.aten.rules import lowers, rule_of
@@ -150,10 +151,10 @@ def _index_put(
     accumulate: bool = False,
 ) -> Any:
     """A number where a mask is true; or an entry of each row, less what ids decide."""
-    if len(indices) == 2 and isinstance(values, lookups.Less) and not accumulate:
+    if len(indices) == 2 and isinstance(values, Less) and not accumulate:
         chosen = _entries(x, indices)
         if chosen is not None:
-            return lookups.written_back(lo, x, chosen, values)
+            return written_back(lo, x, chosen, values)
     if len(indices) == 2 and isinstance(values, ids.Ids) and not accumulate:
         chosen = _entries(x, indices)
         if chosen is not None and isinstance(x, Const) and x.value == 0:

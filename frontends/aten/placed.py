@@ -8,6 +8,7 @@ from typing import Any
 
 from shardproof.frontends.aten import lookups
 from shardproof.frontends.aten.ids import Ids
+from shardproof.frontends.aten.lessened import Less, written_back
 from shardproof.frontends.aten.lowering import Const, Lowered, Lowering
 
 
@@ -38,9 +39,9 @@ def written_over(lo: Lowering, target: Lowered, chosen: Lowered, values: Lowered
     """
     if isinstance(target, Const) and target.value == 0:
         return placed(lo, chosen, values, target.shape[-1])
-    if not isinstance(chosen, Ids) or not isinstance(values, lookups.Less):
+    if not isinstance(chosen, Ids) or not isinstance(values, Less):
         return None
     rows = (prod(chosen.shape),)
-    less = lookups.Less(values.lookup.reshape(rows), values.number.reshape(rows))
+    less = Less(values.lookup.reshape(rows), values.number.reshape(rows))
     table = lo.reshape(target, (*rows, target.shape[-1]))
-    return lo.reshape(lookups.written_back(lo, table, chosen.reshape(rows), less), target.shape)
+    return lo.reshape(written_back(lo, table, chosen.reshape(rows), less), target.shape)

@@ -9,13 +9,14 @@ from math import inf, prod
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
-from shardproof.frontends.aten import ids, indicators, lookups
+from shardproof.frontends.aten import ids, indicators
 from shardproof.frontends.aten.attention import added as added_mask
 from shardproof.frontends.aten.bits import Additive, Bits
 from shardproof.frontends.aten.filled import Filled, cast
 from shardproof.frontends.aten.flat import flat
 from shardproof.frontends.aten.hidden import masked, operand, position_flags
 from shardproof.frontends.aten.joined import joined, mixed
+from shardproof.frontends.aten.lessened import lessened
 from shardproof.frontends.aten.losses import plus
 from shardproof.frontends.aten.lowering import (
     Const,
@@ -230,7 +231,7 @@ def _wide(lo: Lowering) -> None:
 
 def _whole(lo: Lowering, x: Operand, y: Operand, factor: Fraction) -> Any:
     """x + factor * y of positions, or of ids; None: it is something else."""
-    positions = added(x, y, factor) or lookups.lessened(x, y, factor)
+    positions = added(x, y, factor) or lessened(x, y, factor)
     return positions or flat(lo, x, y, factor) or ids.computed(lo, "add", x, y, factor)
 
 

@@ -215,7 +215,7 @@ class Sums(Values):
         if addends[0].node < (self.reference_size or 0):
             return []
         single = [set(floating(t.view)[1]) for t in addends]
-        apart = [own - set.intersection(*single) for own in single]
+        apart = [own - single[0].intersection(*single[1:]) for own in single]
         if {len(own) for own in apart} != {1}:
             return []
         digits = [next(iter(own)) for own in apart]

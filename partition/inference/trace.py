@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
-from typing import NamedTuple
 
 from shardproof.engine.algebra.affine import ZERO, Affine, affine
 from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
@@ -24,24 +22,10 @@ from shardproof.partition.inference.collectives import gather, is_stray, own_sli
 from shardproof.partition.inference.forms import Forms
 from shardproof.partition.inference.interpreter import LineageInterpreter
 from shardproof.partition.inference.memoise import Repeat, Repeats
-
-#: The name of the incoming gradient of the loss, among inputs; and those of batch tensors.
-SEED = "loss gradient"
-RESERVED = re.compile(r"batch\.[0-9]+")
+from shardproof.partition.inference.references import SEED, Reference, batch_names
 
 #: After so many instances each it is told how many are done.
 ROWS_TOLD = 64
-
-
-class Reference(NamedTuple):
-    """What the single-device side defines for the other one: the full shapes of parameters,
-    buffers and batch tensors by name.
-
-    Example: ``Reference({"wte.weight": (512, 64)}, {"batch.0": (16, 32)})``.
-    """
-
-    shards: dict[str, tuple[int, ...]]
-    batch: dict[str, tuple[int, ...]]
 
 
 @dataclass(slots=True)
@@ -77,35 +61,6 @@ class Trace:
         inputs = [self.lineages[v] if v >= 0 else None for v in instance.inputs]
         known = all(x is not None or v < 0 for x, v in zip(inputs, instance.inputs, strict=True))
         return inputs if known else None
-
-
-def reference(program: Program, unrolled: Unrolled) -> Reference:
-    """The names and full shapes that the single-device side defines; raises `InvalidInput` where
-    two inputs would be one.
-
-    Example: a single-device program that loads its batch twice is refused, as is one with a
-    parameter called ``batch.0``.
-    """
-    loads = [instance for instance in unrolled.instances if instance.kind == "load"]
-    if len(loads) > 1:
-        raise InvalidInput(f"the single-device plan loads the batch {len(loads)} times, expected 1")
-    batch = {
-        name: unrolled.tensors[value].shape
-        for instance in loads
-        for name, value in zip(batch_names(instance), instance.outputs, strict=True)
-    }
-    for shard in program.shards:
-        if shard.name == SEED or RESERVED.fullmatch(shard.name):
-            raise InvalidInput(f"a parameter is called {shard.name}, which names another input")
-    return Reference({s.name: s.full_shape for s in program.shards}, batch)
-
-
-def batch_names(instance: Instance) -> list[str]:
-    """The names of the batch tensors that a load gives, in order.
-
-    Example: ``["batch.0", "batch.1"]`` for the tokens and the targets of a GPT.
-    """
-    return [f"batch.{position}" for position in range(len(instance.outputs))]
 
 
 class Tracer:
@@ -192,9 +147,8 @@ class Tracer:
             if len(self.interpreter.partial) > already:
                 trace.partial[number] = self.interpreter.partial[already:]
             for value, lineage in zip(instance.outputs, outputs, strict=True):
-                if value in demanded:
-                    lineage = self.interpreter.summed_up(lineage)
-                trace.lineages[value] = lineage
+                whole = self.interpreter.summed_up if value in demanded else _as_it_is
+                trace.lineages[value] = whole(lineage)
             if not past_strays and is_stray(instance.kind, inputs, outputs, size):
                 trace.strayed.update(instance.outputs)
         trace.repeats = self.repeats.rows
@@ -501,3 +455,7 @@ RULES: Mapping[Effect, Callable[[Tracer, Instance, Sequence[Lineage]], list[Line
     Effect.SCATTER: Tracer.scatters,
     Effect.EXCHANGE: Tracer.exchanges,
 }
+
+
+def _as_it_is(x: Lineage) -> Lineage:
+    return x

@@ -33,11 +33,7 @@ from shardproof.engine.specification.demands import held, roots
 from shardproof.engine.specification.gradients import Derived, derive
 from shardproof.partition.inference.forms import Forms
 from shardproof.partition.inference.memoise import Repeat
-from shardproof.partition.inference.trace import (
-    ROWS_TOLD,
-    Trace,
-    Tracer,
-)
+from shardproof.partition.inference.trace import ROWS_TOLD, Trace, Tracer
 from shardproof.partition.inference.views import lies_in
 from shardproof.partition.stages.single import SingleSide, is_alike, read_rows
 from shardproof.partition.templates.keys import key

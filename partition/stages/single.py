@@ -17,7 +17,8 @@ from shardproof.engine.schedule.instances import Unrolled
 from shardproof.engine.schedule.unroll import unroll
 from shardproof.engine.specification.gradients import Derived, derive
 from shardproof.partition.inference.forms import Forms
-from shardproof.partition.inference.trace import Reference, Trace, Tracer, reference
+from shardproof.partition.inference.references import Reference, reference
+from shardproof.partition.inference.trace import Trace, Tracer
 
 
 class SingleSide(NamedTuple):

@@ -141,31 +141,27 @@ def _reduced(drawn: Drawn, at: Ranks, model: torch.nn.Module) -> None:
             dist.all_reduce(parameter.grad, group=at.tp.group)
     if drawn.mistake == "no reduction":
         return
-    averaged = averages(drawn) and drawn.reduction != "loss"
-    op = dist.ReduceOp.SUM
-    shared = at.dp.size * at.cp.size
-    if drawn.mistake == "summed":
-        averaged = not averaged
     grads = [p.grad for p in model.parameters() if p.grad is not None]
     if drawn.mistake == "one parameter left out":
         grads = grads[:-1]
-    axes = [at.dp, at.cp]
-    if drawn.mistake == "over the wrong ranks":
-        axes = [at.tp, at.cp]
-    if drawn.mistake == "reduced twice":
-        axes = [at.dp, at.dp, at.cp]
-    messages = [torch.cat([g.flatten() for g in grads])] if drawn.reduction == "flat" else grads
-    for axis in axes:
-        for message in messages:
-            if axis.size > 1:
-                dist.all_reduce(message, op=op, group=axis.group)
-    if averaged:
-        for message in messages:
-            message.div_(shared)
-    if drawn.reduction == "flat":
+    flat = drawn.reduction == "flat"
+    messages = [torch.cat([g.flatten() for g in grads])] if flat else grads
+    averaged = averages(drawn) and drawn.reduction != "loss"
+    for message in messages:
+        for axis in _axes(drawn, at):
+            dist.all_reduce(message, group=axis.group)
+        if averaged != (drawn.mistake == "summed"):
+            message.div_(at.dp.size * at.cp.size)
+    if flat:
         sizes = [g.numel() for g in grads]
         for grad, new in zip(grads, messages[0].split(sizes), strict=True):
             grad.copy_(new.view_as(grad))
+
+
+def _axes(drawn: Drawn, at: Ranks) -> list[Axis]:
+    """The axes over which gradients are reduced."""
+    wrong = {"over the wrong ranks": [at.tp, at.cp], "reduced twice": [at.dp, at.dp, at.cp]}
+    return [axis for axis in wrong.get(drawn.mistake, [at.dp, at.cp]) if axis.size > 1]
 
 
 def partial(drawn: Drawn, name: str) -> bool:

@@ -27,7 +27,8 @@ from shardproof.frontends.zoo import (
     parallelization,
 )
 from shardproof.frontends.zoo.config import Parallel
-from shardproof.partition.inference.trace import Trace, Tracer, reference
+from shardproof.partition.inference.references import reference
+from shardproof.partition.inference.trace import Trace, Tracer
 
 TINY: dict[str, Any] = {
     "layers": 2,
