@@ -1,0 +1,96 @@
+"""Drawn transformer steps (`benchmarks.torch.drawn`): what Gloo says of them, and the verdict.
+
+Each right one was inconclusive once; its wrong twin is the same step with one mistake.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from benchmarks.torch.drawn.draw import Drawn, draw
+from benchmarks.torch.drawn.run import judged, verdict
+
+PLAIN: dict[str, Any] = {
+    "layers": 1,
+    "positions": "none",
+    "gated": False,
+    "inside": "relu",
+    "norm": "rms",
+    "place": "before",
+    "bias": False,
+    "normed": False,
+    "beside": False,
+    "tied": False,
+    "objective": "mean",
+    "optimizer": "none",
+    "clip": False,
+    "strided": False,
+    "reduction": "each",
+    "single_fused": False,
+    "parallel_fused": False,
+    "single_sdpa": False,
+    "parallel_sdpa": False,
+    "table": "whole",
+    "window": 0,
+}
+HEADS: dict[str, Any] = {"heads": 1, "key_heads": 1, "inner": 3}
+
+#: By what they have that others have not: a seed, what is changed in its step, a mistake.
+STEPS: dict[str, tuple[int, dict[str, Any], str]] = {
+    "one row of a microbatch, positions over ranks": (0, PLAIN, "mask from 0"),
+    "a fused projection there, and separate ones on ranks": (
+        0,
+        {**PLAIN, "single_fused": True},
+        "keys in another order",
+    ),
+    "a window over positions of ranks": (
+        9,
+        {**PLAIN, **HEADS, "tp": 1, "window": 2},
+        "window by one",
+    ),
+    "a vocabulary over ranks, looked up with clamped labels": (
+        9,
+        {**PLAIN, "cp": 1, "table": "classes", "heads": 2, "key_heads": 2},
+        "offset of classes",
+    ),
+    "an explicit mask on one device, fused attention on ranks": (
+        26,
+        {**PLAIN, **HEADS, "parallel_sdpa": True},
+        "summed",
+    ),
+    "queries and keys in pairs of one, in microbatches of one row": (
+        23,
+        {**PLAIN, **HEADS, "positions": "pairs", "norm": "layer", "single_fused": True},
+        "microbatch twice",
+    ),
+    "blocks of an axis without an end": (
+        27,
+        {**PLAIN, "tp": 2, "heads": 4, "key_heads": 2, "inner": 4, "classes": 6, "length": 4}
+        | {"window": 2, "causal": False, "positions": "learned", "table": "classes"},
+        "unmasked classes",
+    ),
+}
+
+
+def step_of(name: str) -> tuple[Drawn, Drawn]:
+    """The right step and the wrong one."""
+    seed, changes, mistake = STEPS[name]
+    right = replace(draw(seed), **changes)
+    return right, replace(right, mistake=mistake)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_right_step_is_proved(name: str) -> None:
+    right, _ = step_of(name)
+    assert not judged(right)
+    assert verdict(right)[0] == "proved"
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_its_wrong_twin_is_refuted(name: str) -> None:
+    _, wrong = step_of(name)
+    assert judged(wrong)
+    assert verdict(wrong)[0] == "refuted"
