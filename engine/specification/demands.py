@@ -86,7 +86,7 @@ def demands(plan: Plan, derived: Derived, parallel: Unrolled) -> list[Demand]:
     return [*(d for row in rows for d in resolver.of(row)), *_left_out(plan, rows)]
 
 
-def held(plan: Plan, derived: Derived, parallel: Unrolled) -> tuple[set[int], set[int]]:
+def compared_alone(plan: Plan, derived: Derived, parallel: Unrolled) -> tuple[set[int], set[int]]:
     """The tensors of both sides that are held against one another as they are: nothing is added up
     over ranks or microbatches first.
 

@@ -28,6 +28,8 @@ MOST_MATCHINGS = 12
 #: After so many searches in a row that find nothing, for views of the same sizes, such a search is
 #: short, and tries so many readings.
 MOST_FRUITLESS, SHORT = 6, 24
+#: Readings that are tried of what is made of values that ranks alone have.
+SHORTER = 8
 #: The largest number of blocks that are fused in a position.
 MOST_DIGITS = 4
 

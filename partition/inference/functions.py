@@ -16,7 +16,7 @@ from shardproof.engine.lineage.lineage import (
 )
 from shardproof.engine.lineage.places import has_places
 from shardproof.engine.lineage.views import Misaligned
-from shardproof.engine.ops.primitives import is_partial
+from shardproof.engine.ops.primitives import is_partial, labels
 from shardproof.partition.inference.closing import closed, composed
 from shardproof.partition.inference.laws import Factor, factors_of, rewritten
 from shardproof.partition.inference.products import Products
@@ -29,6 +29,11 @@ class Functions(Products):
     Example: ``inv`` of ``n18[a0[4]]``, where ``n18`` is ``n1[a] n5[a]``, is the product of
     ``inv(n1)`` and ``inv(n5)``.
     """
+
+    def summed(self, x: Lineage) -> Lineage:
+        """The sum over the first dimension."""
+        names = labels(len(x.shape))
+        return self.einsum(f"{names}->{names[1:]}", x)
 
     def summed_up(self, x: Lineage) -> Lineage:
         """Parts of several sums, each of a block, as the one value that they add up to, where the

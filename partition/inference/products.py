@@ -444,10 +444,6 @@ class Products(Sums):
         self.rewrote = True
         return result
 
-    def summed(self, x: Lineage) -> Lineage:
-        names = ascii_letters[: len(x.shape)]
-        return self.einsum(f"{names}->{names[1:]}", x)
-
     def _complete(self, addend: Addend) -> Addend:
         """Part of a sum over a constant block as the sum over that block alone, which may be cut
         like any other value; as it is where it is none, or none that the single device has."""

@@ -24,6 +24,7 @@ from shardproof.partition.inference.exponentials import References
 from shardproof.partition.inference.floats import (
     MOST_FRUITLESS,
     SHORT,
+    SHORTER,
     sizes_of,
 )
 from shardproof.partition.inference.match import Matcher
@@ -137,8 +138,10 @@ class Values:
         if size is not None and guess and all(self._is_common(t.node, size) for t in addends):
             made: list[Addend] = []
             sizes = sizes_of(addends)
-            short = self.fruitless[sizes] >= MOST_FRUITLESS
-            for other in islice(others(), SHORT if short else None):
+            most = SHORT if self.fruitless[sizes] >= MOST_FRUITLESS else None
+            if any(t.node >= size for t in addends):
+                most = SHORTER
+            for other in islice(others(), most):
                 if other is not None and other.node < size:
                     del self.fruitless[sizes]
                     return other

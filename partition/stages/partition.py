@@ -29,7 +29,7 @@ from shardproof.engine.schedule.instances import Instance, Unrolled
 from shardproof.engine.schedule.unroll import unroll
 from shardproof.engine.specification.conclusions import Conclusion, conclude
 from shardproof.engine.specification.definedness import Domain, Signs, domain
-from shardproof.engine.specification.demands import held, roots
+from shardproof.engine.specification.demands import compared_alone, roots
 from shardproof.engine.specification.gradients import Derived, derive
 from shardproof.partition.inference.forms import Forms
 from shardproof.partition.inference.memoise import Repeat
@@ -169,8 +169,8 @@ def partition(
     own, others = len(derived.unrolled.instances), len(parallel.instances)
     total = 2 * (own + others)
     sound = not parallel.faults and not parallel.unsupported
-    stated = sound and bool(plan.expectations)
-    once, many = held(plan, derived, parallel) if stated else (set[int](), set[int]())
+    with_table = sound and bool(plan.expectations)
+    once, many = compared_alone(plan, derived, parallel) if with_table else (set[int](), set[int]())
     if ahead is None or once or not is_alike(ahead.rows, derived.unrolled):
         ahead = read_rows(plan, single, derived, lambda done: tell(done, total), once)
     nodes, forms, known, first = ahead.nodes, ahead.forms, ahead.known, ahead.trace
