@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from shardproof.engine.lineage.expressions import Einsum
 from shardproof.engine.lineage.floating import floating, joined
 from shardproof.engine.lineage.lineage import BROADCAST, Addend, PartialRange, StridedInterval, View
 from shardproof.engine.lineage.nodes import NodeTable, Reduction
+from shardproof.engine.lineage.positions import normal
 from shardproof.engine.lineage.views import Misaligned
 
 
@@ -14,7 +17,7 @@ def part_of(table: NodeTable, addend: Addend, number: int) -> Addend | None:
     positions of what is viewed; None where it is none.
 
     Example: where ``n9`` is the sum of ``n4`` over its eight heads, ``n4[a1[3]] at a0[2 +1 of 8]``
-    is ``n9[a0[3]] part #0[2 +1 of 8]``.
+    is ``n9[a0[3]] part #0[2 +1 of 8]``; of a sum over rows and columns one entry is a part of both.
     """
     definition = table[number].definition
     if not isinstance(definition, Einsum) or len(definition.operands) != 1:
@@ -24,15 +27,14 @@ def part_of(table: NodeTable, addend: Addend, number: int) -> Addend | None:
     if read.node != addend.node or len(set(labels)) < len(labels):
         return None  # of a diagonal a view tells nothing about its other positions
     summed = [(a, s, e, x) for a, s, e, x in read.intervals if x not in outputs]
-    if len(summed) != 1 or read.fixed or addend.partials:
+    if not summed or read.fixed or addend.partials:
         return None
-    axis, stride, extent, label = summed[0]
     dims, single = floating(addend.view)
-    whole = (axis, stride, extent)
-    if not any((a.axis, a.stride, a.extent) == whole for a in single):
+    own = _at(single, summed)
+    if own is None:
         single = joined(single)  # Which microbatch of which rank: one position of all rows.
-    own = [a for a in single if (a.axis, a.stride, a.extent) == whole]
-    if len(own) != 1:
+        own = _at(single, summed)
+    if own is None:
         return None
     place = {(a, s): (outputs.index(x), e) for a, s, e, x in read.intervals if x in outputs}
 
@@ -49,13 +51,23 @@ def part_of(table: NodeTable, addend: Addend, number: int) -> Addend | None:
     try:
         view = View(
             tuple(tuple(reindexed(a) for a in dim) for dim in dims),
-            tuple(reindexed(a) for a in single if a != own[0]),
+            tuple(reindexed(a) for a in single if a not in own),
         )
     except Misaligned:
         return None
-    token = table.reduction(Reduction("sum", number, label))
-    partial = PartialRange(token, own[0].start, 1, extent)
-    return Addend(addend.factor, number, view, (partial,))
+    partials = [
+        PartialRange(table.reduction(Reduction("sum", number, label)), a.start, 1, extent)
+        for a, (*_, extent, label) in zip(own, summed, strict=True)
+    ]
+    return Addend(addend.factor, number, view, normal(partials))
+
+
+def _at(
+    single: Sequence[StridedInterval], summed: Sequence[tuple[int, int, int, int]]
+) -> list[StridedInterval] | None:
+    """The one position of every axis that is summed over; None where one has none, or several."""
+    own = [[a for a in single if (a.axis, a.stride, a.extent) == x[:3]] for x in summed]
+    return [found[0] for found in own] if all(len(found) == 1 for found in own) else None
 
 
 class Reductions:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
 from itertools import chain, product
@@ -107,9 +107,14 @@ class Products(Sums):
             if count <= MOST_KNOWN and self._are_known(given) and not self._are_known(addends):
                 apart = self._terms(operands, output, xs, extents)
                 addends = apart if self._are_known(apart) else addends
-        addends = addends or self._terms(operands, output, xs, extents)
+        terms = partial(self._terms, operands, output)
+        addends = addends or terms(xs, extents)
         if len(addends) == 1:
-            return self.known(Lineage(shape, tuple(self.nonzero(addends))))
+            whole = self.known(Lineage(shape, tuple(self.nonzero(addends))))
+            known = self._are_known(whole.addends)
+            addends = [] if known else self.distributed(xs, partial(terms, extents=extents))
+            if not addends:
+                return whole
         return self.fold(Lineage(shape, tuple(addends)))
 
     def _terms(
@@ -136,11 +141,6 @@ class Products(Sums):
                 made = self._product(operands, output, pieces, extents)
             addends.append(made)
         return addends
-
-    def _are_known(self, addends: Iterable[Addend]) -> bool:
-        """Whether this is a parallel program, and all of these the single-device program's."""
-        size = self.reference_size
-        return size is not None and all(addend.node < size for addend in addends)
 
     def nonzero(self, addends: Sequence[Addend]) -> list[Addend]:
         """Addends without complete sums that are zero, and without what adds zero to these."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 from math import prod
 from string import ascii_letters
@@ -25,7 +25,7 @@ from shardproof.partition.inference.floats import (
     ways,
 )
 from shardproof.partition.inference.masks import is_order, masked_once, unscaled
-from shardproof.partition.inference.opened import cancelled, logarithms
+from shardproof.partition.inference.opened import cancelled, logarithms, opened
 from shardproof.partition.inference.pieces import each
 from shardproof.partition.inference.values import Values, tried
 from shardproof.partition.inference.views import (
@@ -179,6 +179,34 @@ class Sums(Values):
                     return made
             pieces = [self.scaled_piece(Lineage(shape, (t,))).addends[0] for t in addends]
             return self.known(self._sum_node(shape, pieces))
+
+    def _are_known(self, addends: Iterable[Addend]) -> bool:
+        """Whether this is a parallel program, and all of these the single-device program's."""
+        size = self.reference_size
+        return size is not None and all(addend.node < size for addend in addends)
+
+    def distributed(
+        self, xs: Sequence[Lineage], make: Callable[[Sequence[Lineage]], list[Addend]]
+    ) -> list[Addend]:
+        """What ``make`` gives of the addends of an operand that is a sum which ranks alone have,
+        where all of it is the single-device program's; none where it is not.
+
+        Example: the sum over rows of ``a + b``, where the single device adds the means of both.
+        """
+        size = self.reference_size
+        for place, x in enumerate(xs):
+            if size is None or len(x.addends) != 1 or x.addends[0].node < size:
+                continue
+            made = [
+                t
+                for part in opened(self.table, x.addends[0])
+                for t in make([*xs[:place], Lineage(x.shape, (part,)), *xs[place + 1 :]])
+            ]
+            if made and self._are_known(made):
+                self.opened.add(x.addends[0].node)
+                self.rewrote = True
+                return made
+        return []
 
     def nonzero(self, addends: Sequence[Addend]) -> list[Addend]:
         """Addends without sums that are zero (products know)."""

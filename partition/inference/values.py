@@ -165,15 +165,20 @@ class Values:
         return not node.coordinates and not any(operand.fixed for operand in inside)
 
     def _of_all(self, first: Addend | None, readings: Sequence[Addend]) -> Addend | None:
-        """The first reading, or one that keeps its fixed positions as axes: so others find it that
-        are made of it, or of other positions.
+        """The first reading, or one that keeps its fixed positions as axes, or has fewer axes where
+        one position of many and what is in it are one interval: so others find it that are made of
+        it, or of other positions.
 
         Example: of ``a + b`` at row 1 of 2, row 1 of ``a + b``, to which ``c`` at row 1 is added.
         """
-        if first is None or self._is_of_all(first.node):
-            return first
-        alike = (t for t in readings if t.partials == first.partials and self._is_of_all(t.node))
-        return next(alike, first)
+        if first is None:
+            return None
+        alike = [t for t in readings if t.partials == first.partials and self._is_of_all(t.node)]
+        if not self._is_of_all(first.node):
+            return next(iter(alike), first)
+        fewer = len(self.table[first.node].extents)
+        inside = [t for t in alike[:1] if len(self.table[t.node].extents) < fewer]
+        return next(iter(inside), first)
 
     def _by_another_route(self, first: Addend | None, readings: Sequence[Addend]) -> Addend | None:
         """The first reading that keeps positions as an axis, and is a value of the single-device

@@ -54,3 +54,17 @@ def test_what_is_no_position_of_the_sum_is_no_part_of_it() -> None:
     assert part_of(nodes, Addend(ONE, x, View((), (*at, last))), sums[0]) is not None
     assert part_of(nodes, Addend(ONE, x, View((), (*at, last))), sums[1]) is None
     assert part_of(nodes, Addend(ONE, x, View(((half,),), at)), sums[0]) is None
+
+
+def test_one_entry_is_part_of_the_sums_over_rows_and_columns() -> None:
+    """One row and one position on every rank: the gradient of a norm's weight."""
+    nodes = NodeTable()
+    x = nodes.define(Input("x"), (8, 4, 3))
+    read = Operand(x, ((0, 1, 8, 0), (1, 1, 4, 1), (2, 1, 3, 2)))
+    total = nodes.define(Einsum((read,), (2,)), (3,))
+    row = StridedInterval(0, 1, 8, affine(0, {"dp": 1}), 1)
+    column = StridedInterval(1, 1, 4, affine(0, {"tp": 1}), 1)
+    features = (StridedInterval(2, 1, 3, ZERO, 3),)
+    part = part_of(nodes, Addend(ONE, x, View((features,), (row, column))), total)
+    assert str(part) == f"n{total}[a0[3]] part #0[<dp> +1 of 8], #1[<tp> +1 of 4]"
+    assert part_of(nodes, Addend(ONE, x, View((features,), (row,))), total) is None

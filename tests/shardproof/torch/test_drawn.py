@@ -66,6 +66,17 @@ STEPS: dict[str, tuple[int, dict[str, Any], str]] = {
         {**PLAIN, **HEADS, "positions": "pairs", "norm": "layer", "single_fused": True},
         "microbatch twice",
     ),
+    "a penalty beside the loss, one mean on ranks and two on one device": (
+        13,
+        {**PLAIN, **HEADS, "heads": 2, "key_heads": 2, "inner": 4, "dp": 1, "rows": 2}
+        | {"objective": "penalised", "table": "classes", "classes": 6},
+        "microbatches summed",
+    ),
+    "one row and one position on every rank": (
+        45,
+        {**PLAIN, "sequence": True},
+        "a norm's gradient stays local",
+    ),
     "blocks of an axis without an end": (
         27,
         {**PLAIN, "tp": 2, "heads": 4, "key_heads": 2, "inner": 4, "classes": 6, "length": 4}
