@@ -193,20 +193,23 @@ class Sums(Values):
 
         Example: the sum over rows of ``a + b``, where the single device adds the means of both.
         """
-        size = self.reference_size
-        for place, x in enumerate(xs):
-            if size is None or len(x.addends) != 1 or x.addends[0].node < size:
-                continue
-            made = [
-                t
-                for part in opened(self.table, x.addends[0])
-                for t in make([*xs[:place], Lineage(x.shape, (part,)), *xs[place + 1 :]])
-            ]
-            if made and self._are_known(made):
-                self.opened.add(x.addends[0].node)
-                self.rewrote = True
-                return made
-        return []
+        own = [place for place, x in enumerate(xs) if not self._are_known(x.addends)]
+        if self.reference_size is None or len(own) != 1 or len(xs[own[0]].addends) != 1:
+            return []
+        (place,) = own
+        x, made = xs[place], list[Addend]()
+        parts = opened(self.table, x.addends[0])
+        if not self._are_known(parts):
+            return []
+        for part in parts:
+            more = make([*xs[:place], Lineage(x.shape, (part,)), *xs[place + 1 :]])
+            if not self._are_known(more):
+                return []
+            made += more
+        if made:
+            self.opened.add(x.addends[0].node)
+            self.rewrote = True
+        return made
 
     def nonzero(self, addends: Sequence[Addend]) -> list[Addend]:
         """Addends without sums that are zero (products know)."""
