@@ -133,12 +133,15 @@ class Rebuilder:
         ``defined``: what partial functions are known to be defined of, as in `side`; ``opened``:
         behind which nodes the run says that the cut lies.
         """
+        if self._is_large(claim):
+            self._behind(claim, template, where, defined, opened)
+            return
         if defined is not None:
-            self._nodes(claim, where, defined)
+            self._nodes(claim, where, defined, 0)
         key = (form(self.nodes, claim), defined is None or defined.operand(claim))
         if not self.thorough and self.known.get(key) == template:
             return
-        self._follow(claim)
+        self._follow(claim, 0)
         self.particular = False
         widened = self._rebuild(claim, template, where, defined, opened)
         if widened is None:
@@ -149,6 +152,34 @@ class Rebuilder:
         if widened == 0:
             self._remember(key, template)
             self.claims_of.setdefault(template, []).append(claim)
+        self._members(claim, widened, where, self.texts[template])
+
+    def _is_large(self, claim: Claim) -> bool:
+        """Whether a claim cannot be stated down to its inputs, for all that they are made of."""
+        inputs = [x for x in claim.inputs if x is not None]
+        try:
+            cone(self.nodes, inputs, claim.outputs, adds=claim.adds)
+        except Unsupported:
+            return True
+        return False
+
+    def _behind(
+        self,
+        claim: Claim,
+        template: int,
+        where: str,
+        defined: Defined | None,
+        opened: Sequence[int],
+    ) -> None:
+        """A claim that is too large down to its inputs, as it was stated behind them."""
+        self.particular = False
+        widened = self._rebuild(claim, template, where, defined, opened)
+        if widened is None:
+            raise Unsupported("a claim that is too large down to its inputs")
+        self._follow(claim, widened)
+        if defined is not None:
+            self._nodes(claim, where, defined, widened)
+        self.matched.add(template)
         self._members(claim, widened, where, self.texts[template])
 
     def _remember(self, key: tuple[object, ...], template: int) -> None:
@@ -211,12 +242,12 @@ class Rebuilder:
                     f"template {template}, nor is any other",
                 )
 
-    def _follow(self, claim: Claim) -> None:
+    def _follow(self, claim: Claim, widened: Cut) -> None:
         """Raise `Unsupported` where what the operator joins is another value at every coordinate
-        along which it is joined.  Along other coordinates a claim is looked at member by member
-        (`members`)."""
+        along which it is joined, up to the cut that the claim is stated with.  Along other
+        coordinates a claim is looked at member by member (`members`)."""
         inputs = [x for x in claim.inputs if x is not None]
-        here = cone(self.nodes, inputs, claim.outputs, adds=claim.adds)
+        here = cone(self.nodes, inputs, claim.outputs, adds=claim.adds, widened=widened)
         joined = {axis for axis, _ in claim.over}
         for number in here.opaque | here.opened | here.defined:
             if axes := self.nodes[number].coordinates & joined:
@@ -230,22 +261,30 @@ class Rebuilder:
         defined: Defined | None,
         opened: Sequence[int],
     ) -> Cut | None:
-        """How the stored obligation is widened (None: it is another one)."""
+        """How the stored obligation is widened (None: it is another one).  What is too large to
+        state down to the inputs may have been stated behind them."""
         cuts: list[Cut] = [frozenset(opened)] if opened else [*range(MOST_WIDENED + 1)]
+        narrow: Unsupported | ShapeMismatch | None = None
         for widened in cuts:
             try:
                 obligation = self._build(claim, widened)
-            except (*_FORESEEN, *_UNFORESEEN) as error:
+            except _FORESEEN as error:
+                if widened == 0:
+                    narrow = error
+                    continue
+                break
+            except _UNFORESEEN as error:
                 if not widened:
                     raise
-                if not isinstance(error, _FORESEEN):
-                    self._unforeseen(error)
-                return None
+                self._unforeseen(error)
+                break
             self.rebuilt += 1
             if _texts(obligation.goals) == self.texts[template]:
                 if defined is not None:
                     self._definedness(claim, obligation, where, defined)
                 return widened
+        if narrow is not None:
+            raise narrow
         return None
 
     def _build(self, claim: Claim, widened: Cut = 0) -> Obligation:
@@ -275,11 +314,11 @@ class Rebuilder:
                 f"{where} takes {term.name} of a value that the single device does not take it of",
             )
 
-    def _nodes(self, claim: Claim, where: str, defined: Defined) -> None:
+    def _nodes(self, claim: Claim, where: str, defined: Defined, widened: Cut) -> None:
         """The nodes that a claim defines by a partial function are those of the single device; this
         is about particular nodes, so that no other claim of its form says it for this one."""
         inputs = [x for x in claim.inputs if x is not None]
-        here = cone(self.nodes, inputs, claim.outputs, adds=claim.adds)
+        here = cone(self.nodes, inputs, claim.outputs, adds=claim.adds, widened=widened)
         for number in sorted(here.defined - defined.nodes):
             definition = self.nodes[number].definition
             if isinstance(definition, Unary) and not defined.node(number):

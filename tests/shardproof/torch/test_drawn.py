@@ -6,12 +6,16 @@ Each right one was inconclusive once; its wrong twin is the same step with one m
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import shardproof
+import shardproof.torch as sp
 from benchmarks.torch.drawn.draw import Drawn, draw
 from benchmarks.torch.drawn.run import judged, verdict
+from benchmarks.torch.drawn.steps import batch, step
 
 PLAIN: dict[str, Any] = {
     "layers": 1,
@@ -105,3 +109,12 @@ def test_its_wrong_twin_is_refuted(name: str) -> None:
     _, wrong = step_of(name)
     assert judged(wrong)
     assert verdict(wrong)[0] == "refuted"
+
+
+def test_claims_that_are_large_down_to_their_inputs_are_checked(tmp_path: Path) -> None:
+    """A claim over more than 200 definitions, stated behind its inputs, is stated so again."""
+    drawn = replace(draw(39), optimizer="none")
+    sides = step(drawn, one=True), step(drawn, one=False)
+    result = sp.verify(*sides, world_size=drawn.dp, batch=batch(drawn), out=tmp_path)
+    assert result.verdict == "proved"
+    assert shardproof.check(tmp_path).ok
