@@ -67,7 +67,7 @@ def _at(
 ) -> list[StridedInterval] | None:
     """The one position of every axis that is summed over; None where one has none, or several."""
     own = [[a for a in single if (a.axis, a.stride, a.extent) == x[:3]] for x in summed]
-    return [found[0] for found in own] if all(len(found) == 1 for found in own) else None
+    return [one[0] for one in own] if all(len(one) == 1 for one in own) else None
 
 
 class Reductions:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+from typing import Final
+
 from shardproof.engine.plan.ir import Program
 from shardproof.partition.stages.single import SingleSide, read_single
+
+_LOG: Final = logging.getLogger(__name__)
 
 
 class ReadAhead:
@@ -17,12 +22,13 @@ class ReadAhead:
         self._single: SingleSide | None = None
 
     def begin(self, program: Program, loss: str) -> None:
-        """Read a single-device side.  What goes wrong goes wrong again where the plan is
-        partitioned, and is told there."""
+        """Read a single-device side.  What goes wrong is logged, and nothing was read then: the
+        plan is partitioned from its beginning, and what goes wrong again is told there."""
         try:
             self._single = read_single(program, loss)
-        except Exception:  # noqa: BLE001 - as the docstring says
+        except Exception as error:  # noqa: BLE001 - the partition reads it anew, and decides
             self._single = None
+            _LOG.info("the single-device side was not read ahead", exc_info=error)
 
     def take(self) -> SingleSide | None:
         """What was read, once: a partition adds to it."""

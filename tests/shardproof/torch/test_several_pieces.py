@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
 import shardproof.torch as sp
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch.stated import Piece
+from tests.shardproof.torch.steps import ReduceFrom
 
 WIDTH, INNER, TP = 4, 8, 2
 OWN = INNER // TP
@@ -33,20 +33,6 @@ class Gated(nn.Module):
         return self.down(F.silu(gate) * up)
 
 
-class Reduced(torch.autograd.Function):
-    """The sum over ranks; gradients are passed on."""
-
-    @staticmethod
-    def forward(_: object, x: torch.Tensor) -> torch.Tensor:
-        x = x.clone()
-        dist.all_reduce(x)
-        return x
-
-    @staticmethod
-    def backward(_: object, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-        return gradient
-
-
 def single(job: sp.Job) -> None:
     model = Gated(INNER)
     job.start(model)
@@ -61,7 +47,7 @@ def parallel(pieces: Callable[[int], Sequence[Piece]]) -> Callable[[sp.Job], Non
         down = sp.piece("down.weight", dim=1, start=first, size=OWN)
         stated = {"both.weight": pieces(first), "down.weight": down}
         job.start(model, parameters=stated)
-        loss = Reduced.apply(model(job.batch["x"])).pow(2).mean()
+        loss = ReduceFrom.apply(model(job.batch["x"])).pow(2).mean()
         loss.backward()
         job.end(loss=loss)
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -17,25 +16,12 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 import shardproof.torch as sp
 from shardproof.checker import check
+from tests.shardproof.torch.steps import ReduceFrom
 
 WIDTH, INNER, TP = 3, 8, 2
 BATCH = {"x": sp.tensor((2, 5, WIDTH))}
 HERE: dict[str, Any] = {"executor": "local", "cache": False}
 PACKED, ROWS = _StridedShard(1, split_factor=2), Shard(1)
-
-
-class Reduced(torch.autograd.Function):
-    """The sum over ranks; gradients are passed on."""
-
-    @staticmethod
-    def forward(_: object, x: torch.Tensor) -> torch.Tensor:
-        x = x.clone()
-        dist.all_reduce(x)
-        return x
-
-    @staticmethod
-    def backward(_: object, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-        return gradient
 
 
 def gated(h: torch.Tensor) -> torch.Tensor:
@@ -70,7 +56,7 @@ def step(
         job.start(model, optimizer)
         up: Any = model.up
         out = model(job.batch["x"], up if placement is None else up.to_local())
-        loss = (out if placement is None else Reduced.apply(out)).pow(2).mean()
+        loss = (out if placement is None else ReduceFrom.apply(out)).pow(2).mean()
         loss.backward()
         if optimizer is not None:
             optimizer.step()
