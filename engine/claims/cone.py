@@ -14,6 +14,9 @@ from shardproof.engine.ops.laws import exponent_of
 #: Definitions that a claim may span before it is too large to state.
 MOST_NODES = 200
 
+#: Definitions that a claim may span before it is stated behind its inputs, where it spans fewer.
+MOST_DIRECT = 24
+
 
 #: How far the cut of a claim lies behind its inputs: by so many definitions everywhere, or behind
 #: these nodes.
@@ -76,9 +79,14 @@ def cone(
     partials = [partial for x in inputs for addend in x.addends for partial in addend.partials]
     try:
         narrow = _cone(nodes, inputs, outputs, adds, widened)
+        if not widened and len(narrow.defined) > MOST_DIRECT:
+            return _nearer(nodes, inputs, outputs, len(narrow.defined)) or narrow
     except Unsupported:
-        if not widened and (behind := _powers(nodes, inputs)):
-            return cone(nodes, inputs, outputs, adds=adds, widened=behind)
+        if not widened:
+            if nearer := _nearer(nodes, inputs, outputs, MOST_NODES):
+                return nearer
+            if behind := _powers(nodes, inputs):
+                return cone(nodes, inputs, outputs, adds=adds, widened=behind)
         if adds or not partials:
             raise
         return _cone(nodes, inputs, outputs, True, widened)
@@ -92,6 +100,28 @@ def cone(
     )
     opened = _cone(nodes, inputs, outputs, True, widened)
     return opened if completed or len(opened.defined) < len(narrow.defined) else narrow
+
+
+def _nearer(
+    nodes: NodeTable, inputs: Sequence[Lineage], outputs: Sequence[Lineage], most: int
+) -> Cone | None:
+    """The cone behind inputs that are made of what the results are made of, too, where it is
+    smaller: the result of ``1 - n3`` with ``n3 = 1 - n2`` is ``n2``, and that of ``1 / n5`` with
+    ``n5 = n4 n4`` a product of two ``inv(n4)``, whatever ``n2`` and ``n4`` are made of."""
+    read = {addend.node for x in inputs for addend in x.addends}
+    near = list(dict.fromkeys(addend.node for x in outputs for addend in x.addends))
+    for number in near:
+        if len(near) < MOST_DIRECT:
+            near += [n for n in dict.fromkeys(operand_nodes(nodes, number)) if n not in near]
+    made = set(near) - {nodes.one}
+    behind = frozenset(n for n in read if not made.isdisjoint(operand_nodes(nodes, n)))
+    if not behind:
+        return None
+    try:
+        nearer = _cone(nodes, inputs, outputs, True, behind)
+    except Unsupported:
+        return None
+    return nearer if len(nearer.defined) < most else None
 
 
 def _cone(

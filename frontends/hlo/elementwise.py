@@ -70,6 +70,11 @@ def add(low: Lowering, node: Node, xs: Sequence[Item], sign: int = 1) -> Item:
     endless = _endless(low, node, xs[0], xs[1], sign)
     if endless is not None:
         return endless
+    hiding = masks.added(low, xs, sign)
+    if hiding is not None:
+        shown, rest, limit = hiding
+        masks.assume_finite(low)
+        return select(low, node, [shown, add(low, node, rest, sign), limit])
     a, b = (finite(x) for x in xs)
     if a is not None and b is not None:
         return _constant(low, node, a + sign * b)
@@ -92,7 +97,7 @@ def _endless(low: Lowering, node: Node, x: Item, y: Item, sign: int) -> Known | 
     # Minus infinity that is added to minus infinity is no harm.
     harmless = limit == (-inf if number is x else -sign * inf)
     masks.finite(low, number, "a sum with infinity", lowest=harmless)
-    _assume_finite(low)
+    masks.assume_finite(low)
     return Known((np.broadcast_to(np.array(limit, dtype="float32"), low.shape(node)),), "float32")
 
 
@@ -293,7 +298,7 @@ def _against_infinity(low: Lowering, node: Node, xs: Sequence[Item]) -> Item | N
             side = ("LT", "LE", "NE") if below else ("GT", "GE", "NE")
             holds = node.attrs.get("direction") in side
             masks.finite(low, xs[1 - place], "a comparison with infinity")
-            _assume_finite(low)
+            masks.assume_finite(low)
             return _predicate(low, node, holds)
     return None
 
@@ -469,16 +474,11 @@ def assume_small(low: Lowering) -> None:
     low.recorder.notes.append(Assumption("inferred", "overflow", "", why))
 
 
-def _assume_finite(low: Lowering) -> None:
-    text = "numbers are finite wherever a program asks (is-finite)"
-    low.recorder.notes.append(Assumption("inferred", "is-finite", "", text))
-
-
 def is_finite(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     """True everywhere, under the printed assumption that values are finite, for example of a loss
     before an optimizer step."""
     masks.finite(low, xs[0], "is-finite")
-    _assume_finite(low)
+    masks.assume_finite(low)
     return _constant(low, node, Fraction(1))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from math import inf, prod
 from typing import Final
@@ -13,6 +14,7 @@ from shardproof.engine.plan.assumption import Assumption
 from shardproof.frontends.hlo.extended import HIDDEN, May
 from shardproof.frontends.hlo.items import Item, Tensor
 from shardproof.frontends.hlo.known import Known, compact
+from shardproof.frontends.hlo.module import Array
 from shardproof.frontends.hlo.state import Lowering
 
 ASSUMED: Final = (
@@ -66,6 +68,45 @@ def causal(low: Lowering, mask: Known, scores: int) -> Tensor:
     four = shape if len(lead) == 2 else (1, prod(lead), queries, keys)
     masked = low.recorder.op("apply_mask", low.values.view(scores, four), made)
     return Tensor(low.values.view(masked, shape))
+
+
+def added(low: Lowering, xs: Sequence[Item], sign: int) -> tuple[Known, list[Item], Known] | None:
+    """What a sum is of which one operand is a constant that is minus infinity at some entries:
+    where the sum is shown, its operands without these, and minus infinity; None: another sum.
+
+    Example: of ``scores + triu(full(-inf), 1)`` the lower triangle, scores and a table of zeros.
+    """
+    for place, item in enumerate(xs):
+        if not isinstance(item, Known) or not item.dtype.startswith(("float", "bfloat")):
+            continue
+        if item.number() is not None:
+            continue
+        endless = sign * inf if place else inf
+        cores = [compact(array) for array in item.arrays]
+        if not any(np.any(core == -endless) for core in cores):
+            continue
+        if any(np.any((core == endless) | np.isnan(core)) for core in cores):
+            raise Unsupported(
+                "a sum with a constant that is plus infinity, or no number, somewhere"
+            )
+        finite(low, xs[1 - place], "a sum with minus infinity", lowest=True)
+
+        def of(arrays: Iterable[Array], dtype: str, item: Known = item) -> Known:
+            return Known(tuple(np.broadcast_to(a, item.shape) for a in arrays), dtype)
+
+        rest = list(xs)
+        rest[place] = of(
+            (np.where(np.isfinite(c), c, 0).astype(c.dtype) for c in cores), item.dtype
+        )
+        shown = of((np.isfinite(core) for core in cores), "bool")
+        return shown, rest, of([np.array(-inf, dtype=cores[0].dtype)], item.dtype)
+    return None
+
+
+def assume_finite(low: Lowering) -> None:
+    """Assume that numbers are finite wherever a program asks.  Example: ``is-finite`` of a loss."""
+    text = "numbers are finite wherever a program asks (is-finite)"
+    low.recorder.notes.append(Assumption("inferred", "is-finite", "", text))
 
 
 def finite(low: Lowering, item: Item, question: str, lowest: bool = False) -> None:

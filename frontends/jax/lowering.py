@@ -78,12 +78,8 @@ def lowered(step: Step) -> Mapping[str, Any]:
         "parallel": text,
         "inputs": [names[path[0].idx] + jax.tree_util.keystr(path[1:]) for path, _ in paths],
         "outputs": ["result" + jax.tree_util.keystr(path) for path, _ in results],
-        "placed_inputs": [
-            _starts(s, leaf.shape) for s, (_, leaf) in zip(shardings, paths, strict=True)
-        ],
-        "placed_outputs": [
-            _starts(s, leaf.shape) for s, (_, leaf) in zip(outs, results, strict=True)
-        ],
+        "placed_inputs": [_starts(s, leaf) for s, (_, leaf) in zip(shardings, paths, strict=True)],
+        "placed_outputs": [_starts(s, leaf) for s, (_, leaf) in zip(outs, results, strict=True)],
     }
 
 
@@ -146,11 +142,16 @@ def _partitioned(ranks: Any) -> tuple[str, Any]:
         return Path(files[-1]).read_text(), compiled
 
 
-def _starts(sharding: Any, shape: tuple[int, ...]) -> tuple[list[int], list[list[int]]]:
-    """The full shape, and where the part of every device begins, in the order of device numbers."""
+def _starts(sharding: Any, leaf: Any) -> tuple[list[int], list[list[int]]]:
+    """The full shape, and where the part of every device begins, in the order of device numbers;
+    of typed keys those of the numbers that they consist of, which are never divided."""
+    shape = leaf.shape
     if any(n and math.isnan(n) for n in shape):
         raise InvalidInput(f"shape {shape}")
+    inside: tuple[int, ...] = ()
+    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        inside = jax.eval_shape(jax.random.key_data, _abstract(leaf)).shape[len(shape) :]
     starts = []
     for index in sharding.devices_indices_map(shape).values():
-        starts.append([int(part.start or 0) for part in index])
-    return [int(n) for n in shape], starts
+        starts.append([*(int(part.start or 0) for part in index), *(0 for _ in inside)])
+    return [int(n) for n in (*shape, *inside)], starts

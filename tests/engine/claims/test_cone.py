@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from shardproof.engine.algebra.affine import ZERO, affine
-from shardproof.engine.claims.cone import MOST_NODES, cone, recomputed
+from shardproof.engine.claims.cone import MOST_DIRECT, MOST_NODES, cone, recomputed
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.lineage.expressions import Combine, Einsum, Input, Operand, Unary
 from shardproof.engine.lineage.lineage import (
@@ -112,3 +112,24 @@ def test_what_other_symbols_determine_is_read_by_its_definition() -> None:
     assert holds_at_a_point(build(nodes, right, widened=behind))
     _, wrong = gradient_of_a_part(nodes, 1)
     assert not holds_at_a_point(build(nodes, wrong, widened=behind))
+
+
+@pytest.mark.parametrize("depth", [2 * MOST_DIRECT, MOST_NODES + 1])
+@pytest.mark.parametrize(("factor", "right"), [(-ONE, True), (ONE, False)])
+def test_what_inputs_and_results_are_both_made_of_is_a_symbol(
+    depth: int, factor: Fraction, right: bool, holds: Holds
+) -> None:
+    """``1 - n3`` with ``n3 = 1 - n2`` is ``n2``, however much that is made of."""
+    nodes = NodeTable()
+    own = deep(nodes, depth)
+    row = ((0, 1, 4, 0),)
+    terms = (Operand(nodes.one, ()), ONE), (Operand(own, row), factor)
+    operands, factors = zip(*terms, strict=True)
+    made = nodes.define(Combine(factors, operands, (0,)), (4,))
+    view = View(((StridedInterval(0, 1, 4, ZERO, 4),),))
+    given = Lineage((4,), (Addend(-ONE, made, view),))
+    claimed = Lineage((4,), (Addend(ONE, own, view),))
+    here = cone(nodes, (given,), (claimed,), adds=False)
+    assert own in here.opaque
+    claim = Claim("op", "add", {"other": ONE}, False, (), 1, (given,), (claimed,), {})
+    assert holds(nodes, claim) is right

@@ -149,3 +149,30 @@ def test_an_infinite_constant_is_not_finite(tmp_path: Path) -> None:
 def test_what_is_made_of_them_is_finite(how: str, rest: str, tmp_path: Path) -> None:
     result = verdict(how, FINITE[rest], tmp_path)
     assert result.verdict == "proved", result.reason
+
+
+ADDED = (
+    "  g = pred[4,4] compare(q, k), direction=MASK\n"
+    "  m = f32[4,4] select(g, n, j)\n"
+    "  t = f32[4,4] SUM\n"
+    "  f = f32[4,4] exponential(t)\n"
+    "  ROOT r = f32[4,4] multiply(f, w)\n"
+)
+
+
+@pytest.mark.parametrize("how", ["GE", "NE"], ids=["causal", "another mask"])
+@pytest.mark.parametrize("total", ["add(x, m)", "add(m, x)"])
+def test_adding_minus_infinity_hides(how: str, total: str, tmp_path: Path) -> None:
+    """As Llama adds ``triu(full(-inf), 1)`` to its scores."""
+    right = ADDED.replace("MASK", how).replace("SUM", total)
+    result = verdict(how, right, tmp_path)
+    assert result.verdict == "proved", result.reason
+    assert shardproof.check(tmp_path / "run").ok
+    wrong = ADDED.replace("MASK", "GT").replace("SUM", total)
+    (tmp_path / "wrong").mkdir()
+    assert verdict(how, wrong, tmp_path / "wrong").verdict != "proved"
+
+
+def test_plus_infinity_at_some_entries_is_not_understood() -> None:
+    (reason,) = refusals("GE", ADDED.replace("MASK", "GE").replace("SUM", "subtract(x, m)"))
+    assert "not finite" in reason

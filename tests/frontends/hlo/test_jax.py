@@ -96,6 +96,32 @@ def test_constraints_need_no_mesh_around_the_single_step(tmp_path: Path) -> None
     assert wrong.verdict == "refuted", wrong.reason
 
 
+def noisy(rate: float) -> Any:
+    """Noise of a typed key, which a step takes and hands on."""
+
+    def step(key: Any, x: Any) -> Any:
+        first, second = jax.random.split(key)
+        key = jax.random.fold_in(first, 7)
+        return x * jax.random.bernoulli(key, rate, x.shape), second
+
+    return step
+
+
+@pytest.mark.parametrize(("rate", "expected"), [(0.5, "proved"), (0.25, "refuted")])
+def test_typed_keys_are_arguments_and_results(rate: float, expected: str, tmp_path: Path) -> None:
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    result = verdict(
+        tmp_path,
+        noisy(0.5),
+        parallel=noisy(rate),
+        args=(key, X),
+        mesh={"dp": 2},
+        in_shardings=(P(), P("dp")),
+        out_shardings=(P("dp"), P()),
+    )
+    assert result.verdict == expected, result.reason
+
+
 @pytest.mark.parametrize("name", TWINS)
 def test_shard_map_twins(name: str, tmp_path: Path) -> None:
     parallel, expected = TWINS[name]
