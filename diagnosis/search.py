@@ -108,14 +108,23 @@ class Diagnosis:
         self.stuck: list[Divergence] = []
         self.assumed: dict[Called, Lineage] = {}
         self._ended: bool | None = None
+        self._recorded: tuple[Candidate, Partition | None] | None = None
         self._still: dict[Partition, frozenset[str]] = {}
 
     def tried(self, plan: Candidate, state: Partition) -> Partition | None:
         """The outcome of a candidate; None if it cannot even be read, or no work is left."""
+        free = plan.cause in (ORDER, NAMES)
+        if free and self._recorded is not None:
+            return self._recorded[1]
+        outcome = self._tried(plan, state, free=free)
+        if free:
+            self._recorded = plan, outcome
+        return outcome
+
+    def _tried(self, plan: Candidate, state: Partition, *, free: bool) -> Partition | None:
         size = max(
             len(state.parallel.unrolled.instances), len(self.result.single.unrolled.instances)
         )
-        free = plan.cause in (ORDER, NAMES)
         spent = self.tries >= MOST_TRIES or self.rows + size > MOST_ROWS
         if not free and self.tries and spent:
             self.exhausted = True
@@ -156,6 +165,9 @@ class Diagnosis:
         another owner of a gradient."""
         if self.otherwise is None or state is not self.result:
             return
+        if self._recorded is not None:
+            yield self._recorded[0]
+            return
         kinds = recorded_otherwise(state)
         if kinds:
             plan = self.otherwise()
@@ -188,6 +200,13 @@ class Diagnosis:
         if self._ended is None:
             self._ended = self._run()
         return self._ended
+
+    def as_recorded(self) -> None:
+        """Try the plan as its records have it, which takes no look at what is wrong."""
+        for candidate in self._as_recorded(self.result):
+            outcome = self.tried(candidate, self.result)
+            if outcome is not None and holds(outcome):
+                self.still(outcome)
 
     def ahead(self) -> None:
         """Find what can be found before any value is known."""

@@ -128,6 +128,14 @@ def begun(result: Partition) -> Begun:
     return known
 
 
+def remember(result: Partition, found: Begun) -> None:
+    """Know what `begun` gives of a partition, as another process found it.
+
+    Example: a fork looks where values begin to diverge, while repairs are tried here.
+    """
+    _KNOWN[result] = found
+
+
 def _divergences(result: Partition) -> Begun:
     """Where faults begin.  The factor of a local mean, and of its gradients, is made up for later
     by averaging over replicas, where some conclusion holds: it is then looked at only where there

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +56,42 @@ TRUE_FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
 }
 
 
+class _OneHot(NDArray[np.float64] if TYPE_CHECKING else np.ndarray):
+    """Ones at chosen classes, which knows where they are: a product with a table is its rows then.
+    What is made of it (a view, a sum) is an array that knows nothing.
+
+    ``places``: by entry of the ids the position of its class, and -1 where it has none.
+    """
+
+    places: NDArray[np.intp] | None
+
+    def __array_finalize__(self, made_of: object) -> None:
+        self.places = None
+
+
+def _one_hot(ids: Array, classes: Array) -> Array:
+    """What `_OneHot` says, of classes in ascending order: nearly all of it is never touched."""
+    places = np.minimum(np.searchsorted(classes, ids), len(classes) - 1)
+    found = classes[places] == ids
+    made = np.zeros((ids.size, len(classes)))
+    made[np.arange(ids.size), places.ravel()] = found.ravel()
+    result = made.reshape(*ids.shape, len(classes)).view(_OneHot)
+    result.places = np.where(found, places, -1)
+    return result
+
+
+def _rows(spec: tuple[str, str, str], chosen: _OneHot, table: Array) -> Array | None:
+    """The product of a one-hot with a table, as the rows that it chooses; None where ``spec`` (the
+    labels of both, and of the result) is another product."""
+    ids, rows, output = spec[0][:-1], spec[1].replace(spec[0][-1], ""), spec[2]
+    alone = len(rows) == len(spec[1]) - 1 and sorted(ids + rows) == sorted(set(output))
+    if chosen.places is None or not alone:
+        return None
+    taken = np.moveaxis(table, spec[1].index(spec[0][-1]), 0)[chosen.places]
+    taken[chosen.places < 0] = 0.0
+    return taken.transpose([(ids + rows).index(name) for name in output])
+
+
 @lru_cache(maxsize=4096)
 def _order_of(spec: str, shapes: tuple[tuple[int, ...], ...]) -> list[str | tuple[int, ...]]:
     """In which order operands of these shapes are contracted: as ``einsum(..., optimize=True)``
@@ -84,6 +121,10 @@ class FloatInterpreter(ArrayInterpreter):
         summed: Mapping[str, tuple[int, ...]],
     ) -> Array:
         uneven = {name: w for name, w in summed.items() if any(n != 1 for n in w)}
+        if len(arrays) == 2 and isinstance(arrays[0], _OneHot) and not uneven:
+            rows = _rows((operands[0], operands[1], output), arrays[0], arrays[1])
+            if rows is not None:
+                return rows
         spec = ",".join([*operands, *uneven]) + "->" + output
         factors = [*arrays, *(np.array(w, dtype=float) for w in uneven.values())]
         path = _order_of(spec, tuple(f.shape for f in factors)) if len(factors) > 2 else False
@@ -109,7 +150,10 @@ class FloatInterpreter(ArrayInterpreter):
         return np.asarray(x.max(axis=dim))
 
     def _onehot(self, ids: Array, classes: Sequence[int]) -> Array:
-        return np.asarray(ids[..., None] == np.array(classes), dtype=float)
+        known = np.array(classes)
+        if len(known) and (known[1:] > known[:-1]).all():
+            return _one_hot(ids, known)
+        return np.asarray(ids[..., None] == known, dtype=float)
 
     def _mask(self, masked: NDArray[np.bool_]) -> Array:
         return np.where(masked, -np.inf, 0.0)

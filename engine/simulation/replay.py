@@ -163,9 +163,10 @@ class Replay:
 
     def get(self, tensor: int, at: Mapping[str, int]) -> Weighted:
         """The value of a tensor at coordinates; raises `Unsupported` if it has none."""
-        key = self.key(tensor, at)
+        key = self.key(tensor, at) if at else ()
         value = self.values[tensor].get(key)
         if value is None:
+            key = self.key(tensor, at)
             raise Unsupported(f"{self.unrolled.tensors[tensor].name} has no value at {dict(key)}")
         return value
 

@@ -6,8 +6,7 @@ what it joins and divides, and the two sides meet in the parameters and the batc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
@@ -337,19 +336,27 @@ def same(instance: Instance, operands: Hashable) -> Hashable:
     return instance.name, instance.backward, attrs, operands
 
 
-@contextmanager
-def located(instance: Instance, programs: Sequence[Program]) -> Iterator[None]:
+class located:
     """A context in which errors name the operator, its layer and its rank.
 
     Example: "rank 0: concat in h.1: no rule".
     """
-    try:
-        yield
-    except (Unsupported, ShapeMismatch) as error:
-        raise type(error)(f"{_place(instance, programs)}: {error}") from None
-    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        error.add_note(f"{_place(instance, programs)}: while this row was read")
-        raise
+
+    __slots__ = ("instance", "programs")
+
+    def __init__(self, instance: Instance, programs: Sequence[Program]) -> None:
+        self.instance = instance
+        self.programs = programs
+
+    def __enter__(self) -> None:
+        """Nothing is done until there is an error."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Name the place of an error."""
+        if isinstance(error, Unsupported | ShapeMismatch):
+            raise type(error)(f"{_place(self.instance, self.programs)}: {error}") from None
+        if isinstance(error, ArithmeticError | LookupError | TypeError | ValueError):
+            error.add_note(f"{_place(self.instance, self.programs)}: while this row was read")
 
 
 def scalar(shape: tuple[int, ...]) -> Recorded:

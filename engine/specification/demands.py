@@ -165,7 +165,20 @@ class _Resolver:
             offset = demand.offset
             if microbatch >= 0:
                 offset = tuple(start.fix(MICROBATCH, microbatch) for start in offset)
-            yield replace(demand, sums=sums, offset=offset, problem=demand.problem or problem)
+            yield Demand(
+                demand.kind,
+                demand.name,
+                demand.program,
+                demand.expected,
+                sums,
+                demand.full,
+                demand.shape,
+                offset,
+                demand.origin,
+                demand.shard,
+                demand.required,
+                demand.problem or problem,
+            )
 
     def missing(self, row: Expectation) -> Demand:
         """A row without a counterpart."""

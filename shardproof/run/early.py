@@ -1,8 +1,8 @@
 """What a refutation takes, begun before it is known that there is one.
 
 A plan whose own records say that its groups have another order than by rank is likely to be wrong.
-So it is run at its true size beside the partition, and its tables are written, and its records
-compared, beside the diagnosis.  Another large plan is run so when its losses are seen not to be
+So it is run at its true size beside the partition, and its tables are written, its records
+compared, and where its values begin to diverge is looked up, beside the diagnosis.  Another large plan is run so when its losses are seen not to be
 concluded.  The partition of either leaves out what is made of values that are none of the single
 device's any more, until it is known that this is not explained by what lies before them.
 """
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Final
 
+from shardproof.diagnosis.locate.divergences import Begun, begun, remember
 from shardproof.diagnosis.search import CHUNK_POSITION
 from shardproof.engine.findings import Finding
 from shardproof.engine.plan.expectations import LOSS
@@ -46,7 +47,7 @@ class EarlySimulation(Closing):
         self._resources = ExitStack()
         self._itself: Beside[Simulation] | None = None
         self._evidence: Callable[[], list[Finding]] = list
-        self._writing: Beside[tuple[list[Finding], dict[str, str]]] | None = None
+        self._writing: Beside[tuple[list[Finding], Begun, dict[str, str]]] | None = None
         self._tables: dict[str, str] | None = None
 
     def begin(self, single: Derived, parallel: Unrolled) -> bool:
@@ -90,19 +91,20 @@ class EarlySimulation(Closing):
             result.findings += evidence()
 
     def write(self, tables: Callable[[], dict[str, str]], result: Partition) -> None:
-        """Begin to look for what is beside the verdict and to write the tables of a run, if it is
-        one that is likely to be refuted."""
+        """Begin to look for what is beside the verdict and for where values begin to diverge, and
+        to write the tables of a run, if it is one that is likely to be refuted."""
         if self.is_under_way(result) and not self._alone:
             evidence = self._evidence
-            both = Beside(lambda: (evidence(), tables()))
-            self._writing = self._resources.enter_context(both)
+            every = Beside(lambda: (evidence(), begun(result), tables()))
+            self._writing = self._resources.enter_context(every)
 
     def finish(self, result: Partition) -> None:
         """Wait for what `write` began, and add what was found beside the verdict."""
         writing, self._writing = self._writing, None
         if writing is not None:
-            findings, self._tables = writing.outcome()
+            findings, where, self._tables = writing.outcome()
             result.findings += findings
+            remember(result, where)
 
     def written(self) -> dict[str, str] | None:
         """What was written, if it was begun."""

@@ -347,8 +347,9 @@ def _decide(
         otherwise = _ahead(result, otherwise)
         search = Diagnosis(result, otherwise, partial(progress.update, detail="repairs tried"))
         if early.is_under_way(result):
+            search.as_recorded()
+            early.finish(result)
             search.ahead()
-        early.finish(result)
         if not result.faults:
             seeds = SEEDS if any(not c.holds for c in result.conclusions) else 1
             simulation = early.simulation(result)
