@@ -21,6 +21,7 @@ from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.obligations.obligation import Claim, Obligation, build
 from shardproof.engine.ops.primitives import is_partial
 from shardproof.engine.records.run import TemplateRecord
+from shardproof.engine.specification.definedness import domain
 from shardproof.solvers import Query
 
 #: By how many definitions a solved obligation may have been widened.
@@ -306,7 +307,7 @@ class Rebuilder:
                 dict.fromkeys(
                     _equal(term.args[0], other.args[0])
                     for other in sorted(claimed, key=lambda t: t.uid)
-                    if other.name == term.name
+                    if domain(str(other.name)).lies_in(domain(str(term.name)))
                 )
             )
             self.partial.setdefault(

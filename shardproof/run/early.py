@@ -1,10 +1,11 @@
 """What a refutation takes, begun before it is known that there is one.
 
 A plan whose own records say that its groups have another order than by rank is likely to be wrong.
-So it is run at its true size beside the partition, and its tables are written, its records
-compared, and where its values begin to diverge is looked up, beside the diagnosis.  Another large plan is run so when its losses are seen not to be
-concluded.  The partition of either leaves out what is made of values that are none of the single
-device's any more, until it is known that this is not explained by what lies before them.
+So it is run at its true size beside the partition; its tables are written, its records compared,
+and the place is looked up where its values begin to diverge, beside the diagnosis.  Another large
+plan is run so when its losses are seen not to be concluded.  The partition of either leaves out
+what is made of values that are none of the single device's any more, until it is known that this is
+not explained by what lies before them.
 """
 
 from __future__ import annotations

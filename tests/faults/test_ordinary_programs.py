@@ -164,6 +164,18 @@ def test_a_law_is_used_where_the_single_device_is_defined(
     assert check(tmp_path / "guarded").ok
 
 
+def _normed(b: BodyBuilder, y: int) -> int:
+    return b.op("norm", y, dim=(1,), keepdim=True)
+
+
+def test_a_root_is_defined_where_one_over_it_is(tmp_path: Path) -> None:
+    """The derivative of a norm takes its root again, and gives one over it: ``check`` said that the
+    single device does not take that root."""
+    found = verify(_plan(_normed, _normed), out=tmp_path)
+    assert found.verdict == "proved", found.reason
+    assert check(tmp_path).problems == ()
+
+
 def test_what_is_taken_of_values_that_the_single_device_has_not_is_said() -> None:
     found = verify(_plan(_one, _quotient))
     assert found.verdict == "inconclusive"

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from shardproof.checker.obligations.defined import positive
+from shardproof.checker.obligations.restate import Rebuilder
+from shardproof.checker.result import Problems
 from shardproof.engine.algebra.terms import Term, TermTable
 from shardproof.engine.specification.definedness import Signs
 from tests.engine.specification.test_signs import table
@@ -55,3 +59,29 @@ def test_a_part_of_a_sum_is_not_what_its_node_is() -> None:
     partial = {"total": (NUMBERS["total"], (), "part 0")}
     assert positive(symbol("total"), {"total": (NUMBERS["total"], ())}, Signs(NODES))
     assert not positive(symbol("total"), partial, Signs(NODES))
+
+
+@pytest.mark.parametrize(
+    ("taken", "claimed", "defined"),
+    [
+        ("sqrt", "rsqrt", True),
+        ("inv", "log", True),
+        ("rsqrt", "sqrt", False),
+        ("log", "inv", False),
+    ],
+)
+def test_what_an_operator_takes_the_claimed_values_take_of_no_more(
+    taken: str, claimed: str, defined: bool
+) -> None:
+    """A root is defined wherever one over it is, and not the other way round, at zero."""
+    x = symbol("x")
+    rebuilder = Rebuilder(NODES, [], Problems(), thorough=False)
+    obligation = SimpleNamespace(
+        goals=[(TERMS.app(taken, x), TERMS.app(claimed, x))],
+        applications=[TERMS.app(taken, x)],
+        symbols=SYMBOLS,
+    )
+    known = SimpleNamespace(operand=lambda claim: False, signs=Signs(NODES))
+    rebuilder._definedness(cast(Any, None), cast(Any, obligation), "here", cast(Any, known))
+    asked = [same for same in rebuilder.partial if not same]
+    assert bool(asked) == (not defined)

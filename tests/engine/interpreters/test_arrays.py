@@ -418,3 +418,22 @@ def test_the_exponential_of_so_many_less_as_many_is_one(factor: Fraction) -> Non
     assert terms.applied_to("exp", factor * x - factor * x) is table.one
     for entry in (x - y, x + x, 2 * x - x, factor * (y - x), x * y - x):
         assert terms.applied_to("exp", entry).kind == "app"
+
+
+@given(st.integers(0, 2**32), st.integers(0, 6), st.integers(1, 6))
+def test_a_product_with_a_one_hot_is_the_rows_that_it_chooses(
+    seed: int, start: int, size: int
+) -> None:
+    """Ids before and behind the table's have rows of zeros; what is made of a one-hot is an array
+    like others, and so is a product with it that chooses no rows."""
+    rng = np.random.default_rng(seed)
+    ids, table = rng.integers(-2, 10, (2, 3)), rng.normal(size=(size, 4))
+    chosen = FLOAT.onehot(exact(ids.astype(float)), affine(start), size)
+    dense = (ids[..., None] == np.arange(start, start + size)).astype(float)
+    np.testing.assert_array_equal(chosen.data, dense)
+    for spec in ("aby,yz->abz", "aby,yz->zba", "aby,yz->az"):
+        mine = FLOAT.einsum(spec, chosen, exact(table)).data
+        np.testing.assert_allclose(mine, np.einsum(spec, dense, table), rtol=1e-12)
+    twice = FLOAT.combine([chosen], [Fraction(2)], ZERO)
+    mine = FLOAT.einsum("aby,yz->abz", twice, exact(table)).data
+    np.testing.assert_allclose(mine, 2 * np.einsum("aby,yz->abz", dense, table), rtol=1e-12)
