@@ -128,12 +128,12 @@ def begun(result: Partition) -> Begun:
     return known
 
 
-def remember(result: Partition, found: Begun) -> None:
+def remember(result: Partition, where: Begun) -> None:
     """Know what `begun` gives of a partition, as another process found it.
 
     Example: a fork looks where values begin to diverge, while repairs are tried here.
     """
-    _KNOWN[result] = found
+    _KNOWN[result] = where
 
 
 def _divergences(result: Partition) -> Begun:

@@ -47,8 +47,9 @@ class EarlySimulation(Closing):
         self._whole = whole
         self._resources = ExitStack()
         self._itself: Beside[Simulation] | None = None
+        self._faint: Beside[Simulation] | None = None
         self._evidence: Callable[[], list[Finding]] = list
-        self._writing: Beside[tuple[list[Finding], Begun, dict[str, str]]] | None = None
+        self._writing: Beside[tuple[list[Finding], Begun | None, dict[str, str]]] | None = None
         self._tables: dict[str, str] | None = None
 
     def begin(self, single: Derived, parallel: Unrolled) -> bool:
@@ -63,10 +64,22 @@ class EarlySimulation(Closing):
                 self._resources.enter_context(self._itself)
         return not self._whole
 
-    def is_under_way(self, result: Partition) -> bool:
-        """Whether the plan of ``result`` is being run, so that there is time for something else."""
+    def go_on(self, result: Partition) -> None:
+        """The plan is partitioned: begin, if it is large and a loss of it is not concluded."""
+        if self._alone or self._itself is not None or not _is_lost(result):
+            return
+        single, parallel = result.derived, result.parallel.unrolled
+        faint = Beside(lambda: outright(result.plan, single, parallel, FAINT))
+        self._faint = self._resources.enter_context(faint)
+
+    def is_of_records(self, result: Partition) -> bool:
+        """Whether the plan of ``result`` is being run for what its records say."""
         begun = self._itself is not None and result.plan is self._plan
         return begun and not result.faults and any(not c.holds for c in result.conclusions)
+
+    def is_under_way(self, result: Partition) -> bool:
+        """Whether the plan of ``result`` is being run, so that there is time for something else."""
+        return self.is_of_records(result) or self._faint is not None
 
     def simulation(self, result: Partition) -> Simulation | None:
         """Both programs at their true sizes, if that shows a difference; None where it does not.
@@ -76,12 +89,12 @@ class EarlySimulation(Closing):
             simulation = self._itself.outcome()
             if simulation.differs:
                 return simulation
-        single, parallel = result.derived, result.parallel.unrolled
-        lost = any(c.kind == LOSS and not c.holds for c in result.conclusions)
-        lost = lost and not single.unrolled.unsupported and not parallel.unsupported
-        if not lost or len(single.unrolled.instances) + len(parallel.instances) <= LARGE:
+        if self._faint is not None:
+            simulation = self._faint.outcome()
+        elif _is_lost(result):
+            simulation = outright(result.plan, result.derived, result.parallel.unrolled, FAINT)
+        else:
             return None
-        simulation = outright(result.plan, single, parallel, FAINT)
         return simulation if simulation.differs else None
 
     def compare(self, evidence: Callable[[], list[Finding]], result: Partition) -> None:
@@ -96,7 +109,8 @@ class EarlySimulation(Closing):
         to write the tables of a run, if it is one that is likely to be refuted."""
         if self.is_under_way(result) and not self._alone:
             evidence = self._evidence
-            every = Beside(lambda: (evidence(), begun(result), tables()))
+            of_records = self.is_of_records(result)
+            every = Beside(lambda: (evidence(), begun(result) if of_records else None, tables()))
             self._writing = self._resources.enter_context(every)
 
     def finish(self, result: Partition) -> None:
@@ -105,7 +119,8 @@ class EarlySimulation(Closing):
         if writing is not None:
             findings, where, self._tables = writing.outcome()
             result.findings += findings
-            remember(result, where)
+            if where is not None:
+                remember(result, where)
 
     def written(self) -> dict[str, str] | None:
         """What was written, if it was begun."""
@@ -114,3 +129,11 @@ class EarlySimulation(Closing):
     def close(self) -> None:
         """End what is still under way."""
         self._resources.close()
+
+
+def _is_lost(result: Partition) -> bool:
+    """Whether a plan is large, and a loss of it is not concluded that could be run."""
+    single, parallel = result.derived.unrolled, result.parallel.unrolled
+    lost = any(c.kind == LOSS and not c.holds for c in result.conclusions)
+    lost = lost and not single.unsupported and not parallel.unsupported
+    return lost and len(single.instances) + len(parallel.instances) > LARGE

@@ -224,6 +224,8 @@ class _Work(NamedTuple):
         result = without_rounding(
             partition(plan, options.shapes, self.memo, tell_rows, early.begin, self.ahead())
         )
+        if not result.faults:
+            early.go_on(result)
         second = self._second(result)
         with second or nullcontext(), joined(settings), Ledger(self.out) as ledger:
             if not result.faults and second is None:
@@ -347,13 +349,15 @@ def _decide(
         otherwise = _ahead(result, otherwise)
         search = Diagnosis(result, otherwise, partial(progress.update, detail="repairs tried"))
         if early.is_under_way(result):
-            search.as_recorded()
-            early.finish(result)
+            if early.is_of_records(result):
+                search.as_recorded()
+                early.finish(result)
             search.ahead()
+        early.finish(result)
         if not result.faults:
             seeds = SEEDS if any(not c.holds for c in result.conclusions) else 1
             simulation = early.simulation(result)
-            if simulation is None and (not result.unread or early.is_under_way(result)):
+            if simulation is None and (not result.unread or early.is_of_records(result)):
                 simulation = simulated(result, seeds, tell=tell)
         summed = partials(result)
         if result.faults or (simulation is not None and simulation.differs):
