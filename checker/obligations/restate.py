@@ -298,7 +298,7 @@ class Rebuilder:
         it is known to be in the domain."""
         if defined.operand(claim):
             return
-        claimed = _partial(b for _, b in obligation.goals)
+        claimed = {*_partial(b for _, b in obligation.goals), *obligation.claimed}
         for term in (t for t in obligation.applications if t not in claimed):
             if positive(term.args[0], obligation.symbols, defined.signs):
                 self.particular = True

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,7 +55,7 @@ TRUE_FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
 }
 
 
-class _OneHot(NDArray[np.float64] if TYPE_CHECKING else np.ndarray):
+class _OneHot(np.ndarray[tuple[int, ...], np.dtype[np.float64]]):
     """Ones at chosen classes, which knows where they are: a product with a table is its rows then.
     What is made of it (a view, a sum) is an array that knows nothing.
 

@@ -15,7 +15,7 @@ or gathers over are represented like an axis.  `docs/soundness.md` says why this
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from itertools import accumulate, product
 from math import prod
@@ -60,7 +60,8 @@ SCATTERS: Mapping[str, str] = {
 class Obligation(NamedTuple):
     """What a claim says at small size: equalities that have to hold for all values of the symbols.
     ``applications``: what the operator takes functions of that are undefined somewhere, as
-    applications; laws may leave none of them in the equalities.
+    applications; laws may leave none of them in the equalities.  ``claimed``: what the definitions
+    take functions of, likewise, by which the results that are claimed are expanded.
 
     Example: of a linear layer, ``v0 * v4 + v1 * v5 == v4 * v0 + v5 * v1`` and so on, an equality
     for each represented entry, where ``symbols`` says that v0 is n3[0, 0].
@@ -69,6 +70,7 @@ class Obligation(NamedTuple):
     goals: tuple[tuple[Term, Term], ...]
     symbols: dict[str, tuple[object, ...]]
     applications: tuple[Term, ...] = ()
+    claimed: tuple[Term, ...] = ()
 
 
 def boundaries(claim: Claim) -> list[tuple[int, int]]:
@@ -199,6 +201,7 @@ def _build(
     goals: list[tuple[Term, Term]] = []
     symbols: dict[str, tuple[object, ...]] = {}
     given: set[Term] = set()
+    claimed: set[Term] = set()
     for point in points(nodes, claim, here):
         representatives = Representatives(
             nodes,
@@ -225,18 +228,25 @@ def _build(
             laws=lawful(nodes, here, claim.name),
             apart=exponentials(nodes, here, claim.name),
         )
-        goals += _goals(meaning, claim, given)
+        goals += _goals(meaning, claim, given, claimed)
         symbols |= {str(term.name): key for key, term in meaning.symbols.items()}
-    return Obligation(tuple(goals), symbols, tuple(sorted(given, key=lambda t: t.uid)))
+    return Obligation(tuple(goals), symbols, _in_order(given), _in_order(claimed))
 
 
-def _goals(meaning: Meaning, claim: Claim, applications: set[Term]) -> list[tuple[Term, Term]]:
+def _in_order(terms: Iterable[Term]) -> tuple[Term, ...]:
+    return tuple(sorted(terms, key=lambda term: term.uid))
+
+
+def _goals(
+    meaning: Meaning, claim: Claim, applications: set[Term], claimed: set[Term]
+) -> list[tuple[Term, Term]]:
     """What the operator gives, entry by entry, against what the outputs' lineages say;
-    ``applications``: see `Obligation`."""
+    ``applications``, ``claimed``: see `Obligation`."""
     terms = meaning.terms
     semantics = _Semantics(meaning, claim)
     actual = semantics.outputs()
     applications |= semantics.interpreter.applications
+    of_inputs = set(meaning.interpreter.applications)
     if len(actual) != len(claim.outputs):
         raise ShapeMismatch(f"{len(actual)} outputs, claimed {len(claim.outputs)}")
     goals: list[tuple[Term, Term]] = []
@@ -258,6 +268,7 @@ def _goals(meaning: Meaning, claim: Claim, applications: set[Term]) -> list[tupl
                     goals.append((terms.zero, terms.one))
                 continue
             goals.append((a, b))
+    claimed |= meaning.interpreter.applications - of_inputs
     return goals
 
 

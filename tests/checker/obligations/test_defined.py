@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any, cast
@@ -61,6 +62,22 @@ def test_a_part_of_a_sum_is_not_what_its_node_is() -> None:
     assert not positive(symbol("total"), partial, Signs(NODES))
 
 
+def is_asked(taken: str, claimed: Sequence[str], expanded: Sequence[str]) -> bool:
+    """Whether it is a problem that an operator takes a function of x, where the claimed values take
+    others of it, and the definitions that these are expanded by."""
+    x = symbol("x")
+    rebuilder = Rebuilder(NODES, [], Problems(), thorough=False)
+    obligation = SimpleNamespace(
+        goals=[(TERMS.app(taken, x), TERMS.app(name, x)) for name in claimed],
+        applications=[TERMS.app(taken, x)],
+        claimed=[TERMS.app(name, x) for name in expanded],
+        symbols=SYMBOLS,
+    )
+    known = SimpleNamespace(operand=lambda claim: False, signs=Signs(NODES))
+    rebuilder._definedness(cast(Any, None), cast(Any, obligation), "here", cast(Any, known))
+    return any(not same for same in rebuilder.partial)
+
+
 @pytest.mark.parametrize(
     ("taken", "claimed", "defined"),
     [
@@ -74,14 +91,5 @@ def test_what_an_operator_takes_the_claimed_values_take_of_no_more(
     taken: str, claimed: str, defined: bool
 ) -> None:
     """A root is defined wherever one over it is, and not the other way round, at zero."""
-    x = symbol("x")
-    rebuilder = Rebuilder(NODES, [], Problems(), thorough=False)
-    obligation = SimpleNamespace(
-        goals=[(TERMS.app(taken, x), TERMS.app(claimed, x))],
-        applications=[TERMS.app(taken, x)],
-        symbols=SYMBOLS,
-    )
-    known = SimpleNamespace(operand=lambda claim: False, signs=Signs(NODES))
-    rebuilder._definedness(cast(Any, None), cast(Any, obligation), "here", cast(Any, known))
-    asked = [same for same in rebuilder.partial if not same]
-    assert bool(asked) == (not defined)
+    assert is_asked(taken, [claimed], []) == (not defined)
+    assert is_asked(taken, [], [claimed]) == (not defined)

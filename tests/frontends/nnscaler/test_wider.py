@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
+from shardproof.checker import check
 from shardproof.frontends.nnscaler import cells
 from shardproof.frontends.nnscaler.operators import declared
+from tests.faults.plans import verify
 from tests.frontends.nnscaler.test_registry import record, turns
 from tests.frontends.plan_generator import Plans, placed, plans
-from tests.frontends.plan_judge import judged
+from tests.frontends.plan_judge import judged, paired
+from tests.frontends.plan_records import viewed
 from tests.frontends.plan_values import Model
 from tests.frontends.plan_wider import Wider
 
@@ -28,6 +31,18 @@ def plan(block: str, seed: int) -> Plans:
     made.operations[-1].output.loss = True
     of = Model(made.batches, made.operations, made.weights, 1)
     return placed(random.Random(seed), of, [2], 1, 1)
+
+
+def test_a_single_chosen_expert_weighs_one_where_the_single_device_divides(tmp_path: Path) -> None:
+    """Its weight is s / s, of which the laws of quotients leave nothing: ``check`` said that the
+    single device does not divide by s."""
+    made = plans(210018, "wider")
+    gates = [op for (op, *_) in made.operators if op.state["signature"].endswith("gate_fw")]
+    assert any(gate.state["_kwargs"]["topk"] == 1 for gate in gates)
+    one, many = (viewed(x, tmp_path, k) for k, x in (("one", made.single), ("two", made.parallel)))
+    found = verify(paired(one, many), out=tmp_path / "run")
+    assert found.verdict == "proved", found.reason
+    assert check(tmp_path / "run").problems == ()
 
 
 def squared(made: Plans) -> None:
