@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.graphs.graph import Node, Shape
+from shardproof.frontends.hlo import many_rows
 from shardproof.frontends.hlo.items import Item, Tensor, table_of
 from shardproof.frontends.hlo.known import Known, compact
 from shardproof.frontends.hlo.module import Array
@@ -36,6 +37,9 @@ def gather(low: Lowering, node: Node, table: int, ids: Known, result: Shape) -> 
     of one entry.
     """
     attrs, shape = node.attrs, low.recorder.shape(table)
+    many = many_rows.gather(low, node, table, ids, result)
+    if many is not None:
+        return many
     sizes = attrs["slice_sizes"]
     batching = attrs.get("operand_batching_dims", ())
     gone = {*attrs.get("collapsed_slice_dims", ()), *batching}

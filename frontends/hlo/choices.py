@@ -113,6 +113,6 @@ def extreme(low: Lowering, node: Node, xs: Sequence[Item]) -> Sequence[Item]:
         raise Unsupported(f"an {how} that begins with {worst}")
     x, largest = low.tensor(xs[0]), how == "argmax"
     values, places = _chosen(low, x, 1, dim, largest)
-    first = _places(low, places, counts.shape[dim])
     shape = low.shape(node)
-    return Tensor(low.values.view(values, shape)), indices.reshape(low, first, shape)
+    first = _places(low, low.values.view(places, shape), counts.shape[dim])
+    return Tensor(low.values.view(values, shape)), first

@@ -33,6 +33,10 @@ _NEVER_ROUNDED: Final = frozenset(
 #: How many binary digits a number of the type has.
 _DIGITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
 TABLE = "of constants alone; a table of its numbers in double precision"
+ROUNDED = (
+    "integers that are made of rounded numbers, of constants alone, are those that double and "
+    "single precision both give"
+)
 
 
 def keep(low: Lowering, node: Node) -> None:
@@ -47,18 +51,39 @@ def keep(low: Lowering, node: Node) -> None:
 
 
 def whole(low: Lowering, node: Node) -> Known | None:
-    """What a conversion to integers makes of a float that is known exactly; None: it is not.
+    """What a conversion to integers makes of a float that constants alone make, where it is known
+    exactly, or where double and single precision give the same integers, which is printed then;
+    None: it is another one.
 
-    Example: of ``floor([0.25, 0.75, 1.25])`` the integers ``[0, 0, 1]``.
+    Example: of ``floor([0.25, 0.75, 1.25])`` the integers ``[0, 0, 1]``, of buckets of relative
+    positions by a logarithm theirs.
     """
     if node.target != "convert" or not integral(low.dtype(node)):
         return None
     given = low.numbers.get(node.operands[0])
-    if given is None or not given.exact:
+    if given is None or any(a.size and np.abs(a).max() >= _LARGEST for a in given.arrays):
         return None
-    if any(a.size and np.abs(a).max() >= _LARGEST for a in given.arrays):
+    if not given.exact and not _agree(given):
         return None
-    return Known(tuple(np.trunc(a).astype(low.dtype(node)) for a in given.arrays), low.dtype(node))
+    if not given.exact:
+        low.recorder.notes.append(Assumption("inferred", "rounded integers", "", ROUNDED))
+    whole = (np.trunc(_rounded(a)) for a in given.arrays)
+    return Known(tuple(a.astype(low.dtype(node)) for a in whole), low.dtype(node))
+
+
+def _rounded(numbers: Array) -> Array:
+    """Numbers as single precision has them: 1 for what is 1 but for the rounding of a literal."""
+    return numbers.astype(np.float32)
+
+
+def _agree(given: Numbers) -> bool:
+    """Whether double and single precision give the same integers.
+
+    Example: ``8 * log(2) / log(16)`` is 2 in both; what is 2 in one and 1.9999999 in the other is
+    not known.
+    """
+    pairs = zip(given.arrays, given.single, strict=True)
+    return all(np.array_equal(np.trunc(_rounded(a)), np.trunc(b)) for a, b in pairs)
 
 
 def table(low: Lowering, node: Node) -> bool:
@@ -85,19 +110,22 @@ def _made(low: Lowering, node: Node) -> Numbers | None:
     if len(given) < len(operands) or int(np.prod(shape)) > MOST_KEPT:
         return None
     ranks = max(len(x.arrays) for x in given)
-    exact, arrays = all(x.exact for x in given), []
+    exact, arrays, single = all(x.exact for x in given), [], []
     for rank in range(ranks):
         xs = [x.arrays[rank if len(x.arrays) > 1 else 0] for x in given]
+        narrow = [x.single[rank if len(x.single) > 1 else 0] for x in given]
         try:
             with np.errstate(all="ignore"):
                 made = semantics.apply(node.target, node.attrs, xs, shape).astype(np.float64)
+                own = semantics.apply(node.target, node.attrs, narrow, shape)
         except (Unsupported, InvalidInput, OverflowError):
             return None
         if made.shape != shape or not np.all(np.isfinite(made)):
             return None
         exact = exact and _exact(node.target, xs, made, _DIGITS[low.dtype(node)])
         arrays.append(made)
-    return Numbers(tuple(arrays), exact)
+        single.append(own.astype(np.float32))
+    return Numbers(tuple(arrays), exact, tuple(single))
 
 
 def _numbers(low: Lowering, value: int) -> Numbers | None:
@@ -106,8 +134,12 @@ def _numbers(low: Lowering, value: int) -> Numbers | None:
         return low.numbers.get(value)
     if any(compact(a).size > MOST_KEPT or a.size > MOST_KEPT for a in item.arrays):
         return None
-    floats = item.dtype in _DIGITS
-    return Numbers(tuple(a.astype(np.float64) if floats else a for a in item.arrays), True)
+    kinds = (np.float64, np.float32) if item.dtype in _DIGITS else (None, None)
+    double, single = (
+        item.arrays if kind is None else tuple(a.astype(kind) for a in item.arrays)
+        for kind in kinds
+    )
+    return Numbers(double, True, single)
 
 
 def _exact(opcode: str, xs: Sequence[Array], made: Array, digits: int) -> bool:

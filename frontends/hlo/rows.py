@@ -12,7 +12,7 @@ import numpy as np
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.graphs.graph import Node, PerRank, Shape
-from shardproof.frontends.hlo import boxes, lookups
+from shardproof.frontends.hlo import boxes, lookups, many_rows
 from shardproof.frontends.hlo.items import Item, Tensor, table_of
 from shardproof.frontends.hlo.known import Known, compact
 from shardproof.frontends.hlo.module import Array
@@ -183,7 +183,7 @@ def scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     rows = _whole_rows(low, node, ids, low.recorder.shape(updates))
     inside = rows is not None and _inside(rows, shape[rows.dim])
     if rows is None or not (inside or how == "add"):
-        return boxes.scatter(low, node, operand, ids, updates)
+        return _several(low, node, operand, ids, updates)
     given = low.recorder.shape(updates)
     windows = list(node.attrs.get("update_window_dims", ()))
     batch = [d for d in range(len(given)) if d not in windows]
@@ -199,6 +199,13 @@ def scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         return _added(low, operand, _window(low, node, value, rows))
     added = framed(low, _zero(low, node), value, rows.dim, rows.starts[0], shape).value
     return _added(low, operand, added)
+
+
+def _several(low: Lowering, node: Node, operand: Item, ids: Known, updates: int) -> Tensor:
+    many = many_rows.scatter(low, node, ids, updates)
+    if many is not None:
+        return _added(low, operand, many)
+    return boxes.scatter(low, node, operand, ids, updates)
 
 
 def _inside(rows: Rows, count: int) -> bool:

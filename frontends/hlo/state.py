@@ -28,13 +28,15 @@ class Compared(NamedTuple):
 
 class Numbers(NamedTuple):
     """What a float is on every rank (one array for all, or one for each), in double precision;
-    ``exact``: neither these nor the type's own numbers are rounded on the way.
+    ``exact``: neither these nor the type's own numbers are rounded on the way; ``single``: the same
+    in single precision.
 
     Example: ``(iota + 0.5) * 2`` of ``f32[3]`` is ``[1, 3, 5]``, exactly; ``iota * 0.1`` is not.
     """
 
     arrays: tuple[Array, ...]
     exact: bool
+    single: tuple[Array, ...]
 
 
 class Framed(NamedTuple):

@@ -40,7 +40,9 @@ def guarded(plan: Plan, contents: Mapping[str, Any]) -> Plan:
     once more: "is taken for any numbers; with those that the programs have, both sides agree".
     """
     own = sorted(_unread(plan.single) & contents.keys())
-    if not contents or not (own or fits(plan)) or all(c.holds for c in partition(plan).conclusions):
+    if not contents or not (own or fits(plan)):
+        return plan
+    if all(c.holds for c in partition(plan, stated=False).conclusions):
         return plan
     seen = _seen(plan, contents)
     if all(seen):

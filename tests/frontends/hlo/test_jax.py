@@ -96,6 +96,26 @@ def test_constraints_need_no_mesh_around_the_single_step(tmp_path: Path) -> None
     assert wrong.verdict == "refuted", wrong.reason
 
 
+def slots(before: int) -> Any:
+    """Which place among the rows of its group that chose the same column each row has."""
+
+    def step(x: Any) -> Any:
+        chosen = jax.nn.one_hot(jnp.argmax(x, axis=-1), x.shape[-1])
+        return (jnp.cumsum(chosen, axis=0) - before) * chosen
+
+    return step
+
+
+@pytest.mark.parametrize(("before", "expected"), [(1, "proved"), (0, "refuted")])
+def test_places_among_those_who_chose_the_same(before: int, expected: str, tmp_path: Path) -> None:
+    def groups(x: Any) -> Any:
+        return jax.vmap(slots(1))(x.reshape(2, 6, 4)).reshape(12, 4)
+
+    own = mapped(slots(before), (P("ep"),), P("ep"))
+    result = verdict(tmp_path, groups, parallel=own, args=(S((12, 4), F),), mesh={"ep": 2})
+    assert result.verdict == expected, result.reason
+
+
 def noisy(rate: float) -> Any:
     """Noise of a typed key, which a step takes and hands on."""
 
