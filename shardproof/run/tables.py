@@ -42,7 +42,7 @@ def guarded(plan: Plan, contents: Mapping[str, Any]) -> Plan:
     own = sorted(_unread(plan.single) & contents.keys())
     if not contents or not (own or fits(plan)):
         return plan
-    if all(c.holds for c in partition(plan, stated=False).conclusions):
+    if all(c.holds for c in partition(plan, claims=False).conclusions):
         return plan
     seen = _seen(plan, contents)
     if all(seen):
