@@ -118,7 +118,7 @@ def multiply(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     for factor, other in ((a, xs[1]), (b, xs[0])):
         if factor is not None:
             if factor != 1 and isinstance(other, Gated):
-                return Gated(low.op("mul", other.value, other=factor).value, other.gate)
+                return gates.scaled(low, other, factor)
             return other if factor == 1 else low.op("mul", low.tensor(other), other=factor)
     for place in (0, 1):
         if isinstance(one := xs[place], Gated):
@@ -151,7 +151,7 @@ def negate(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     if number is not None:
         return _constant(low, node, -number)
     if isinstance(xs[0], Gated):
-        return Gated(low.op("mul", xs[0].value, other=Fraction(-1)).value, xs[0].gate)
+        return gates.scaled(low, xs[0], Fraction(-1))
     return low.op("mul", low.tensor(xs[0]), other=Fraction(-1))
 
 

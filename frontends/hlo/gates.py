@@ -54,6 +54,14 @@ def product(low: Lowering, mask: Gated, other: Item) -> Gated:
     return _gated(low, low.op("mul", mask.value, there).value, mask.gate)
 
 
+def scaled(low: Lowering, x: Gated, factor: Fraction) -> Gated:
+    """A value that is zero for some ids, times a number.
+
+    Example: nine tenths of ``(labels >= 0) * loss``; what is zero for these ids anyhow still is.
+    """
+    return _gated(low, low.op("mul", x.value, other=factor).value, x.gate)
+
+
 def gated(low: Lowering, item: Item, gate: Ids) -> Gated:
     """A value where a predicate of ids holds, and zero elsewhere.
 

@@ -54,3 +54,62 @@ def program(rows: int, how: str, rest: str, ranks: int) -> str:
 )
 def test_labels_that_do_not_count(how: str, expected: str, tmp_path: Path) -> None:
     verified(program(8, "GE", ALONE, 1), program(4, how, JOINED, 2), tmp_path, expected)
+
+
+#: Scores less nine tenths at the labels, of all classes and of a rank's.
+ALL = """HloModule m, replica_count=1, num_partitions=1
+
+ENTRY main {
+  x = f32[4,8] parameter(0)
+  y = s32[4] parameter(1)
+  b = s32[4,8] broadcast(y), dimensions={0}
+  k = s32[4,8] iota(), iota_dimension=1
+  p = pred[4,8] compare(b, k), direction=EQ
+  h = f32[4,8] convert(p)
+  c = f32[] constant(0.9)
+  d = f32[4,8] broadcast(c), dimensions={}
+  m = f32[4,8] multiply(h, d)
+  ROOT r = f32[4,8] subtract(x, m)
+}
+"""
+OWN = """HloModule m, replica_count=2, num_partitions=1
+
+ENTRY main {
+  x = f32[4,4] parameter(0)
+  y = s32[4] parameter(1)
+  u = u32[] replica-id()
+  i = s32[] convert(u)
+  four = s32[] constant(4)
+  w = s32[] multiply(i, four)
+  v = s32[4] broadcast(w), dimensions={}
+  o = s32[4] subtract(y, v)
+  nil = s32[] constant(0)
+  n = s32[4] broadcast(nil), dimensions={}
+  last = s32[] constant(3)
+  g = pred[4] compare(o, n), direction=GE
+  e = s32[4] broadcast(BOUND), dimensions={}
+  l = pred[4] compare(o, e), direction=LT
+  a = pred[4] and(g, l)
+  t = s32[4] clamp(nil, o, last)
+  b = s32[4,4] broadcast(t), dimensions={0}
+  k = s32[4,4] iota(), iota_dimension=1
+  p = pred[4,4] compare(b, k), direction=EQ
+  h = f32[4,4] convert(p)
+  f = pred[4,4] broadcast(a), dimensions={0}
+  z = f32[] constant(0)
+  s = f32[4,4] broadcast(z), dimensions={}
+  q = f32[4,4] select(f, h, s)
+  c = f32[] constant(0.9)
+  d = f32[4,4] broadcast(c), dimensions={}
+  m = f32[4,4] multiply(q, d)
+  j = f32[4,4] negate(m)
+  ROOT r = f32[4,4] add(x, j)
+}
+"""
+
+
+@pytest.mark.parametrize(("bound", "expected"), [("four", "proved"), ("last", "refuted")])
+def test_clamped_labels_of_a_rank(bound: str, expected: str, tmp_path: Path) -> None:
+    """Where a label is of another rank, the clamped one's place is hidden, and what is made of it
+    by a number."""
+    verified(ALL, OWN.replace("BOUND", bound), tmp_path, expected)
