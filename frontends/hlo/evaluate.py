@@ -74,7 +74,8 @@ def _local(graph: Graph, node: Node, own: dict[int, Array], rank: int) -> Array:
         xs += [
             np.array(s.values[rank] if isinstance(s, PerRank) else s) for s in node.attrs["starts"]
         ]
-    if node.target == "convert" and graph.values[node.operands[0]].dtype == "float32":
+    given = graph.values[node.operands[0]].dtype if node.operands else ""
+    if node.target == "convert" and given == "float32" and value.dtype.startswith(("int", "uint")):
         # Where an integer begins, the type's own number decides.
         xs = [x.astype(np.float32) for x in xs]
     computed = semantics.apply(node.target, node.attrs, xs, value.shape)
