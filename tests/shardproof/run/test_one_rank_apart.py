@@ -15,7 +15,7 @@ from shardproof.engine.plan.ir import Op, Plan
 from shardproof.inputs.assume import Assumptions
 from shardproof.inputs.load import load_plan
 from shardproof.partition.stages.partition import Partition, partition
-from shardproof.run import early, pipeline
+from shardproof.run import beside, early, pipeline
 from tests.faults.plans import verify
 
 SINGLE = "dp1_pp1_tp1_nm1_gbs512_ly2_h32_hi4096_sq128"
@@ -89,3 +89,25 @@ def test_without_a_difference_that_is_confirmed_it_is_read_whole(
     result = verify(apart(plan))
     assert (result.verdict, result.findings[0].operator) == ("refuted", "add")
     assert [one.unread for one in read] == [True, False]
+
+
+@pytest.mark.parametrize("forked", [True, False])
+def test_it_is_run_beside_the_diagnosis(
+    forked: bool, plan: Plan, read: list[Partition], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Begun as soon as a loss is seen not to be concluded, for a right plan never; what is told is
+    the same where there is no other processor."""
+    begun: list[bool] = []
+
+    class Noted(early.EarlySimulation):
+        def go_on(self, result: Partition) -> None:
+            super().go_on(result)
+            begun.append(self.is_under_way(result))
+
+    monkeypatch.setattr(beside, "can_fork", lambda: forked)
+    monkeypatch.setattr(pipeline, "EarlySimulation", Noted)
+    result = verify(apart(plan))
+    assert (result.verdict, result.findings[0].ranks) == ("refuted", (RANK,))
+    assert [f.message for f in result.findings if f.kind == "metadata"]
+    assert verify(plan).verdict == "proved"
+    assert begun == [True, False]
