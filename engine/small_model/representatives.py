@@ -217,7 +217,16 @@ class Representatives(MixedRadix):
             for low, high in pairwise(sorted(positions)):
                 inside = clipped(one, part, low, high - low, sizes[part])
                 if inside is not None:
-                    self._note_cuts([Lineage((), (inside._replace(partials=()),))])
+                    self._cut_where_read(inside)
+
+    def _cut_where_read(self, addend: Addend) -> None:
+        """Cut the axes of an addend where they have digits at its strides; where they have none,
+        nothing is read there that could be cut (an operand of which only the shape counts)."""
+        for interval in (*(a for dim in addend.view.dims for a in dim), *addend.view.fixed):
+            key = addend.node, interval.axis
+            if interval.axis != BROADCAST and self.within(key, interval.stride, interval.extent):
+                start = self.at(interval.start)
+                self._cut(key, interval.stride, interval.extent, start, interval.size)
 
     def _note_shifts(self, defined: Sequence[int]) -> None:
         """Cut blocks and the axes that they are of alike, until nothing changes."""

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from shardproof.engine.algebra.affine import ZERO
+from shardproof.engine.algebra.affine import ZERO, affine
 from shardproof.engine.lineage.expressions import Input
 from shardproof.engine.lineage.lineage import Addend, Lineage, Place, StridedInterval, View
 from shardproof.engine.lineage.nodes import NodeTable
@@ -34,4 +34,34 @@ def test_as_many_heads_as_features_of_a_head(factor: int, expected: bool, holds:
     given = tuple(Lineage(shape, (half,)) for half in halves)
     claimed = Lineage(shape, (halves[0], halves[1]._replace(factor=Fraction(factor))))
     claim = Claim("op", "add", {}, False, (), 1, given, (claimed,), {"mb": 1})
+    assert holds(nodes, claim) is expected
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(("third", "expected"), [(2, True), (1, False)])
+def test_an_operand_that_is_read_at_no_such_stride_is_not_cut(
+    third: int, expected: bool, rank: int, holds: Holds
+) -> None:
+    """The gradient of a view of half of 3072 biases as [512, 3], of which values are the last of
+    every three; the biases themselves are not read, and have no digit of 512.  Rank 1's claim could
+    not be stated, for its half does not begin at 0."""
+    nodes = NodeTable()
+    bias, gradient = nodes.define(Input("bias"), (3072,)), nodes.define(Input("g"), (1024,))
+    half = (StridedInterval(0, 1, 3072, affine(1536 * rank), 1536),)
+    values = (StridedInterval(0, 1, 1024, affine(512 * rank), 512),)
+    one = Fraction(1)
+    of_bias = Lineage((1536,), (Addend(one, bias, View((half,))),))
+    given = Addend(one, gradient, View((values, ())), places=(Place(1, 2, 1, 3),))
+    made = Addend(one, gradient, View((values,)), places=(Place(0, third, 1, 3),))
+    claim = Claim(
+        "op",
+        "view",
+        {"arity": 1, "size": (512, 3), "wrt": (0,)},
+        True,
+        (),
+        1,
+        (of_bias, Lineage((512, 3), (given,))),
+        (Lineage((1536,), (made,)),),
+        {"mb": 1},
+    )
     assert holds(nodes, claim) is expected
