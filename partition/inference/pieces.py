@@ -23,6 +23,8 @@ from shardproof.engine.lineage.views import Misaligned
 Shape = tuple[int, ...]
 #: (start, stop) along every dimension.
 Region = tuple[tuple[int, int], ...]
+#: Choices of one box of each operand of a product that are looked at; far fewer of them meet.
+MOST_CHOICES = 1 << 16
 
 
 class _Spread(NamedTuple):
@@ -189,13 +191,14 @@ def multiplied(
     ]
     shapes = [tuple(whole[a] for a in own) for own in left]
     groups = [_together(own, shape) for own, shape in zip(spread, shapes, strict=True)]
-    if prod(len(own) for own in groups) > MOST_REGIONS:
+    if prod(len(own) for own in groups) > MOST_CHOICES:
+        raise Misaligned
+    choices = ((boxes, _meeting(left, boxes, whole)) for boxes in product(*groups))
+    meeting = [(boxes, at) for boxes, at in choices if at is not None]
+    if len(meeting) > MOST_REGIONS:
         raise Misaligned
     parts_of: list[Addend] = []
-    for boxes in product(*groups):
-        at = _meeting(left, boxes, whole)
-        if at is None:
-            continue
+    for boxes, at in meeting:
         lineages = [
             _inside(groups[n][box], tuple(at[a] for a in own), shapes[n])
             for n, (own, box) in enumerate(zip(left, boxes, strict=True))

@@ -196,3 +196,23 @@ ALONE = five("single", 4, "ROOT u = f32[3,1] copy(t)")
 )
 def test_other_routes(single: str, parallel: str, expected: str, tmp_path: Path) -> None:
     verified(single, parallel, tmp_path, expected)
+
+
+def stacked(ranks: int, last: str) -> str:
+    """Twenty layers' values side by side, of which a sum of squares is taken entry by entry."""
+    rows, count = 8 // ranks, 20
+    names = [f"y{i}" for i in range(count)]
+    lines = [f"HloModule m, replica_count={ranks}, num_partitions=1\n\nENTRY main {{"]
+    lines += [f"  x{i} = f32[1,{rows}] parameter({i})" for i in range(count)]
+    for i, name in enumerate(names):
+        lines.append(f"  {name} = f32[1,{rows}] {'tanh' if i % 2 else 'exponential'}(x{i})")
+    whole = f"f32[{count},{rows}]"
+    lines.append(f"  c = {whole} concatenate({', '.join(names)}), dimensions={{0}}")
+    lines.append(f"  ROOT r = {whole} {last}(c, c)\n}}\n")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(("last", "expected"), [("multiply", "proved"), ("add", "refuted")])
+def test_squares_of_many_layers_side_by_side(last: str, expected: str, tmp_path: Path) -> None:
+    """400 choices of two of them, of which 20 meet."""
+    verified(stacked(1, "multiply"), stacked(2, last), tmp_path, expected)
