@@ -236,6 +236,8 @@ def framed(low: Lowering, around: Item, part: int, dim: int, start: int, shape: 
         if end > begin:
             box = (*shape[:dim], end - begin, *shape[dim + 1 :])
             number = finite(around)
+            if number is None:
+                number = _one_number(low, around, dim, begin, end)
             if number is not None:
                 piece = low.values.full(box, number)
             else:
@@ -243,6 +245,25 @@ def framed(low: Lowering, around: Item, part: int, dim: int, start: int, shape: 
                 piece = low.tensor(_cut(low, around, at, box))
             pieces.insert(0 if first else len(pieces), piece)
     return low.op("concat", *pieces, dim=dim) if len(pieces) > 1 else Tensor(part)
+
+
+def _one_number(low: Lowering, x: Item, dim: int, begin: int, end: int) -> Fraction | None:
+    """What all entries of some positions of a dimension are, where these are a part of one number
+    of a concatenation: what a loop has not yet written; None: they are others."""
+    made = low.reaches.maker(x.value) if isinstance(x, Tensor) else None
+    if made is None or made.name != "concat" or made.attrs["dim"] != dim:
+        return None
+    first = 0
+    for part in made.inputs:
+        last = first + low.recorder.shape(part)[dim]
+        if first <= begin and end <= last:
+            maker = low.reaches.maker(part)
+            if maker is None or maker.name != "full":
+                return None
+            number = maker.attrs["value"]
+            return number if isinstance(number, Fraction) else None
+        first = last
+    return None
 
 
 def concatenate(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:

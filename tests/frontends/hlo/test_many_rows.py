@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from shardproof.frontends.hlo import evaluate, inline, text
+from shardproof.frontends.hlo.lower import lower
+from tests.frontends.hlo.test_lower import agree
 from tests.frontends.hlo.verdicts import verified
 
 BUCKETS = """HloModule m, replica_count=RANKS, num_partitions=1
@@ -90,3 +92,25 @@ def test_what_is_read_is_what_the_program_computes() -> None:
         graph = inline.graph(text.parse(program(rest, 1)))
         found = evaluate.run(graph, [[table.astype("float32"), x.astype("float32")]])[0][0]
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_what_a_loop_has_not_yet_written_is_read_as_zeros() -> None:
+    """Two rows are written from the last one on; the first ones are no slices of what there was."""
+    rows = """HloModule m, replica_count=1, num_partitions=1
+
+ENTRY main {
+  x = f32[1,3] parameter(0)
+  z = f32[] constant(0)
+  b = f32[4,3] broadcast(z), dimensions={}
+  n = s32[] constant(0)
+  last = s32[] constant(3)
+  next = s32[] constant(2)
+  c = f32[4,3] dynamic-update-slice(b, x, last, n)
+  ROOT d = f32[4,3] dynamic-update-slice(c, x, next, n)
+}
+"""
+    graph = inline.graph(text.parse(rows))
+    low, _, _ = lower(graph)
+    slices = [op for op in low.recorder.ops if op.name == "slice"]
+    assert [low.recorder.shape(op.outputs[0]) for op in slices] == [(1, 3)]
+    agree(graph)
