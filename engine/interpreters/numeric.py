@@ -71,11 +71,11 @@ class _OneHot(np.ndarray[tuple[int, ...], np.dtype[np.float64]]):
 def _one_hot(ids: Array, classes: Array) -> Array:
     """What `_OneHot` says, of classes in ascending order: nearly all of it is never touched."""
     places = np.minimum(np.searchsorted(classes, ids), len(classes) - 1)
-    found = classes[places] == ids
+    hits = classes[places] == ids
     made = np.zeros((ids.size, len(classes)))
-    made[np.arange(ids.size), places.ravel()] = found.ravel()
+    made[np.arange(ids.size), places.ravel()] = hits.ravel()
     result = made.reshape(*ids.shape, len(classes)).view(_OneHot)
-    result.places = np.where(found, places, -1)
+    result.places = np.where(hits, places, -1)
     return result
 
 
@@ -86,9 +86,9 @@ def _rows(spec: tuple[str, str, str], chosen: _OneHot, table: Array) -> Array | 
     alone = len(rows) == len(spec[1]) - 1 and sorted(ids + rows) == sorted(set(output))
     if chosen.places is None or not alone:
         return None
-    taken = np.moveaxis(table, spec[1].index(spec[0][-1]), 0)[chosen.places]
-    taken[chosen.places < 0] = 0.0
-    return taken.transpose([(ids + rows).index(name) for name in output])
+    picks = np.moveaxis(table, spec[1].index(spec[0][-1]), 0)[chosen.places]
+    picks[chosen.places < 0] = 0.0
+    return picks.transpose([(ids + rows).index(name) for name in output])
 
 
 @lru_cache(maxsize=4096)
