@@ -46,7 +46,7 @@ class Drawn:
     gated: bool
     beside: bool  # attention and MLP read the same norm
     tied: bool
-    objective: str  # mean, sum, counted, smoothed, penalised
+    objective: str  # mean, sum, counted, smoothed, penalised, squares
     optimizer: str  # none, sgd, adamw
     clip: bool
     # how each side writes it
@@ -59,6 +59,20 @@ class Drawn:
     microbatches: int
     strided: bool  # a replica has every dp-th row
     reduction: str  # each, flat, loss
+    # what `widened` draws
+    pp: int = 1  # stages of a pipeline
+    order: str = "all forward"  # or one by one: a backward pass after each forward pass
+    context: str = "gather"  # ring, ring of logs, heads: how positions over ranks attend
+    mixer: str = "attention"  # linear, conv, recurrence
+    experts: int = 0  # in place of the MLP; of which every position has `chosen`, or all (0)
+    chosen: int = 0
+    renormed: bool = False  # weights of the chosen ones sum to 1
+    experts_over: str = "tp"  # tp, dp
+    router_inside: bool = False  # the router reads what the experts read
+    shards: bool = False  # parameters are divided over dp and gathered where they are used
+    wrapped: bool = False  # DistributedDataParallel reduces
+    recomputed: bool = False  # blocks are computed again in the backward pass
+    task: str = "tokens"  # pooled, first: one class for a row
     mistake: str = ""
 
 
@@ -128,28 +142,76 @@ def mistakes(drawn: Drawn) -> list[str]:
     Example: a step without tensor parallelism has no "copy" to leave out.
     """
     found = ["residual scale", "epsilon", "order of norms"] if drawn.layers else []
-    if drawn.tp > 1:
-        found += ["no copy", "no all-reduce", "swapped shards", "shared gate", "copy twice"]
-        found += ["bias before the sum"] if drawn.bias else []
-        found += ["a norm's gradient stays local"] if drawn.sequence else []
-        found += ["a bias's gradient stays local"] if drawn.sequence and drawn.bias else []
-        if drawn.table == "classes":
-            found += ["offset of classes", "maximum over the wrong ranks", "unmasked classes"]
-        found += ["slopes of the first ranks"] if drawn.positions == "slopes" else []
-        found += ["key heads of another rank"] if drawn.heads > drawn.key_heads else []
-        found += ["gradients of norms of heads stay local"] if drawn.normed else []
-        found += ["local norm"] if drawn.clip else []
-    if drawn.dp > 1:
-        found += ["no reduction", "summed", "reduced twice", "rows twice", "over the wrong ranks"]
-        found += ["one parameter left out"]
+    found += _of_shards(drawn) if drawn.shards else _of_replicas(drawn)
+    found += _of_groups(drawn) if drawn.tp > 1 else []
+    found += _of_positions(drawn) if drawn.cp > 1 else []
     if drawn.dp * drawn.cp > 1 and drawn.objective == "counted":
         found += ["mean of means"]
-    if drawn.cp > 1:
-        found += ["positions from 0", "mask from 0", "keys in another order", "own keys alone"]
     if drawn.microbatches > 1:
         found += ["last microbatch left out", "microbatches summed", "microbatch twice"]
     if drawn.window:
         found += ["window by one"]
-    if drawn.positions in ("half", "pairs"):
+    if drawn.positions in ("half", "pairs") and drawn.mixer == "attention":
         found += ["angles by one", "keys not turned"]
+    if drawn.pp > 1:
+        found += ["a block left out"]
+        found += ["gradients of other microbatches"] if drawn.microbatches > 1 else []
+        found += ["tables stay apart"] if drawn.tied else []
+    if drawn.experts:
+        found += ["weights of the first experts"]
+        found += ["weights of one's own rows"] if drawn.experts_over == "dp" else []
+        if drawn.experts_over == "dp" and drawn.sequence:
+            found += ["the experts' gradients stay local"]
+        if drawn.experts_over == "tp" and drawn.tp > 1:
+            inside = drawn.router_inside
+            found += ["the router's gradient stays local" if inside else "weights are not copied"]
     return found
+
+
+def _of_groups(drawn: Drawn) -> list[str]:
+    """Mistakes of tensor parallelism."""
+    found = ["no copy", "no all-reduce", "copy twice"]
+    attention = drawn.mixer == "attention"
+    found += ["swapped shards"] if attention else []
+    found += ["shared gate"] if drawn.gated and not drawn.experts else []
+    found += ["bias before the sum"] if drawn.bias else []
+    found += ["a norm's gradient stays local"] if drawn.sequence else []
+    found += ["a bias's gradient stays local"] if drawn.sequence and drawn.bias else []
+    if drawn.table == "classes":
+        found += ["offset of classes", "maximum over the wrong ranks", "unmasked classes"]
+    found += ["slopes of the first ranks"] if drawn.positions == "slopes" else []
+    if attention and drawn.heads > drawn.key_heads:
+        found += ["key heads of another rank"]
+    found += ["gradients of norms of heads stay local"] if drawn.normed else []
+    found += ["local norm"] if drawn.clip else []
+    return found
+
+
+def _of_replicas(drawn: Drawn) -> list[str]:
+    """Mistakes of data parallelism."""
+    if drawn.dp == 1:
+        return []
+    if drawn.wrapped:
+        return ["never reduced", "rows twice"]
+    found = ["no reduction", "summed", "reduced twice", "rows twice", "over the wrong ranks"]
+    return [*found, "one parameter left out"]
+
+
+def _of_shards(drawn: Drawn) -> list[str]:
+    """Mistakes where parameters are divided over replicas."""
+    return ["summed", "rows twice", "shards put together in another order"]
+
+
+def _of_positions(drawn: Drawn) -> list[str]:
+    """Mistakes of context parallelism."""
+    if drawn.context == "heads":
+        return ["positions from 0", "heads come back in another order"]
+    if drawn.context != "gather":
+        found = ["positions from 0", "ring one short", "not rescaled"]
+        return [*found, "blocks masked by another rank"] if drawn.causal else found
+    return ["positions from 0", "mask from 0", "keys in another order", "own keys alone"]
+
+
+def averages(drawn: Drawn) -> bool:
+    """The objective is a mean, so that parts of the batch are averaged."""
+    return drawn.objective in ("mean", "smoothed", "penalised", "squares")

@@ -101,6 +101,7 @@ def _rank(
         step(job)  # type: ignore[arg-type]
         expected = _expected(job)
         torch.save((job.found, expected), Path(to) / str(rank))
+        dist.barrier()  # A rank that is ahead does not leave before the others have its messages.
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError):
         Path(to, f"{rank}.error").write_text(traceback.format_exc())
     os._exit(0)

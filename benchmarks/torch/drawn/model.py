@@ -7,60 +7,17 @@ import math
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
+from benchmarks.torch.drawn.contexts import by_heads, in_a_ring
 from benchmarks.torch.drawn.draw import Drawn
-from benchmarks.torch.drawn.ranks import Axis, Ranks, copy, cut, gather, join, reduce, scatter
+from benchmarks.torch.drawn.experts import Experts
+from benchmarks.torch.drawn.mixers import Mixer
+from benchmarks.torch.drawn.ranks import Axis, Ranks, copy, cut, gather, join, reduce
+from benchmarks.torch.drawn.sides import INSIDE, RootMean, Side, norm, width
 
-INSIDE = {
-    "gelu": F.gelu,
-    "relu": F.relu,
-    "silu": F.silu,
-    "squared": lambda x: F.relu(x).pow(2),
-}
-
-
-def width(drawn: Drawn) -> int:
-    """Features of a position: not always what the heads have together."""
-    return drawn.heads * drawn.head + (2 if drawn.seed % 3 == 0 else 0)
-
-
-class RootMean(nn.Module):
-    """RMSNorm, written out."""
-
-    def __init__(self, size: int, eps: float) -> None:
-        super().__init__()
-        self.weight, self.eps = nn.Parameter(torch.ones(size)), eps
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight
-
-
-def _norm(drawn: Drawn, size: int, eps: float = 1e-5) -> nn.Module:
-    return nn.LayerNorm(size, eps=eps) if drawn.norm == "layer" else RootMean(size, eps)
-
-
-class Side(nn.Module):
-    """What attention and MLP share: the step, the rank, how x enters and leaves a block."""
-
-    def __init__(self, drawn: Drawn, at: Ranks, fused: bool) -> None:
-        super().__init__()
-        self.drawn, self.at, self.fused = drawn, at, fused
-
-    def enter(self, x: torch.Tensor) -> torch.Tensor:
-        if self.drawn.sequence:
-            return gather(x, self.at.tp, 1)
-        wrong = {"no copy": 0, "copy twice": 2}.get(self.drawn.mistake, 1)
-        return copy(x, self.at.tp, wrong)
-
-    def leave(self, x: torch.Tensor, bias: torch.Tensor | None, *, may_fail: bool) -> torch.Tensor:
-        early = self.drawn.mistake == "bias before the sum"
-        if bias is not None and early:
-            x = x + bias
-        if self.drawn.sequence:
-            x = scatter(x, self.at.tp, 1)
-        elif not (may_fail and self.drawn.mistake == "no all-reduce"):
-            x = reduce(x, self.at.tp)
-        return x + bias if bias is not None and not early else x
+#: Numbers of a position where the task is not about tokens.
+PATCH = 6
 
 
 class Attention(Side):
@@ -98,7 +55,7 @@ class Attention(Side):
             q = self.turned(q)
             k = k if drawn.mistake == "keys not turned" and self.at != Ranks() else self.turned(k)
         turned = drawn.mistake == "keys in another order"
-        if drawn.mistake != "own keys alone":
+        if drawn.mistake != "own keys alone" and drawn.context == "gather":
             k = gather(k, self.at.cp, 2, turned=turned)
             v = gather(v, self.at.cp, 2, turned=turned)
         group = self.heads // self.key_heads
@@ -106,8 +63,20 @@ class Attention(Side):
             k, v = k.repeat(1, group, 1, 1), v.repeat(1, group, 1, 1)
         elif group > 1:
             k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-        out = self.attended(q, k, v).transpose(1, 2).reshape(rows, length, q_size)
+        out = self.over_positions(q, k, v).transpose(1, 2).reshape(rows, length, q_size)
         return self.leave(F.linear(out, self.o.weight), self.o.bias, may_fail=True)
+
+    def over_positions(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """Attention of this rank's positions, as they are divided."""
+        if self.at.cp.size == 1 or self.drawn.context == "gather":
+            return self.attended(q, k, v)
+        if self.drawn.context == "heads":
+            return by_heads(self.drawn, self.at, (q, k, v), self.attended)
+        return in_a_ring(self.drawn, self.at, q, k, v, self.scale())
+
+    def scale(self) -> float:
+        size = self.drawn.head
+        return {"root": 1 / math.sqrt(size), "head": 1 / size, "one": 1.0}[self.drawn.scale]
 
     def start(self, length: int, mistake: str = "") -> int:
         """The first of this rank's positions."""
@@ -129,12 +98,11 @@ class Attention(Side):
         return torch.stack(both, -1).flatten(-2)
 
     def attended(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        drawn, size = self.drawn, self.drawn.head
-        scale = {"root": 1 / math.sqrt(size), "head": 1 / size, "one": 1.0}[drawn.scale]
+        drawn, scale = self.drawn, self.scale()
         if self.sdpa:
             return F.scaled_dot_product_attention(q, k, v, is_causal=drawn.causal, scale=scale)
         scores = q @ k.transpose(-2, -1) * scale
-        start = self.start(q.shape[2], "mask from 0")
+        start = 0 if drawn.context == "heads" else self.start(q.shape[2], "mask from 0")
         mine = torch.arange(start, start + q.shape[2])[:, None]
         theirs = torch.arange(k.shape[2])[None, :]
         if drawn.mistake == "own keys alone":
@@ -184,15 +152,17 @@ class Block(nn.Module):
     def __init__(self, drawn: Drawn, at: Ranks, fused: bool, sdpa: bool) -> None:
         super().__init__()
         self.drawn, self.parallel = drawn, at != Ranks()
-        self.attention, self.inner = Attention(drawn, at, fused, sdpa), Inner(drawn, at, fused)
+        attention = drawn.mixer == "attention"
+        self.attention = Attention(drawn, at, fused, sdpa) if attention else Mixer(drawn, at)
+        self.inner = Experts(drawn, at) if drawn.experts else Inner(drawn, at, fused)
         eps = 1e-3 if drawn.mistake == "epsilon" and self.parallel else 1e-5
         if drawn.place != "after":
-            self.before_attention = _norm(drawn, width(drawn), eps)
+            self.before_attention = norm(drawn, width(drawn), eps)
             if not drawn.beside:
-                self.before_inner = _norm(drawn, width(drawn))
+                self.before_inner = norm(drawn, width(drawn))
         if drawn.place != "before":
-            self.after_attention = _norm(drawn, width(drawn), eps)
-            self.after_inner = _norm(drawn, width(drawn))
+            self.after_attention = norm(drawn, width(drawn), eps)
+            self.after_inner = norm(drawn, width(drawn))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         wrong = self.drawn.mistake if self.parallel else ""
@@ -213,37 +183,60 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Ids to the features before the head; the head's weight is ``head.weight`` or the table's."""
+    """Ids to logits; a stage has its blocks, the first one the table, the last one the head."""
 
-    def __init__(self, drawn: Drawn, at: Ranks, *, fused: bool, sdpa: bool) -> None:
+    def __init__(self, drawn: Drawn, at: Ranks, *, fused: bool, sdpa: bool, again: bool) -> None:
         super().__init__()
-        self.drawn, self.at = drawn, at
+        self.drawn, self.at, self.again = drawn, at, again
+        pp = at.pp
+        self.first, self.final = pp.rank == 0, pp.rank == pp.size - 1
         self.divided = drawn.table == "classes" and at.tp.size > 1
         classes = drawn.classes // at.tp.size if self.divided else drawn.classes
-        self.table = nn.Embedding(classes, width(drawn))
-        if drawn.positions == "learned":
+        if drawn.task != "tokens":
+            if self.first:
+                self.patches = nn.Linear(PATCH, width(drawn))
+        elif self.first or (self.final and drawn.tied):
+            self.table = nn.Embedding(classes, width(drawn))
+        if drawn.positions == "learned" and self.first:
             self.places = nn.Embedding(drawn.length, width(drawn))
-        self.blocks = nn.ModuleList(Block(drawn, at, fused, sdpa) for _ in range(drawn.layers))
-        self.last = _norm(drawn, width(drawn))
-        if not drawn.tied:
-            self.head = nn.Linear(width(drawn), classes, bias=False)
+        bounds = [drawn.layers * n // pp.size for n in (pp.rank, pp.rank + 1)]
+        if drawn.mistake == "a block left out" and self.final:
+            bounds[0] += 1
+        blocks = {str(n): Block(drawn, at, fused, sdpa) for n in range(*bounds)}
+        self.blocks = nn.ModuleDict(blocks)
+        if self.final:
+            self.last = norm(drawn, width(drawn))
+            if not drawn.tied:
+                self.head = nn.Linear(width(drawn), classes, bias=False)
 
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """Logits: rows, positions of this rank, classes (of this rank, where they are divided)."""
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Ids, or what the stage before gives, to logits, or to what the next stage takes.
+
+        Logits: rows, positions of this rank, classes (of this rank, where they are divided).
+        """
+        if self.first:
+            x = self.entered(x)
+        for block in self.blocks.values():
+            x = checkpoint(block, x, use_reentrant=False) if self.again else block(x)
+        return self.logits(x) if self.final else x
+
+    def entered(self, ids: torch.Tensor) -> torch.Tensor:
         drawn, at = self.drawn, self.at
-        x = self.embedded(ids)
+        x = self.embedded(ids) if drawn.task == "tokens" else self.patches(ids)
         if drawn.positions == "learned":
             start = 0 if drawn.mistake == "positions from 0" else at.cp.rank * ids.shape[1]
             x = x + self.places(torch.arange(start, start + ids.shape[1]))
-        if drawn.sequence:
-            x = cut(x, at.tp, 1)
-        for block in self.blocks:
-            x = block(x)
+        return cut(x, at.tp, 1) if drawn.sequence else x
+
+    def logits(self, x: torch.Tensor) -> torch.Tensor:
+        drawn, at = self.drawn, self.at
         x = self.last(x)
         if drawn.sequence:
             x = gather(x, at.tp, 1) if self.divided else join(x, at.tp, 1)
         elif self.divided:
             x = copy(x, at.tp)
+        if drawn.task != "tokens":
+            x = x.mean(1) if drawn.task == "pooled" else x[:, 0]
         return F.linear(x, self.table.weight if drawn.tied else self.head.weight)
 
     def embedded(self, ids: torch.Tensor) -> torch.Tensor:

@@ -8,15 +8,19 @@ import torch
 
 import shardproof.torch as sp
 from benchmarks.torch.drawn.draw import Drawn
+from benchmarks.torch.drawn.model import Transformer
 from benchmarks.torch.drawn.ranks import Ranks
+from benchmarks.torch.drawn.shards import shard
 
 #: Cut along the rows of their weight (and with them the bias), and along its columns.
-_ROWS, _COLUMNS = ("q", "k", "v", "qkv", "up", "gate", "gate_up"), ("o", "down")
+_ROWS, _COLUMNS = ("q", "k", "v", "qkv", "up", "gate", "gate_up", "g", "conv"), ("o", "down")
 
 
 def divided(drawn: Drawn, name: str) -> bool:
     """The parameter is cut over tp."""
     owner, leaf = name.split(".")[-2:]
+    if leaf == "decay":
+        return True
     if owner in ("table", "head"):
         return drawn.table == "classes"
     return owner in _ROWS or (owner in _COLUMNS and leaf == "weight")
@@ -24,6 +28,15 @@ def divided(drawn: Drawn, name: str) -> bool:
 
 def parts(drawn: Drawn, at: Ranks, model: torch.nn.Module) -> dict[str, Any]:
     """What is stated of every parameter of a rank."""
+    if drawn.shards:
+        full = dict(
+            Transformer(drawn, Ranks(), fused=False, sdpa=False, again=False).named_parameters()
+        )
+        found = {}
+        for name in full:
+            start, size = shard(at.dp, full[name].shape[0])
+            found[name] = sp.piece(name, dim=0, start=start, size=size)
+        return found
     return {name: _part(drawn, at, name) for name, _ in model.named_parameters()}
 
 
@@ -31,6 +44,8 @@ def _part(drawn: Drawn, at: Ranks, name: str) -> Any:
     before, owner, leaf = ("." + name).rsplit(".", 2)
     before = before.lstrip(".")
     rank, tp = at.tp.rank, at.tp.size
+    if ".experts." in name:
+        return sp.same(name)
     if owner in ("table", "head") and drawn.table == "classes":
         size = drawn.classes // tp
         return sp.piece(name, dim=0, start=rank * size, size=size)
@@ -38,6 +53,9 @@ def _part(drawn: Drawn, at: Ranks, name: str) -> Any:
         "q": drawn.heads * drawn.head,
         "k": drawn.key_heads * drawn.head,
         "v": drawn.key_heads * drawn.head,
+        "g": drawn.heads * drawn.head,
+        "conv": drawn.heads * drawn.head,
+        "attention": drawn.heads * drawn.head,  # The decay of a recurrence.
         "up": drawn.inner,
         "gate": drawn.inner,
     }

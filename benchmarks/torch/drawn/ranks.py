@@ -26,22 +26,31 @@ class Axis(NamedTuple):
 
 
 class Ranks(NamedTuple):
-    """Where a rank is along the three axes."""
+    """Where a rank is along the four axes."""
 
+    pp: Axis = Axis()
     dp: Axis = Axis()
     cp: Axis = Axis()
     tp: Axis = Axis()
+    #: The group of the first and the last stage, where there are several.
+    ends: Any = None
 
 
 def ranks(drawn: Drawn) -> Ranks:
     """This rank's place in the mesh of the step."""
-    mesh = init_device_mesh(
-        "cpu", (drawn.dp, drawn.cp, drawn.tp), mesh_dim_names=("dp", "cp", "tp")
-    )
-    sizes = {"dp": drawn.dp, "cp": drawn.cp, "tp": drawn.tp}
-    return Ranks(
-        **{n: Axis(size, mesh.get_local_rank(n), mesh.get_group(n)) for n, size in sizes.items()}
-    )
+    sizes = {"pp": drawn.pp, "dp": drawn.dp, "cp": drawn.cp, "tp": drawn.tp}
+    mesh = init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+    axes = {n: Axis(s, mesh.get_local_rank(n), mesh.get_group(n)) for n, s in sizes.items()}
+    return Ranks(**axes, ends=_ends(mesh.mesh) if drawn.pp > 1 else None)
+
+
+def _ends(mesh: torch.Tensor) -> Any:
+    """The group of a first stage and its last one; every rank makes all of them."""
+    mine = None
+    for pair in mesh[[0, -1]].flatten(1).t().tolist():
+        group = dist.new_group(pair)
+        mine = group if dist.get_rank() in pair else mine
+    return mine
 
 
 class _Both(torch.autograd.Function):
@@ -99,6 +108,51 @@ def _scattered(axis: Axis, dim: int, *, turned: bool = False) -> Tensors:
 
 def _cut(axis: Axis, dim: int) -> Tensors:
     return lambda x: x.chunk(axis.size, dim)[axis.rank].contiguous()
+
+
+def _exchanged(axis: Axis, split: int, join: int, *, turned: bool = False) -> Tensors:
+    """Parts along ``split`` go to the ranks; what comes from them is put together at ``join``."""
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        sent = torch.stack(x.chunk(axis.size, split)).contiguous()
+        come = torch.empty_like(sent)
+        dist.all_to_all_single(come, sent, group=axis.group)
+        parts = list(come.unbind())
+        return torch.cat(parts[::-1] if turned else parts, join).contiguous()
+
+    return run
+
+
+def _shifted(axis: Axis, by: int) -> Tensors:
+    """What the rank that is ``by`` before this one has."""
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        sent, come = x.contiguous(), torch.empty_like(x.contiguous())
+        to, source = (
+            dist.get_global_rank(axis.group, (axis.rank + n) % axis.size) for n in (by, -by)
+        )
+        pair = [
+            dist.P2POp(dist.isend, sent, to, axis.group),
+            dist.P2POp(dist.irecv, come, source, axis.group),
+        ]
+        for work in dist.batch_isend_irecv(pair):
+            work.wait()
+        return come
+
+    return run
+
+
+def exchange(
+    x: torch.Tensor, axis: Axis, split: int, join: int, *, turned: bool = False
+) -> torch.Tensor:
+    """Parts of one dimension for parts of another one; gradients go back the same way."""
+    forward = _exchanged(axis, split, join, turned=turned)
+    return _both(x, forward, _exchanged(axis, join, split))
+
+
+def shift(x: torch.Tensor, axis: Axis) -> torch.Tensor:
+    """What the rank before has; its gradient goes back there."""
+    return _both(x, _shifted(axis, 1), _shifted(axis, -1))
 
 
 def copy(x: torch.Tensor, axis: Axis, times: int = 1) -> torch.Tensor:

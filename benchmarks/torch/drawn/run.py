@@ -13,13 +13,22 @@ import argparse
 import multiprocessing
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 import shardproof.torch as sp
 from benchmarks.torch.drawn.draw import Drawn, draw
 from benchmarks.torch.drawn.judge import differs
 from benchmarks.torch.drawn.steps import batch, step
+from benchmarks.torch.drawn.widened import widened
+
+#: The axes of the mesh, as they are told.
+_AXES = ("pp", "dp", "cp", "tp")
+
+
+def world_size(drawn: Drawn) -> int:
+    """How many ranks a step has."""
+    return drawn.pp * drawn.dp * drawn.cp * drawn.tp
 
 
 def told(drawn: Drawn) -> str:
@@ -27,8 +36,10 @@ def told(drawn: Drawn) -> str:
 
     Example: "dp2 tp2 heads=4 key_heads=2 norm=rms ...".
     """
-    axes = " ".join(f"{a}{getattr(drawn, a)}" for a in ("dp", "cp", "tp") if getattr(drawn, a) > 1)
-    rest = {k: v for k, v in asdict(drawn).items() if k not in ("seed", "dp", "cp", "tp") and v}
+    axes = " ".join(f"{a}{getattr(drawn, a)}" for a in _AXES if getattr(drawn, a) > 1)
+    plain = {f.name: f.default for f in fields(drawn)}
+    every = {k: v for k, v in asdict(drawn).items() if k not in ("seed", *_AXES)}
+    rest = {k: v for k, v in every.items() if v and v != plain[k]}
     return axes + " " + " ".join(k if v is True else f"{k}={v}" for k, v in rest.items())
 
 
@@ -37,7 +48,7 @@ def verdict(drawn: Drawn) -> tuple[str, str]:
     result = sp.verify(
         step(drawn, one=True),
         step(drawn, one=False),
-        world_size=drawn.dp * drawn.cp * drawn.tp,
+        world_size=world_size(drawn),
         batch=batch(drawn),
     )
     return result.verdict, " ".join(sp.told(result).split())[:300]
@@ -45,7 +56,7 @@ def verdict(drawn: Drawn) -> tuple[str, str]:
 
 def judged(drawn: Drawn) -> str:
     """What differs between both sides when they are run, or nothing."""
-    size = drawn.dp * drawn.cp * drawn.tp
+    size = world_size(drawn)
     sides = (step(drawn, one=True), step(drawn, one=False))
     return differs(*sides, size, batch(drawn), drawn.classes)
 
@@ -73,11 +84,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("first", type=int)
     parser.add_argument("last", type=int)
     parser.add_argument("--wrong", action="store_true")
+    parser.add_argument("--wide", action="store_true")
     parser.add_argument("--seconds", type=float, default=120)
     given = parser.parse_args(arguments)
     opposite = 0
     for seed in range(given.first, given.last + 1):
-        drawn = draw(seed, wrong=given.wrong)
+        drawn = (widened if given.wide else draw)(seed, wrong=given.wrong)
         try:
             difference = judged(drawn)
         except RuntimeError as error:
