@@ -36,7 +36,6 @@ from shardproof.run.optional import KIND
 from shardproof.run.options import Options
 from shardproof.run.progress import Progress
 from shardproof.run.result import Result
-from shardproof.run.tables import guarded
 
 #: The run that decides it, in the directory of the run that it is asked for.
 FOLDER = "derivative"
@@ -90,8 +89,7 @@ def answered(made: Plan, sides: Sides, out: Path, options: Options) -> Answer:
             side, losses, gradients = lowered_again(side, step, losses, gradients)
         plan = question(side, step, losses, gradients)
         check(plan)
-        plan = replace(plan, assumed=derived_stand_ins(sides))
-        plan = guarded(plan, side.contents)
+        plan = replace(plan, assumed=derived_stand_ins(sides), tables=side.contents)
         result = _run(plan, out / FOLDER, options)
     except (Unsupported, InvalidInput) as error:
         return _believed(made, f"is not decided to be the derivative of its forward ({error})")

@@ -154,7 +154,7 @@ def answered(
     made = make_plan(traces, combination=combination(traces, combine))
     check_plan(made)
     moved = {name: d for name, (d, _) in traces.single.derived.items()}
-    made = unexcused(guarded(made, tables_of(traces)), moved, tables_of(traces))
+    made = unexcused(replace(made, tables=tables_of(traces)), moved)
     made = replace(made, assumed=(*assumed, *made.assumed))
     if validated:
         from shardproof.torch.validate import validate
@@ -198,7 +198,8 @@ def undrawn_differs(standing: Sides, combine: Combine) -> bool:
     check_plan(made)
     if any(compared_too(side.draws) for side in (standing.single, *standing.ranks)):
         return False  # no one number is what all of it stands for
-    result = partition(guarded(made, tables_of(standing)))
+    result = partition(replace(made, tables=tables_of(standing)))
+    result.plan = guarded(result)
     return any(comparison.differs for comparison in simulated(result, SEEDS).comparisons)
 
 

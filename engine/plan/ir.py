@@ -328,8 +328,8 @@ class Plan:
     (`engine.plan.expectations`).
     ``otherwise``: gives the parallel programs as the records have them, where the reader went by
     another account; it is no part of the plan, and not stored with it.
-    ``numbers``: of constants, by name, with which both sides were seen to differ; no part of the
-    plan either.
+    ``tables``: the numbers that the programs' constants have, by name, where a proof takes them for
+    any; ``numbers``: those with which both sides were seen to differ; no part of the plan either.
     """
 
     name: str
@@ -346,6 +346,7 @@ class Plan:
     otherwise: Callable[[], tuple[Program, ...]] | None = field(
         default=None, compare=False, repr=False
     )
+    tables: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     numbers: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property

@@ -143,7 +143,6 @@ def partition(
     tell: Callable[[int, int], None] = lambda done, total: None,
     begun: Callable[[Derived, Unrolled], bool] = lambda single, parallel: False,
     ahead: SingleSide | None = None,
-    claims: bool = True,
 ) -> Partition:
     """Partition a plan; raises `engine.errors.InvalidInput` if its sides are not of one model or
     if the single-device side contradicts itself, and `Unsupported` if that has no loss to hold
@@ -156,8 +155,7 @@ def partition(
     of how many; each is read, and then its claim is compared with others.  ``begun``: given both
     sides unrolled, before they are read, it says whether the plan is likely to be wrong: then what
     is made of strays is not read.  ``ahead``: what `read_single` gave for the single-device side,
-    which is used up; of another one it is left aside.  ``claims``: they are wanted, and not the
-    conclusions alone.
+    which is used up; of another one it is left aside.
     """
     if ahead is not None and (ahead.program is not plan.single or ahead.loss != plan.loss):
         ahead = None
@@ -214,8 +212,6 @@ def partition(
         result.conclusions = conclude(
             plan, nodes, derived, first.lineages, parallel, second.lineages
         )
-        if not claims:
-            return result
         _stage(result, forms, lambda done: tell(own + others + done, total))
         live = {s.row for s in result.stages if s.side == PARALLEL and s.live}
         partial = {number: of for number, of in partial.items() if number in live}

@@ -84,7 +84,8 @@ def _in_memory(plan: Plan, assumptions: Assumptions) -> Plan:
     where = printable(plan.name, 400)
     _refuse_orders(assumptions, where)
     try:
-        return _combined(replace(store.copied(plan), numbers=plan.numbers), assumptions)
+        copied = replace(store.copied(plan), tables=plan.tables, numbers=plan.numbers)
+        return _combined(copied, assumptions)
     except InvalidInput as error:
         raise error.within(where) from None
 

@@ -67,7 +67,6 @@ def verify(
     """
     from shardproof import api
     from shardproof.frontends.hlo.read import contents
-    from shardproof.run.tables import guarded
 
     Options(**options)
     try:
@@ -78,7 +77,7 @@ def verify(
     except InvalidInput as error:
         return Result("invalid input", reason=str(error))
     plan, alone, _ = made
-    result = api.run(guarded(plan, contents(alone)), None, Options(**options), progress)
+    result = api.run(replace(plan, tables=contents(alone)), None, Options(**options), progress)
     if not validate or result.verdict == "invalid input":
         return result
     from shardproof import sources

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from shardproof.engine.plan.ir import Plan, Program
@@ -16,15 +17,10 @@ def loaded(
     assumptions: Assumptions,
     ahead: Callable[[Program, str], None] = lambda program, loss: None,
 ) -> Plan:
-    """The plan, guarded by the numbers that its files have (`shardproof.run.tables`); raises
-    `InvalidInput`.
+    """The plan, with the numbers that its files have (`Plan.tables`); raises `InvalidInput`.
 
     Example: ``loaded(Path("plans/gpt"), None, Assumptions())``.
     """
     plan = load_plan(single, parallel, assumptions, ahead)
-    contents = tables(single, parallel, plan)
-    if not contents:
-        return plan
-    from shardproof.run.tables import guarded
-
-    return guarded(plan, contents)
+    numbers = tables(single, parallel, plan)
+    return replace(plan, tables=numbers) if numbers else plan

@@ -24,9 +24,9 @@ SEEDS: Final = 4
 ENOUGH: Final = 2
 
 
-def unexcused(plan: Plan, moved: Mapping[str, Derived], tables: Mapping[str, Any]) -> Plan:
+def unexcused(plan: Plan, moved: Mapping[str, Derived]) -> Plan:
     """The plan without stand-ins for inputs that are ``moved``, where both sides are seen to differ
-    with the numbers that these are, more than once; ``tables``: of constants.
+    with the numbers that these are, and those of its tables, more than once.
 
     Example: tokens that are their own labels, shifted, and a loss that is divided by twice the
     number of them: no choice of the labels is needed to see that.
@@ -34,17 +34,15 @@ def unexcused(plan: Plan, moved: Mapping[str, Derived], tables: Mapping[str, Any
     excuses = [a for a in plan.assumed if a.kind == "stand-in" and a.about in moved]
     if not excuses or not fits(plan):
         return plan
-    seen = [_agree(plan, moved, tables, seed) for seed in range(SEEDS)]
+    seen = [_agree(plan, moved, seed) for seed in range(SEEDS)]
     if seen.count(False) < ENOUGH:
         return plan
     return replace(plan, assumed=tuple(a for a in plan.assumed if a not in excuses))
 
 
-def _agree(
-    plan: Plan, moved: Mapping[str, Derived], tables: Mapping[str, Any], seed: int
-) -> bool | None:
+def _agree(plan: Plan, moved: Mapping[str, Derived], seed: int) -> bool | None:
     """Whether both sides compute the same on random inputs; None: that cannot be seen."""
-    values: dict[str, Any] = {**drawn(plan, np.random.default_rng(seed)), **tables}
+    values: dict[str, Any] = {**drawn(plan, np.random.default_rng(seed)), **plan.tables}
     for name, by in moved.items():
         if by.base not in values or name not in values:
             return None

@@ -23,7 +23,7 @@ from shardproof.engine.errors import Unsupported
 from shardproof.engine.findings import Finding
 from shardproof.engine.ops.listing import foreign
 from shardproof.engine.plan import constants as rounding
-from shardproof.engine.plan.assumption import texts
+from shardproof.engine.plan.assumption import Assumption, texts
 from shardproof.engine.plan.assumptions import stated_orders
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.plan.mesh import described, on_one_mesh
@@ -50,6 +50,7 @@ from shardproof.run.progress import Progress
 from shardproof.run.proofs import Proof, produce
 from shardproof.run.result import Conclusion, Counts, Result, Seconds
 from shardproof.run.solve import Answers, Solving
+from shardproof.run.tables import guarded
 from shardproof.run.verdict import Decision, decide, is_proved, name_stage, strictly, unproved
 
 #: How many inputs are tried before a failed conclusion counts as unconfirmed.
@@ -95,7 +96,7 @@ def run(
     """
     start = time.perf_counter()
     plan = on_one_mesh(plan)
-    assumed = (*assumptions.describe(plan), *stated_orders(plan), *foreign(plan))
+    assumed = _assumed(assumptions, plan)
     work = _Work(options, settings, out, progress, memo, ahead)
     try:
         attempt = work.on(plan, otherwise, options.exhaustive)
@@ -120,9 +121,9 @@ def run(
             again = work.on(other, None, exhaustive=False)
             if again.decision.verdict == "proved":
                 attempt = work.on(other, None, exhaustive=True) if options.exhaustive else again
-                assumed = (*assumptions.describe(other), *stated_orders(other), *foreign(other))
                 break
     result, answers, decision = attempt.result, attempt.answers, attempt.decision
+    assumed = _assumed(assumptions, result.plan)
     sends = liveness.statement(result.plan, result.parallel.unrolled.waits)
     assumed = (*assumed, *sends, *rounding.statement(result.plan))
     beside = optional(result, answers) if result.conclusions else []
@@ -188,6 +189,11 @@ class _Attempt(NamedTuple):
     written: Mapping[str, str] | None
 
 
+def _assumed(assumptions: Assumptions, plan: Plan) -> tuple[Assumption, ...]:
+    """What a verdict on a plan rests on."""
+    return (*assumptions.describe(plan), *stated_orders(plan), *foreign(plan))
+
+
 class _Work(NamedTuple):
     """How a plan is decided."""
 
@@ -224,6 +230,7 @@ class _Work(NamedTuple):
         result = without_rounding(
             partition(plan, options.shapes, self.memo, tell_rows, early.begin, self.ahead())
         )
+        result.plan = guarded(result)
         if not result.faults:
             early.go_on(result)
         second = self._second(result)

@@ -19,38 +19,57 @@ from shardproof.engine.reference_runtime.compare import Undefined, compared, fit
 from shardproof.engine.reference_runtime.exchange import Stuck
 from shardproof.engine.reference_runtime.lots import exact
 from shardproof.engine.reference_runtime.values import Values
-from shardproof.engine.simulation.true_size import TURNS, every_id
+from shardproof.engine.simulation.simulate import WIDE
+from shardproof.engine.simulation.true_size import TURNS, every_id, with_numbers
 from shardproof.inputs.load import CONSTANT
-from shardproof.partition.stages.partition import partition
+from shardproof.partition.stages.partition import Partition
 
 #: Relative differences up to this one are rounding.
 TOLERANCE: Final = 1e-6
 #: How large the random inputs are on which both sides have to agree: bounds and scales that show
 #: for large numbers only are seen with these.
 SCALES: Final = (1, 1, 2, 4)
+#: On how many inputs a larger plan is run.
+AT_TRUE_SIZES: Final = 2
 
 
-def guarded(plan: Plan, contents: Mapping[str, Any]) -> Plan:
-    """The plan; where not all that has to hold is seen to hold for any tables, and both sides agree
-    with the tables that the programs have, these are stand-ins: a difference refutes nothing.
-    Tables that the single side does not read differ, as any numbers, from all that it has: these
-    are stand-ins unless both sides are seen to differ with those of the programs.
+def guarded(result: Partition) -> Plan:
+    """The plan of a partition; where not all that has to hold is seen to hold for any tables, and
+    both sides agree with the tables that the programs have (`Plan.tables`), these are stand-ins: a
+    difference refutes nothing.  Tables that the single side does not read differ, as any numbers,
+    from all that it has: these are stand-ins unless both sides are seen to differ with those of the
+    programs.
 
     Example: ranks that each take half of a table of cosines, the second half of which is the first
     once more: "is taken for any numbers; with those that the programs have, both sides agree".
     """
-    own = sorted(_unread(plan.single) & contents.keys())
-    if not contents or not (own or fits(plan)):
+    plan = result.plan
+    if not plan.tables or all(c.holds for c in result.conclusions):
         return plan
-    if all(c.holds for c in partition(plan, claims=False).conclusions):
-        return plan
-    seen = _seen(plan, contents)
+    own = sorted(_unread(plan.single) & plan.tables.keys())
+    seen = _seen(plan, plan.tables) if fits(plan) else _seen_at_true_sizes(result)
     if all(seen):
         text = "is taken for any numbers; with those that the programs have, both sides agree"
-        return _with_standins(plan, sorted(contents), text)
+        return _with_standins(plan, sorted(plan.tables), text)
     if own and False not in seen:
         return _with_standins(plan, own, "is taken for any numbers, and one side alone has it")
-    return replace(plan, numbers=dict(contents)) if False in seen else plan
+    return replace(plan, numbers=plan.tables) if False in seen else plan
+
+
+def _seen_at_true_sizes(result: Partition) -> list[bool | None]:
+    """`_seen` of a plan that is too large for all of its ranks to be run one by one: ranks that are
+    seen to compute the same are run once."""
+    if result.faults or result.single.unrolled.unsupported or result.parallel.unrolled.unsupported:
+        return [None]
+    plan = replace(result.plan, numbers=result.plan.tables)
+    made: list[bool | None] = []
+    for seed in range(WIDE, WIDE + AT_TRUE_SIZES):
+        both = with_numbers(plan, result.derived, result.parallel.unrolled, seed)
+        if not both.failure and not both.undefined and both.comparisons:
+            made.append(not both.differs)
+        if both.failure or both.differs:
+            break
+    return made or [None]
 
 
 def _unread(program: Program) -> set[str]:
@@ -68,13 +87,11 @@ def agree(plan: Plan, contents: Mapping[str, Any]) -> bool:
     Example: the mean of two losses of rows, each with half of a table of positions, and the loss of
     all rows.
     """
-    return all(_seen(plan, contents))
+    return fits(plan) and all(_seen(plan, contents))
 
 
 def _seen(plan: Plan, contents: Mapping[str, Any]) -> list[bool | None]:
     """Whether both sides agree on random inputs, again and again; None: that cannot be seen."""
-    if not fits(plan):
-        return [None]
     made = [agree_on(plan, contents, seed, scale) for seed, scale in enumerate(SCALES)]
     if False not in made:
         turns = [every_id(plan.single, turn) for turn in range(TURNS)]
