@@ -22,6 +22,10 @@ from shardproof.engine.storage.tables import read_file
 
 RESULT = "result.json"
 VERDICTS = "verdicts.arrows"
+#: Kinds of findings that no verdict rests on: what is wrong with a cache is of one run on one
+#: machine; what was found of a row that is not required (a backward that is no derivative) is
+#: decided by a run of its own, or read off the run's lineages.
+APART = frozenset({"cache", "not required"})
 
 
 def check_leftovers(run: Run, problems: Problems) -> None:
@@ -94,14 +98,14 @@ def _listed(conclusion: Conclusion) -> dict[str, object]:
 
 
 def _reasons(document: Mapping[str, Any]) -> tuple[object, ...] | None:
-    """What the document says for a certificate's reasons (None: nothing); what is wrong with a
-    cache is of one run on one machine, and no part of a certificate."""
+    """What the document says for a certificate's reasons (None: nothing); what `APART` names is no
+    part of a certificate."""
     findings = document.get("findings")
     if document.get("reason"):
         return (document["reason"],)
     if not isinstance(findings, list) or not all(isinstance(f, dict) for f in findings):
         return None
-    return tuple(f.get("message") for f in findings if f.get("kind") != "cache")
+    return tuple(f.get("message") for f in findings if f.get("kind") not in APART)
 
 
 def _verdicts(run: Run, problems: Problems) -> None:

@@ -14,6 +14,7 @@ _OURS = tuple(
 )
 _TORCH = torch.__file__.rsplit("/", 1)[0] + "/"
 _ENGINE = "torch/autograd/graph.py"
+_APPLY = vars(torch.autograd.Function)["apply"].__func__.__code__
 
 
 def is_machinery(path: str) -> bool:
@@ -57,3 +58,13 @@ def place(frame: FrameType | None) -> tuple[str, bool]:
     if user and library:
         return f"{user}, {library}", engine
     return user or library, engine
+
+
+def in_function(frame: FrameType | None) -> bool:
+    """Whether a frame is inside of the forward of a custom autograd function.
+
+    Example: that of a checkpointed block is, whose forward a function runs without gradients.
+    """
+    while frame is not None and frame.f_code is not _APPLY:
+        frame = frame.f_back
+    return frame is not None

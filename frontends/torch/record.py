@@ -30,7 +30,7 @@ from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch import complexes, copies
 from shardproof.frontends.torch.draws import kind_of
 from shardproof.frontends.torch.generators import Generators
-from shardproof.frontends.torch.places import is_machinery, place
+from shardproof.frontends.torch.places import in_function, is_machinery, place
 from shardproof.frontends.torch.reductions import reduction
 from shardproof.frontends.torch.shadows import MOST_COMPUTED, MOST_SHADOW, Shadows, flat, written_by
 from shardproof.frontends.torch.trace import (
@@ -371,12 +371,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return ""
 
     def _still(self, args: Any, kwargs: Mapping[str, Any]) -> tuple[int, ...]:
-        """Operands that autograd sends no gradient to.  Where it is off, nothing is said: what a
-        custom function computes there gets its gradient from that function."""
+        """Operands that autograd sends no gradient to.  Where it is off, nothing is said, nor in a
+        custom function that turns it on again: what is computed there gets its gradient from that
+        function."""
         if self.world_size > 1 or not torch.is_grad_enabled():
             return ()
         operands = _tensors((*args, *kwargs.values()))
-        return tuple(self.tensor(x).number for x in operands if not x.requires_grad)
+        still = tuple(self.tensor(x).number for x in operands if not x.requires_grad)
+        return () if still and in_function(sys._getframe(1)) else still
 
     def _real(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         """What has no shape without values: a constant, if it depends on no input."""
