@@ -78,13 +78,14 @@ def within(
 
 
 def settled(view: View) -> View:
-    """The form of a view that does not depend on where single positions were put.
+    """The form of a view that does not depend on where single positions were put; the only position
+    of an axis is nowhere.
 
     Example: ``[a0[<tp> +1 of 8] x a1[64]]`` is ``[a1[64]] at a0[<tp> +1 of 8]``, and ``[a0[<8*tp>
     +8 of 16]]`` is ``[a0[8]] at a0/8[<tp> +1 of 2]``.
     """
     dims, single = floating(view)
-    pool = list(single)
+    pool = [a for a in single if a.extent != 1]
     result: list[Dim] = []
     for dim in dims:
         intervals: list[StridedInterval] = []

@@ -16,7 +16,7 @@ from fractions import Fraction
 from math import prod
 from string import ascii_letters
 
-from shardproof.engine.algebra.affine import ZERO, Affine
+from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.lineage.cutting import cut_up, moved_apart
 from shardproof.engine.lineage.expressions import (
@@ -26,7 +26,6 @@ from shardproof.engine.lineage.expressions import (
     Most,
     Onehot,
     Order,
-    Select,
     Unary,
 )
 from shardproof.engine.lineage.floating import picked, sunk
@@ -35,7 +34,6 @@ from shardproof.engine.lineage.lineage import (
     ABSOLUTE,
     BROADCAST,
     Addend,
-    Dim,
     Lineage,
     StridedInterval,
     View,
@@ -43,14 +41,14 @@ from shardproof.engine.lineage.lineage import (
 from shardproof.engine.lineage.places import MOST_REGIONS, has_places, placed, side_by_side
 from shardproof.engine.lineage.sums import collect, merge_partials
 from shardproof.engine.lineage.views import Misaligned, regroup
-from shardproof.engine.ops.primitives import Selection, labels
+from shardproof.engine.ops.primitives import labels
 from shardproof.partition.inference.blocks import part_of
 from shardproof.partition.inference.canonical import canonical
+from shardproof.partition.inference.choices import Choices
 from shardproof.partition.inference.closing import composed
 from shardproof.partition.inference.exponentials import closed_maximum
 from shardproof.partition.inference.families import along_axes
 from shardproof.partition.inference.floats import Way, dropped, ways
-from shardproof.partition.inference.functions import Functions
 from shardproof.partition.inference.laws import factor_views
 from shardproof.partition.inference.opened import (
     exponents_of,
@@ -77,7 +75,7 @@ from shardproof.partition.inference.windows import Reads
 MOST_EXPONENTS = 3
 
 
-class LineageInterpreter(Functions):
+class LineageInterpreter(Choices):
     """A `engine.ops.primitives.Interpreter` over lineages; all nodes go to ``table``.
 
     Example: ``einsum("bi,oi->bo", ...)`` of ``n1[a0[4], a1[<4*tp> +4 of 8]]`` and
@@ -435,43 +433,6 @@ class LineageInterpreter(Functions):
     def order(self, queries: int, keys: int) -> Lineage:
         """The causal mask as numbers: 1, or 0 where the key comes after the query."""
         return causal_view(self.table, queries, keys, Order())
-
-    def select(self, scores: Lineage, selection: Selection) -> Lineage:
-        """Which entries of the last dimension are chosen."""
-        several = self._each(scores, lambda lineage: self.select(lineage, selection), 1)
-        if several is not None:
-            return several
-        addend = self._single(scores)
-        row = addend.view.dims[-1]
-        if len(row) != 1 or not row[0].full or row[0].axis == BROADCAST:
-            shared = self.shared(scores.shape, [addend])
-            addend = shared[0] if shared else self.piece(scores).addends[0]
-            row = addend.view.dims[-1]
-        if not row or row[0].axis == BROADCAST:
-            raise Unsupported("a choice from a row of one entry, or of zeros")
-        inside = sunk(addend.view)
-        if inside.dims[-1] == (row[0],):
-            addend = addend._replace(view=inside)
-        tokens = [a for dim in addend.view.dims[:-1] for a in dim if a.axis != BROADCAST]
-        atoms = [(a, i) for i, a in enumerate([row[0], *tokens])]
-        outputs = frozenset(range(1, len(atoms)))
-        extents = {i: a.extent for a, i in atoms}
-        intervals = {i: a for a, i in atoms}
-        form = canonical([(addend.node, tuple(atoms), addend.view.fixed, ())], outputs, extents)
-        choice = Select(addend.factor, form.operands[0], form.labels[0][0], selection, form.outputs)
-        axes = tuple(form.extents[x] for x in form.outputs)
-        node = self.table.define(
-            choice, (*axes, selection.topk), self.table[addend.node].coordinates
-        )
-        label = iter(range(1, len(atoms)))
-        dims = [
-            [a if a.axis == BROADCAST else next(label) for a in dim]
-            for dim in addend.view.dims[:-1]
-        ]
-        view = result_view(dims, form.labels, form.outputs, intervals)
-        chosen: Dim = (StridedInterval(len(axes), 1, selection.topk, ZERO, selection.topk),)
-        shape = (*scores.shape[:-1], selection.topk)
-        return Lineage(shape, (Addend(Fraction(1), node, View((*view.dims, chosen), view.fixed)),))
 
     def constant(self, name: str) -> Lineage:
         """A table of constants by its name."""

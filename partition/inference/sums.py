@@ -222,12 +222,9 @@ class Sums(Values):
 
     def _as_parts(self, shape: tuple[int, ...], addends: Sequence[Addend]) -> Lineage | None:
         """Positions of one value as parts of the sum over all of them, next to one another or not
-        (a ring begins at each rank's own); positions that each rank has of several values as parts
-        of the sums over all, which ranks add up."""
+        (a ring begins at each rank's own); positions that a rank or a microbatch has of several
+        values as parts of the sums over all, which are added up."""
         several = len({addend.node for addend in addends}) > 1
-        moving = (a.start.terms for t in addends for a in t.view.fixed)
-        if several and not any(moving):
-            return None
         parts = [part for addend in addends if (part := self.reads.part(addend)) is not None]
         if len(parts) < len(addends):
             parts = [] if several else self._positions(shape, addends)

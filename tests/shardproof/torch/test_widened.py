@@ -1,0 +1,51 @@
+"""Small ones of the widened steps that were not proved at first sight, and their wrong twins."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from benchmarks.torch.drawn.draw import Drawn
+from benchmarks.torch.drawn.run import judged, verdict
+from benchmarks.torch.drawn.widened import widened
+
+PLAIN = {"norm": "rms", "place": "before", "optimizer": "none", "bias": False, "inside": "relu"}
+
+#: A seed, what is simpler than it draws, and the mistake of the wrong twin.
+STEPS: dict[str, tuple[int, dict[str, Any], str]] = {
+    "one of two experts for each position, in microbatches of one row": (
+        10,
+        {**PLAIN, "dp": 1, "rows": 2, "experts": 2, "objective": "mean", "inside": "relu"},
+        "microbatches summed",
+    ),
+    "sums of outer products, in microbatches of one row": (
+        0,
+        {**PLAIN, "gated": False, "objective": "mean", "length": 4, "reduction": "each"},
+        "microbatch twice",
+    ),
+}
+
+
+def step_of(name: str) -> tuple[Drawn, Drawn]:
+    """The right step and the wrong one."""
+    seed, changes, mistake = STEPS[name]
+    right = replace(widened(seed), **changes)
+    return right, replace(right, mistake=mistake)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_right_step_is_proved(name: str) -> None:
+    right, _ = step_of(name)
+    assert not judged(right)
+    assert verdict(right)[0] == "proved"
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_its_wrong_twin_is_refuted(name: str) -> None:
+    _, wrong = step_of(name)
+    assert judged(wrong)
+    assert verdict(wrong)[0] == "refuted"
