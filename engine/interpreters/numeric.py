@@ -82,9 +82,11 @@ def _one_hot(ids: Array, classes: Array) -> Array:
 def _rows(spec: tuple[str, str, str], chosen: _OneHot, table: Array) -> Array | None:
     """The product of a one-hot with a table, as the rows that it chooses; None where ``spec`` (the
     labels of both, and of the result) is another product."""
+    if chosen.places is None:
+        return None
     ids, rows, output = spec[0][:-1], spec[1].replace(spec[0][-1], ""), spec[2]
     alone = len(rows) == len(spec[1]) - 1 and sorted(ids + rows) == sorted(set(output))
-    if chosen.places is None or not alone:
+    if not alone:
         return None
     picks = np.moveaxis(table, spec[1].index(spec[0][-1]), 0)[chosen.places]
     picks[chosen.places < 0] = 0.0
