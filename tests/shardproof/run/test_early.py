@@ -243,6 +243,7 @@ def test_a_plan_that_keeps_to_its_records_is_not_run_early(monkeypatch: pytest.M
 
     monkeypatch.setattr(early, "LARGE", 0)
     monkeypatch.setattr(early, "Beside", run)  # nothing is begun beside the partition
+    monkeypatch.setattr(early.EarlySimulation, "go_on", lambda *_: None)  # what is begun behind it
     named = Finding(GRADIENT_NAME, "a gradient arrives for another value than its name says")
     for recorded in ((), (named,)):
         assert verify(replace(wrong(llama()), recorded=recorded)).verdict == "refuted"
