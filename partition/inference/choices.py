@@ -82,9 +82,9 @@ class Choices(Functions):
         form = canonical([(addend.node, tuple(atoms), addend.view.fixed, ())], outputs, extents)
         choice = Select(addend.factor, form.operands[0], form.labels[0][0], selection, form.outputs)
         axes = tuple(form.extents[x] for x in form.outputs)
-        node = self.table.define(
-            choice, (*axes, selection.topk), self.table[addend.node].coordinates
-        )
+        moving = {axis for interval in addend.view.fixed for axis in interval.start.axes}
+        coordinates = self.table[addend.node].coordinates | moving
+        node = self.table.define(choice, (*axes, selection.topk), coordinates)
         label = iter(range(1, len(atoms)))
         dims = [
             [a if a.axis == BROADCAST else next(label) for a in dim]

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 
+import shardproof
+import shardproof.torch as sp
 from benchmarks.torch.drawn.draw import Drawn
 from benchmarks.torch.drawn.run import judged, verdict
+from benchmarks.torch.drawn.steps import batch, step
 from benchmarks.torch.drawn.widened import widened
 
 PLAIN = {"norm": "rms", "place": "before", "optimizer": "none", "bias": False, "inside": "relu"}
@@ -49,3 +53,13 @@ def test_its_wrong_twin_is_refuted(name: str) -> None:
     _, wrong = step_of(name)
     assert judged(wrong)
     assert verdict(wrong)[0] == "refuted"
+
+
+def test_a_choice_of_a_row_of_each_replica_is_checked(tmp_path: Path) -> None:
+    """Which row it is depends on the replica, and so does what is made of it alone."""
+    changes = {**PLAIN, "dp": 2, "rows": 4, "experts": 2, "objective": "mean"}
+    drawn = replace(widened(10), **changes)
+    sides = step(drawn, one=True), step(drawn, one=False)
+    result = sp.verify(*sides, world_size=drawn.dp, batch=batch(drawn), out=tmp_path)
+    assert result.verdict == "proved"
+    assert shardproof.check(tmp_path).ok
