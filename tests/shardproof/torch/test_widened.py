@@ -13,9 +13,9 @@ pytest.importorskip("torch")
 import shardproof
 import shardproof.torch as sp
 from benchmarks.torch.drawn.draw import Drawn
-from benchmarks.torch.drawn.run import judged, verdict
 from benchmarks.torch.drawn.steps import batch, step
 from benchmarks.torch.drawn.widened import widened
+from tests.shardproof.torch.drawn_steps import assert_proved, assert_refuted, twins
 
 PLAIN = {"norm": "rms", "place": "before", "optimizer": "none", "bias": False, "inside": "relu"}
 
@@ -37,22 +37,17 @@ STEPS: dict[str, tuple[int, dict[str, Any], str]] = {
 def step_of(name: str) -> tuple[Drawn, Drawn]:
     """The right step and the wrong one."""
     seed, changes, mistake = STEPS[name]
-    right = replace(widened(seed), **changes)
-    return right, replace(right, mistake=mistake)
+    return twins(replace(widened(seed), **changes), mistake)
 
 
 @pytest.mark.parametrize("name", STEPS)
 def test_a_right_step_is_proved(name: str) -> None:
-    right, _ = step_of(name)
-    assert not judged(right)
-    assert verdict(right)[0] == "proved"
+    assert_proved(step_of(name)[0])
 
 
 @pytest.mark.parametrize("name", STEPS)
 def test_its_wrong_twin_is_refuted(name: str) -> None:
-    _, wrong = step_of(name)
-    assert judged(wrong)
-    assert verdict(wrong)[0] == "refuted"
+    assert_refuted(step_of(name)[1])
 
 
 def test_a_choice_of_a_row_of_each_replica_is_checked(tmp_path: Path) -> None:
