@@ -125,7 +125,8 @@ class DefinitionChecker:
             whole = extent == ABSOLUTE if full == ABSOLUTE else extent > 0 and full % extent == 0
             if not whole or period == ABSOLUTE or extent % period or (extent and extent == period):
                 raise IllFormed(f"a block of {extent} positions of an axis of {full}")
-            if start % period or size % period or start < 0 or size < 1:
+            below = start < 0 and extent != ABSOLUTE
+            if start % period or size % period or below or size < 1:
                 raise IllFormed(f"[{start}, +{size}) cuts through periods of {period}")
             if extent and start + size > extent:
                 raise IllFormed(f"[{start}, +{size}) is no block of {extent}")
@@ -250,7 +251,7 @@ class DefinitionChecker:
             by_axis.setdefault(axis, []).append((stride, extent))
         for axis, stride, extent, start in operand.fixed:
             low, high = bounds(start, self.mesh)
-            if low < 0 or (extent != ABSOLUTE and high >= extent):
+            if extent != ABSOLUTE and not 0 <= low <= high < extent:
                 raise IllFormed(f"position {start} of {extent}")
             coordinates.update(start.axes)
             by_axis.setdefault(axis, []).append((stride, extent))

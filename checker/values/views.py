@@ -127,9 +127,10 @@ class ViewChecker:
 
     @staticmethod
     def interval(start: Affine, size: int, extent: int, mesh: Mapping[str, int]) -> None:
-        """Check that an interval lies inside what it is of, at every coordinate."""
+        """Check that an interval lies inside what it is of, at every coordinate; an axis without
+        an end has all integers as positions (docs/soundness.md, 5.5)."""
         low, high = bounds(start, mesh)
-        if size < 1 or low < 0 or (extent != ABSOLUTE and high + size > extent):
+        if size < 1 or (extent != ABSOLUTE and not 0 <= low <= high + size <= extent):
             raise IllFormed(f"[{start}, +{size}) is not inside [0, {extent})")
 
     def partial(

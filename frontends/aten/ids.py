@@ -130,8 +130,11 @@ class Ids:
             return self._by_cases(lo)
         low, high = values
         mask = piecewise.compare("EQ", self.function, piecewise.constant(self.function, high))
-        real = numbers(lo, replace(self, function=mask, dtype="bool").real(lo), self.dtype)
-        return lo.real(lo.shift(lo.scale(real, Fraction(high - low)), Fraction(low)))
+        flag = replace(self, function=mask, dtype="bool").real(lo)
+        kind = "float32" if integral(self.dtype) else self.dtype
+        real = numbers(lo, flag, kind)
+        of = lo.real(lo.shift(lo.scale(real, Fraction(high - low)), Fraction(low)))
+        return lo.whole(of, self.span(), self.dtype) if integral(self.dtype) else of
 
     def _by_cases(self, lo: Lowering) -> Real:
         """The sum over the pieces of what the function is there, times whether the id is there.
