@@ -11,15 +11,18 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from shardproof.engine.algebra.affine import ZERO, Affine
-from shardproof.engine.lineage.expressions import Einsum, Operand
+from shardproof.engine.lineage.blocks import is_shift
+from shardproof.engine.lineage.expressions import Einsum, Operand, Restrict
 from shardproof.engine.lineage.lineage import (
     ABSOLUTE,
     BROADCAST,
     Addend,
     PartialRange,
     StridedInterval,
+    View,
 )
 from shardproof.engine.lineage.nodes import NodeTable, Reduction
+from shardproof.engine.lineage.views import Misaligned
 from shardproof.partition.inference.laws import Factor
 
 
@@ -38,6 +41,38 @@ class Product(NamedTuple):
     def read(self) -> tuple[list[Addend], list[tuple[tuple[StridedInterval, int], ...]]]:
         """The nodes that are multiplied, and the labels that each is read along."""
         return [x.addend for x in self.factors], [x.intervals for x in self.factors]
+
+
+def uncut(table: NodeTable, addend: Addend) -> Addend | None:
+    """A view of a block as a view of the node that it is a block of; None where it is no view of
+    one, or the block is none interval of an axis.
+
+    Example: of ``n9``, which is ``n4`` where a1[2 +10 of 12], the view ``n9[a0[4], a1[10]]`` is
+    ``n4[a0[4], a1[2 +10 of 12]]``.
+    """
+    definition = table[addend.node].definition
+    if not isinstance(definition, Restrict) or addend.partials or addend.places:
+        return None
+    inner = table[definition.node].extents
+    first = {b.axis: b.start for b in definition.blocks}
+    alone = len(first) == len(definition.blocks)
+    if not alone or not all(is_shift(definition.blocks, a, inner[a]) for a in first):
+        return None
+
+    def read(interval: StridedInterval) -> StridedInterval:
+        if interval.axis not in first:
+            return interval
+        if interval.stride != 1 or interval.extent != table[addend.node].extents[interval.axis]:
+            raise Misaligned
+        start = interval.start + Affine(first[interval.axis])
+        return interval._replace(extent=inner[interval.axis], start=start)
+
+    try:
+        dims = tuple(tuple(map(read, dim)) for dim in addend.view.dims)
+        fixed = tuple(map(read, addend.view.fixed))
+    except Misaligned:
+        return None
+    return addend._replace(node=definition.node, view=View(dims, fixed))
 
 
 def widened(

@@ -11,6 +11,7 @@ solvers decide, with the cut moved back over the definitions that were multiplie
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from fractions import Fraction
 from itertools import islice, permutations
 from typing import NamedTuple
@@ -135,12 +136,13 @@ class Matcher:
         view = along_axes(addend.view, alias.axes)
         return Lineage(x.shape, (Addend(addend.factor * alias.factor, alias.node, view, parts),))
 
-    def known_aside(self, x: Lineage) -> Lineage:
-        """As `known`, of one of several readings of a value: what is spent on these is not missing
-        for values themselves."""
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Look for several readings of a value: what is spent on these is not missing for values
+        themselves."""
         self._work, self._aside = self._aside, self._work
         try:
-            return self.known(x)
+            yield
         finally:
             self._work, self._aside = self._aside, self._work
 

@@ -24,12 +24,12 @@ from shardproof.engine.lineage.lineage import (
 from shardproof.engine.lineage.nodes import NodeTable, Reduction
 from shardproof.engine.lineage.places import collapsed, has_places
 from shardproof.engine.lineage.positions import normal
-from shardproof.engine.lineage.sums import SOME, root_kinds
+from shardproof.engine.lineage.sums import SOME
 from shardproof.engine.lineage.views import Misaligned, align, constant_interval, merge
 from shardproof.partition.inference.blocks import narrowed, widened
 from shardproof.partition.inference.canonical import Draft, canonical
-from shardproof.partition.inference.closing import closed, composed
-from shardproof.partition.inference.exponentials import closed_maximum
+from shardproof.partition.inference.closing import composed
+from shardproof.partition.inference.complete import Complete
 from shardproof.partition.inference.floats import Way, dropped
 from shardproof.partition.inference.laws import (
     Factor,
@@ -40,7 +40,8 @@ from shardproof.partition.inference.laws import (
 )
 from shardproof.partition.inference.masks import is_of_a_table, is_order, seen_anyway
 from shardproof.partition.inference.pieces import each, multiplied
-from shardproof.partition.inference.sums import MOST_TERMS, Sums
+from shardproof.partition.inference.sums import MOST_TERMS
+from shardproof.partition.inference.together import Together
 from shardproof.partition.inference.values import tried
 from shardproof.partition.inference.vanishing import Zeros
 from shardproof.partition.inference.views import partial_sums, result_view, view_of_constant
@@ -58,7 +59,7 @@ MOST_KNOWN = 16
 Region = tuple[str, tuple[Lineage, ...], tuple[tuple[str, int], ...]]
 
 
-class Products(Sums):
+class Products(Complete):
     """Products over lineages, summed over labels.
 
     Example: ``x[4, 8] w[6, 8]`` over four of eight inputs is
@@ -73,8 +74,10 @@ class Products(Sums):
     ) -> None:
         super().__init__(table, reference_size, mesh)
         self._in_regions: dict[Region, Lineage] = {}
-        self._singles: dict[Lineage, Addend] = {}
         self._zeros = Zeros(table, self.einsum, self.fold)
+        self._together = (
+            None if self.matcher is None else Together(table, self.fold, self.einsum, self.matcher)
+        )
 
     def einsum(self, spec: str, *xs: Lineage, sizes: Mapping[str, int] | None = None) -> Lineage:
         """A product summed over labels, addend by addend; over a shard of a label it is part of a
@@ -98,24 +101,47 @@ class Products(Sums):
                 return self.fold(multiplied(operands, output, xs, extents, self._einsum))
             except Misaligned:
                 xs = tuple(self.scaled_piece(x) if has_places(x) else x for x in xs)
-        count = prod(len(x.addends) for x in xs)
-        addends = None
-        if count > (MOST_PRODUCTS if len(xs) > 1 else MOST_TERMS):
-            single = [Lineage(x.shape, (self._single(x),)) if len(x.addends) > 1 else x for x in xs]
-            addends = self._terms(operands, output, single, extents)
-            given = (t for x in xs for t in x.addends)
-            if count <= MOST_KNOWN and self._are_known(given) and not self._are_known(addends):
-                apart = self._terms(operands, output, xs, extents)
-                addends = apart if self._are_known(apart) else addends
-        terms = partial(self._terms, operands, output)
-        addends = addends or terms(xs, extents)
+        terms = partial(self._terms, operands, output, extents=extents)
+        addends = self._few_terms(xs, terms)
         if len(addends) == 1:
             whole = self.known(Lineage(shape, tuple(self.nonzero(addends))))
             known = self._are_known(whole.addends)
-            addends = [] if known else self.distributed(xs, partial(terms, extents=extents))
+            addends = [] if known else self.distributed(xs, terms)
             if not addends:
                 return whole
+        elif len(addends) == len(xs[0].addends) and all(len(x.addends) == 1 for x in xs[1:]):
+            addends = self._each_distributed(xs, addends, terms)
         return self.fold(Lineage(shape, tuple(addends)))
+
+    def _few_terms(
+        self, xs: Sequence[Lineage], terms: Callable[[Sequence[Lineage]], list[Addend]]
+    ) -> list[Addend]:
+        """The products of addends, kept apart where they are few; of operands taken as they are
+        where they are many, unless the single-device program has them all."""
+        count = prod(len(x.addends) for x in xs)
+        if count <= (MOST_PRODUCTS if len(xs) > 1 else MOST_TERMS):
+            return terms(xs)
+        single = [Lineage(x.shape, (self._single(x),)) if len(x.addends) > 1 else x for x in xs]
+        addends = terms(single)
+        given = (t for x in xs for t in x.addends)
+        if count <= MOST_KNOWN and self._are_known(given) and not self._are_known(addends):
+            apart = terms(xs)
+            return apart if self._are_known(apart) else addends
+        return addends
+
+    def _each_distributed(
+        self,
+        xs: Sequence[Lineage],
+        addends: Sequence[Addend],
+        make: Callable[[Sequence[Lineage]], list[Addend]],
+    ) -> list[Addend]:
+        """What was made of each addend of the first operand, beside others of one addend: of its
+        own addends, where that is the single-device program's and all of it at once is not."""
+        made: list[Addend] = []
+        for given, whole in zip(xs[0].addends, addends, strict=True):
+            own = [Lineage(xs[0].shape, (given,)), *xs[1:]]
+            made += (not self._are_known([whole]) and self.distributed(own, make)) or [whole]
+        return made
 
     def _terms(
         self,
@@ -141,6 +167,15 @@ class Products(Sums):
                 made = self._product(operands, output, pieces, extents)
             addends.append(made)
         return addends
+
+    def together(self, shape: tuple[int, ...], addends: Sequence[Addend]) -> Lineage | None:
+        """A sum of what ranks made as what the single device makes of the sum; None if it makes no
+        such value."""
+        if self._together is None:
+            return None
+        made = self._together.of(Lineage(shape, tuple(addends)))
+        self.rewrote |= made is not None
+        return made
 
     def nonzero(self, addends: Sequence[Addend]) -> list[Addend]:
         """Addends without complete sums that are zero, and without what adds zero to these."""
@@ -412,85 +447,7 @@ class Products(Sums):
             for partial in addend.partials
         ]
 
-    def _single(self, x: Lineage) -> Addend:
-        """The one complete addend of ``x``; taken as it is if there is no such addend."""
-        if len(x.addends) == 1 and not x.addends[0].partials and not x.addends[0].places:
-            return x.addends[0]
-        made = self._singles.get(x)
-        if made is None:
-            whole = self.closed(x) or self._closed_maxima(x)
-            made = self._singles[x] = (self.piece(x) if whole is None else whole).addends[0]
-        return made
-
-    def closed(self, x: Lineage) -> Lineage | None:
-        """Partial sums over constant blocks as one complete addend over these blocks (None: it is
-        none, or none that the single-device program has)."""
-        if has_places(x) or not any(t.partials for t in x.addends):
-            return None
-        size = self.reference_size
-        if size is not None and any(not t.partials and t.node >= size for t in x.addends):
-            return None
-        addends: list[Addend] = []
-        for t in x.addends:
-            try:
-                addends.append(closed(self.table, t, self._closed_product))
-            except Misaligned:
-                return None
-            if size is not None and addends[-1].node >= size:
-                return None
-        result = self.fold(Lineage(x.shape, tuple(addends)))
-        if len(result.addends) != 1 or result.addends[0].partials:
-            return None
-        self.rewrote = True
-        return result
-
-    def _complete(self, addend: Addend) -> Addend:
-        """Part of a sum over a constant block as the sum over that block alone, which may be cut
-        like any other value; as it is where it is none, or none that the single device has."""
-        if not addend.partials or addend.places:
-            return addend
-        made = tried(lambda t: closed(self.table, t, self._closed_product), addend)
-        size = self.reference_size
-        if made is None or (size is not None and made.node >= size):
-            return addend
-        self.rewrote = True
-        return made
-
-    def whole(self, addend: Addend) -> Addend:
-        """As in `Sums`; a part of a sum that the single-device program takes by itself stays one.
-
-        Example: of scores over four positions it has a softmax over the first two as well.
-        """
-        made = super().whole(addend)
-        return made if made is addend or self._complete(addend) is addend else addend
-
-    def _with_complete_maxima(self, xs: tuple[Lineage, ...]) -> tuple[Lineage, ...]:
-        """The operands of a product, parts of maxima as maxima of blocks: what is multiplied with
-        others is no part that others complete."""
-        if len(xs) == 1:
-            return xs
-        parts = [
-            any("max" in root_kinds(self.table, t.partials) for t in x.addends if t.partials)
-            for x in xs
-        ]
-        if not any(parts):
-            return xs
-        return tuple(
-            self._closed_maxima(x) or x if part else x for x, part in zip(xs, parts, strict=True)
-        )
-
-    def _closed_maxima(self, x: Lineage) -> Lineage | None:
-        """Partial maxima over constant blocks as one complete addend: sums of maxima over these
-        blocks (None: it is none)."""
-        if has_places(x) or not any(t.partials for t in x.addends):
-            return None
-        try:
-            whole = [closed_maximum(self.windows, t) if t.partials else t for t in x.addends]
-        except Misaligned:
-            return None
-        result = self.fold(Lineage(x.shape, tuple(whole)))
-        return result if len(result.addends) == 1 and not result.addends[0].partials else None
-
     def _closed_product(self, spec: str, addends: Sequence[Addend], over: frozenset[str]) -> Addend:
+        """As in `Complete`, by its labels."""
         left, output = spec.split("->")
         return self._product(left.split(","), output, addends, {}, over)

@@ -17,6 +17,7 @@ from shardproof.engine.lineage.lineage import BROADCAST, Addend, Lineage, Stride
 from shardproof.engine.lineage.places import has_places
 from shardproof.engine.lineage.sums import collect, largest, merge_partials
 from shardproof.engine.lineage.views import Misaligned, align
+from shardproof.partition.inference.blocks import uncut
 from shardproof.partition.inference.canonical import Draft, canonical
 from shardproof.partition.inference.floats import (
     Way,
@@ -144,6 +145,9 @@ class Sums(Values):
         """
         inside = [t._replace(view=sunk(t.view)) for t in addends]
         yield tried(make, inside)
+        whole = [uncut(self.table, t) or t for t in inside]
+        if whole != inside:
+            yield tried(make, whole)
         orders = frozenset(t.node for t in inside if is_order(self.table, t))
         moved = along_diagonal(self.table, names, inside)
         alike = [] if moved is None else [(moved, orders)]
@@ -171,7 +175,12 @@ class Sums(Values):
         try:
             total = self._placed_sum(shape, addends)
             known = self.reference_size is None or total.addends[0].node < self.reference_size
-            return self.known(total if known else self._as_parts(shape, addends) or total)
+            if known:
+                return self.known(total)
+            total = self.known(self._as_parts(shape, addends) or total)
+            if self._are_known(total.addends):
+                return total
+            return self.together(shape, addends) or total
         except Misaligned:
             if parts := self.shared(shape, addends):
                 made = tried(lambda ts: self._sum_node(shape, ts), parts)
@@ -259,6 +268,10 @@ class Sums(Values):
                 return []
             parts.append(made.addends[0])
         return parts
+
+    def together(self, shape: tuple[int, ...], addends: Sequence[Addend]) -> Lineage | None:
+        """A sum of what ranks made as what the single device makes of the sum (products know)."""
+        return None
 
     def summed(self, x: Lineage) -> Lineage:
         """The sum over the first dimension (products know)."""

@@ -16,7 +16,7 @@ from shardproof.engine.lineage.expressions import (
     Local,
     Opaque,
 )
-from shardproof.engine.lineage.lineage import BROADCAST, Addend, Lineage
+from shardproof.engine.lineage.lineage import BROADCAST, Addend, Lineage, PartialRange
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.views import Misaligned
 from shardproof.partition.inference.digits import AsRead
@@ -173,7 +173,7 @@ class Values:
         """
         if first is None:
             return None
-        alike = [t for t in readings if t.partials == first.partials and self._is_of_all(t.node)]
+        alike = [t for t in readings if _ranges(t) == _ranges(first) and self._is_of_all(t.node)]
         if not self._is_of_all(first.node):
             return next(iter(alike), first)
         fewer = len(self.table[first.node].extents)
@@ -190,7 +190,8 @@ class Values:
             return None
         for reading in readings:
             if self._is_of_all(reading.node):
-                made = self.matcher.known_aside(Lineage((), (reading,))).addends[0]
+                with self.matcher.aside():
+                    made = self.matcher.known(Lineage((), (reading,))).addends[0]
                 return None if made is reading else made
         return None
 
@@ -256,6 +257,11 @@ class Values:
         """The node of a value that only this side has; its axes are the local dimensions."""
         axes = lineage_axes(Lineage(shape, tuple(addends)), self.table)
         return self.table.define(definition, tuple(n for n in shape if n != 1), axes)
+
+
+def _ranges(addend: Addend) -> list[PartialRange]:
+    """The ranges that an addend is part of the sums over, whatever is summed."""
+    return [part._replace(reduction=0) for part in addend.partials]
 
 
 def _varies(x: Lineage, dim: int) -> bool:

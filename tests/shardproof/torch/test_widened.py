@@ -26,6 +26,21 @@ STEPS: dict[str, tuple[int, dict[str, Any], str]] = {
         {**PLAIN, "dp": 1, "rows": 2, "experts": 2, "objective": "mean", "inside": "relu"},
         "microbatches summed",
     ),
+    "experts over ranks, whose routers get the gradient of their own expert": (
+        60,
+        {**PLAIN, "mixer": "attention", "length": 2, "heads": 2, "key_heads": 2, "gated": False},
+        "weights of the first experts",
+    ),
+    "two of four experts over ranks": (
+        1,
+        {**PLAIN, "heads": 4, "key_heads": 4, "gated": False, "objective": "mean"},
+        "weights of the first experts",
+    ),
+    "both of two experts over ranks, in microbatches of one row": (
+        46,
+        {**PLAIN, "layers": 1, "table": "whole", "gated": False, "sequence": False},
+        "microbatches summed",
+    ),
     "sums of outer products, in microbatches of one row": (
         0,
         {**PLAIN, "gated": False, "objective": "mean", "length": 4, "reduction": "each"},

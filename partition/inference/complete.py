@@ -1,0 +1,119 @@
+"""Parts of sums and of maxima over constant blocks, taken as the complete values that they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from shardproof.engine.lineage.lineage import Addend, Lineage
+from shardproof.engine.lineage.nodes import NodeTable
+from shardproof.engine.lineage.places import has_places
+from shardproof.engine.lineage.sums import root_kinds
+from shardproof.engine.lineage.views import Misaligned
+from shardproof.partition.inference.closing import closed
+from shardproof.partition.inference.exponentials import closed_maximum
+from shardproof.partition.inference.sums import Sums
+from shardproof.partition.inference.values import tried
+
+
+class Complete(Sums):
+    """Sums over lineages, parts of which are values of their own.
+
+    Example: ``n4[...] part #1[0 +4 of 8]`` alone is the sum of the same products over four
+    positions, where the single-device program has that.
+    """
+
+    def __init__(
+        self,
+        table: NodeTable,
+        reference_size: int | None = None,
+        mesh: Mapping[str, int] | None = None,
+    ) -> None:
+        super().__init__(table, reference_size, mesh)
+        self._singles: dict[Lineage, Addend] = {}
+
+    def _closed_product(self, spec: str, addends: Sequence[Addend], over: frozenset[str]) -> Addend:
+        """A product whose labels ``over`` run along what its operands have of them (products
+        know)."""
+        raise Misaligned
+
+    def _single(self, x: Lineage) -> Addend:
+        """The one complete addend of ``x``; taken as it is if there is no such addend."""
+        if len(x.addends) == 1 and not x.addends[0].partials and not x.addends[0].places:
+            return x.addends[0]
+        made = self._singles.get(x)
+        if made is None:
+            whole = self.closed(x) or self._closed_maxima(x)
+            made = self._singles[x] = (self.piece(x) if whole is None else whole).addends[0]
+        return made
+
+    def closed(self, x: Lineage) -> Lineage | None:
+        """Partial sums over constant blocks as one complete addend over these blocks (None: it is
+        none, or none that the single-device program has)."""
+        if has_places(x) or not any(t.partials for t in x.addends):
+            return None
+        size = self.reference_size
+        own = [t for t in x.addends if size is not None and not t.partials and t.node >= size]
+        if not all(self._is_common(t.node, size or 0) for t in own):
+            return None
+        addends: list[Addend] = []
+        for t in x.addends:
+            try:
+                addends.append(closed(self.table, t, self._closed_product))
+            except Misaligned:
+                return None
+            if size is not None and addends[-1].node >= size and t not in own:
+                return None
+        result = self.fold(Lineage(x.shape, tuple(addends)))
+        if len(result.addends) != 1 or result.addends[0].partials:
+            return None
+        if own and not self._are_known(result.addends):
+            return None
+        self.rewrote = True
+        return result
+
+    def _complete(self, addend: Addend) -> Addend:
+        """Part of a sum over a constant block as the sum over that block alone, which may be cut
+        like any other value; as it is where it is none, or none that the single device has."""
+        if not addend.partials or addend.places:
+            return addend
+        made = tried(lambda t: closed(self.table, t, self._closed_product), addend)
+        size = self.reference_size
+        if made is None or (size is not None and made.node >= size):
+            return addend
+        self.rewrote = True
+        return made
+
+    def whole(self, addend: Addend) -> Addend:
+        """As in `Sums`; a part of a sum that the single-device program takes by itself stays one.
+
+        Example: of scores over four positions it has a softmax over the first two as well.
+        """
+        made = super().whole(addend)
+        return made if made is addend or self._complete(addend) is addend else addend
+
+    def _with_complete_maxima(self, xs: tuple[Lineage, ...]) -> tuple[Lineage, ...]:
+        """The operands of a product, parts of maxima as maxima of blocks: what is multiplied with
+        others is no part that others complete."""
+        if len(xs) == 1:
+            return xs
+        parts = [
+            any("max" in root_kinds(self.table, t.partials) for t in x.addends if t.partials)
+            for x in xs
+        ]
+        if not any(parts):
+            return xs
+        return tuple(
+            self._closed_maxima(x) or x if part else x for x, part in zip(xs, parts, strict=True)
+        )
+
+    def _closed_maxima(self, x: Lineage) -> Lineage | None:
+        """Partial maxima over constant blocks as one complete addend: sums of maxima over these
+        blocks (None: it is none)."""
+        if has_places(x) or not any(t.partials for t in x.addends):
+            return None
+        try:
+            whole = [closed_maximum(self.windows, t) if t.partials else t for t in x.addends]
+        except Misaligned:
+            return None
+        result = self.fold(Lineage(x.shape, tuple(whole)))
+        return result if len(result.addends) == 1 and not result.addends[0].partials else None
