@@ -19,6 +19,9 @@ from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.obligations.obligation import Claim
 from shardproof.engine.plan.ir import Attr, Group
 
+#: That a claim takes a node as it is, and neither opens nor reads its definition.
+_OPAQUE = (True, False, False)
+
 
 class _Names:
     """Numbers of nodes by first mention."""
@@ -69,6 +72,9 @@ class _Names:
         """What the claim reads of a node: how large it is, and its definition if it is opened."""
         node = self.nodes[number]
         how = (number in here.opaque, number in here.opened, number in here.defined)
+        if not self.placed and how == _OPAQUE:
+            # A symbol, whatever it is made of: an obligation says no more of it.
+            return (how, node.extents, node.coordinates, number == self.nodes.one)
         seen = (how, node.kind, node.extents, node.coordinates)
         if number not in here.defined:
             return seen

@@ -13,7 +13,7 @@ from shardproof.checker.obligations.restate import MOST_WIDENED, Rebuilder
 from shardproof.checker.result import Problems
 from shardproof.engine.algebra.affine import ZERO, Affine, affine
 from shardproof.engine.errors import Unsupported
-from shardproof.engine.lineage.expressions import Causal, Combine, Input, Opaque, Operand
+from shardproof.engine.lineage.expressions import Causal, Combine, Einsum, Input, Opaque, Operand
 from shardproof.engine.lineage.lineage import ABSOLUTE, Addend, Dim, Lineage, StridedInterval, View
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.obligations.obligation import Claim, build
@@ -152,6 +152,31 @@ def test_forms_hold_the_definitions_that_are_read() -> None:
     # Where both are symbols, their definitions are not read.
     forms = {form(nodes, identity(view(n, whole), view(n, whole))) for n in (double, triple)}
     assert len(forms) == 1
+
+
+def test_claims_that_may_be_moved_ones_read_nothing_of_symbols() -> None:
+    """The forward of a recurrence begins with a product and goes on with sums of two; what is read
+    is another matter."""
+    nodes, x = table()
+    y = nodes.define(Input("y"), (512,))
+    own = Operand(x, ((0, 1, 512, 0),))
+    other = Operand(y, ((0, 1, 512, 0),))
+    product = nodes.define(Einsum((own, other), (0,)), (512,))
+    total = nodes.define(Combine((Fraction(1), Fraction(2)), (own, other), (0,)), (512,))
+    whole: Dim = (StridedInterval(0, 1, 512, ZERO, 512),)
+
+    def forms(given: int | None) -> set[object]:
+        return {
+            form(
+                nodes,
+                identity(view(n if given is None else given, whole), view(n, whole)),
+                placed=False,
+            )
+            for n in (product, total)
+        }
+
+    assert len(forms(None)) == 1
+    assert len(forms(x)) == 2
 
 
 def test_equal_forms_have_equal_texts() -> None:

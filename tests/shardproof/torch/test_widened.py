@@ -65,6 +65,15 @@ def test_its_wrong_twin_is_refuted(name: str) -> None:
     assert_refuted(step_of(name)[1])
 
 
+def test_a_recurrence_over_ranks_is_checked(tmp_path: Path) -> None:
+    """A later step's claim is an earlier one's, moved, whatever the states are made of."""
+    drawn = widened(63)
+    sides = step(drawn, one=True), step(drawn, one=False)
+    result = sp.verify(*sides, world_size=drawn.tp, batch=batch(drawn), out=tmp_path)
+    assert result.verdict == "proved"
+    assert shardproof.check(tmp_path).ok
+
+
 def test_a_choice_of_a_row_of_each_replica_is_checked(tmp_path: Path) -> None:
     """Which row it is depends on the replica, and so does what is made of it alone."""
     changes = {**PLAIN, "dp": 2, "rows": 4, "experts": 2, "objective": "mean"}
