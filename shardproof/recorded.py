@@ -52,7 +52,7 @@ from shardproof.run.moved import unexcused
 from shardproof.run.options import Options, path
 from shardproof.run.progress import Progress
 from shardproof.run.result import Result
-from shardproof.run.tables import agree, guarded
+from shardproof.run.tables import agree, disagreeing, guarded
 
 Combine: TypeAlias = Literal["mean", "sum"] | None
 
@@ -313,6 +313,10 @@ def combination(sides: Sides, combine: Combine) -> Combination:
         losses = tuple(row for row in made.expectations if row.kind == LOSS)
         if agree(replace(made, expectations=losses), tables):
             return way
+    # Too large for every rank to be run by itself: ranks that compute the same are run once.
+    apart = disagreeing(replace(result, plan=asking), tables, CANDIDATE)
+    if apart is not None:
+        left = [way for n, way in allowed if f"{CANDIDATE} {n}" not in apart]
     return left[0] if left else allowed[0][1]
 
 

@@ -72,6 +72,23 @@ def _seen_at_true_sizes(result: Partition) -> list[bool | None]:
     return made or [None]
 
 
+def disagreeing(result: Partition, contents: Mapping[str, Any], prefix: str) -> set[str] | None:
+    """Kinds of rows that begin with ``prefix`` in which both sides differ at true sizes, with the
+    tables that the programs have; None: that cannot be seen.
+
+    Example: of "loss combination 0", every rank by itself, and "loss combination 1", the mean over
+    four replicas of two rows each, the first.
+    """
+    rows = tuple(row for row in result.plan.expectations if row.kind.startswith(prefix))
+    plan = replace(result.plan, numbers=dict(contents), expectations=rows)
+    if result.faults or result.single.unrolled.unsupported or result.parallel.unrolled.unsupported:
+        return None
+    both = with_numbers(plan, result.derived, result.parallel.unrolled, WIDE)
+    if both.failure or both.undefined or not both.comparisons:
+        return None
+    return {comparison.demand.kind for comparison in both.comparisons if comparison.differs}
+
+
 def _unread(program: Program) -> set[str]:
     """Inputs of constants that no operator of a program reads."""
     names = {shard.name for shard in program.shards if shard.kind == CONSTANT}

@@ -12,6 +12,7 @@ import torch.nn.functional as F  # noqa: E402
 import shardproof.torch as sp  # noqa: E402
 from benchmarks.torch.ordinary.parts import Step, ids, rows  # noqa: E402
 from benchmarks.torch.unseen.heads import Model  # noqa: E402
+from shardproof.engine.reference_runtime import compare  # noqa: E402
 
 
 def entropy(job: sp.Job) -> None:
@@ -42,9 +43,14 @@ def by_hand(factor: float) -> Step:
     return step
 
 
+@pytest.mark.parametrize("steps", [compare.MOST_STEPS, 0])
 @pytest.mark.parametrize("factor", [1, 3])
-def test_a_mean_is_not_refuted_for_losses_of_own_rows(factor: int) -> None:
-    """Where axes are smaller, rows of the batch are alike, and every rank's loss is the mean."""
+def test_a_mean_is_not_refuted_for_losses_of_own_rows(
+    factor: int, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where axes are smaller, rows of the batch are alike, and every rank's loss is the mean.
+    ``steps``: how large a plan may be whose ranks are run one by one."""
+    monkeypatch.setattr(compare, "MOST_STEPS", steps)
     result = sp.verify(
         entropy,
         by_hand(factor),
