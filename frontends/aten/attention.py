@@ -9,7 +9,7 @@ from typing import Any
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten import ids, lookups
-from shardproof.frontends.aten.bits import Additive, Bits, entries, plane, runs
+from shardproof.frontends.aten.bits import Additive, Bits, entries, everywhere, plane, runs
 from shardproof.frontends.aten.filled import filled, fills
 from shardproof.frontends.aten.hidden import (
     Mask,
@@ -33,6 +33,7 @@ from shardproof.frontends.aten.lowering import (
     broadcast,
     floating,
     fraction,
+    is_symbolic,
 )
 from shardproof.frontends.aten.masks import chosen, inverse
 from shardproof.frontends.aten.positions import Compared, Positions
@@ -103,8 +104,13 @@ def _masked_fill(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any
     parts = part_by_part(lo, _masked_fill, x, mask, value) if isinstance(mask, Joined) else None
     if parts is not None:
         return parts
+    alike = everywhere(mask) if isinstance(mask, (Compared, Bits)) else None
+    if alike is not None:
+        mask = Const(Fraction(alike), mask.shape, "bool")
     if isinstance(mask, Const):
-        return x if mask.value == 0 else _written_everywhere(lo, x, mask, value)
+        if mask.value == 0:
+            return lo.expand(x, broadcast(x.shape, mask.shape))
+        return _written_everywhere(lo, x, mask, value)
     if fills(x, mask, value):
         return filled(lo, x, inverse(lo, as_numbers(lo, mask)), value)
     if value == -inf:
@@ -134,6 +140,9 @@ def _written_everywhere(lo: Lowering, x: Lowered, mask: Const, value: Operand) -
 
 def _without(lo: Lowering, x: Operand, hidden: Lowered) -> Any:
     """``x`` with minus infinity where a mask is true."""
+    if isinstance(hidden, (Compared, Bits)) and everywhere(hidden):
+        given = (x.shape, x.dtype) if is_symbolic(x) or isinstance(x, Real) else ((), "float32")
+        return nothing(lo, broadcast(given[0], hidden.shape), given[1])
     if isinstance(hidden, (Compared, Bits)) and isinstance(x, Real):
         shape = broadcast(x.shape, hidden.shape)
         try:

@@ -153,6 +153,20 @@ def entries(mask: Compared | Bits) -> NDArray[Any]:
     return np.asarray(of.const + of.steps[0] * i + of.steps[1] * j >= 0)
 
 
+def everywhere(mask: Compared | Bits) -> bool | None:
+    """What a mask is, where all of its entries are alike; None where some are true and some not.
+
+    Example: the keys of a block that come after all of its queries are hidden everywhere: True.
+    """
+    if isinstance(mask, Bits):
+        some, every = bool(mask.array.any()), bool(mask.array.all())
+    else:
+        ends = [step * (size - 1) for step, size in zip(mask.of.steps, mask.shape, strict=True)]
+        some = mask.of.const + sum(max(0, end) for end in ends) >= 0
+        every = mask.of.const + sum(min(0, end) for end in ends) >= 0
+    return every if some == every else None
+
+
 class Line(NamedTuple):
     """The ``entries`` of a tensor along ``dim``, the one dimension along which it varies.
 

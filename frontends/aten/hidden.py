@@ -19,6 +19,7 @@ from shardproof.frontends.aten.bits import (
     Bits,
     Run,
     entries,
+    everywhere,
     mask_along_one,
     plane,
     runs,
@@ -38,7 +39,7 @@ from shardproof.frontends.aten.lowering import (
 )
 from shardproof.frontends.aten.masks import flags, inverse, numbers, step
 from shardproof.frontends.aten.positions import Compared, Positions
-from shardproof.frontends.aten.scores import Hidden
+from shardproof.frontends.aten.scores import Hidden, nothing
 
 Mask: TypeAlias = Compared | Bits
 
@@ -209,13 +210,9 @@ def is_nothing(x: Operand) -> bool:
     Example: ``torch.tensor(-inf)`` is, ``torch.full((4, 4), -inf).triu(1)`` is not.
     """
     if isinstance(x, Hidden):
-        return isinstance(x.kept, Const) and x.kept.value == 0
+        return x.keeps_nothing
     if isinstance(x, Additive):
-        if isinstance(x.where, Bits):
-            return bool(x.where.array.all())
-        of = x.where.of
-        ends = zip(of.steps, of.shape, strict=True)
-        return of.const + sum(min(0, step * (n - 1)) for step, n in ends) >= 0
+        return bool(everywhere(x.where))
     return isinstance(x, float) and x == -float("inf")
 
 
@@ -234,11 +231,13 @@ def masked(lo: Lowering, x: Operand) -> Hidden | None:
 
 def softmax(lo: Lowering, x: Hidden, dim: int, safe: bool) -> Any:
     """The softmax of masked scores; of a row of which nothing is kept it is 0 where it is ``safe``,
-    and undefined elsewhere.
+    and undefined elsewhere; raises `Unsupported` where that is known of all.
 
     Example: scores [0, 5, 0] that keep the first two entries give [1 / (1 + e^5), e^5 / (1 + e^5),
     0].
     """
+    if x.keeps_nothing and safe:
+        return Const(Fraction(0), x.shape, x.dtype)
     _, e, total = _exponentials(lo, x, (dim,))
     if safe:
         total = lo.add(total, inverse(lo, step(lo, total)))
@@ -261,10 +260,13 @@ def log_softmax(lo: Lowering, x: Hidden, dim: int) -> Hidden:
 
 
 def logsumexp(lo: Lowering, x: Hidden, dims: Sequence[int], keepdim: bool) -> Any:
-    """The logarithm of the sum of the exponentials of what is kept.
+    """The logarithm of the sum of the exponentials of what is kept, minus infinity where that is
+    nothing.
 
     Example: of scores [0, 5, 0] that keep the first two entries it is log(1 + e^5).
     """
+    if x.keeps_nothing:
+        return nothing(lo, reduced(x.shape, dims, keepdim), x.dtype)
     _, _, total = _exponentials(lo, x, dims)
     most = lo.emit("amax", lo.real(x.scores), dim=tuple(dims), keepdim=True)
     result = lo.add(lo.unary("log", total), most)
@@ -273,6 +275,8 @@ def logsumexp(lo: Lowering, x: Hidden, dims: Sequence[int], keepdim: bool) -> An
 
 def _exponentials(lo: Lowering, x: Hidden, dims: Sequence[int]) -> tuple[Real, Real, Real]:
     """Scores less their maximum, the exponentials of what is kept, and their sum."""
+    if x.keeps_nothing:
+        raise Unsupported("a softmax of nothing but minus infinity, which is no number")
     scores = lo.real(x.scores)
     most = lo.emit("amax", scores, dim=tuple(dims), keepdim=True)
     lo.shifts.add(most.number)

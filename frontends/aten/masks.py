@@ -19,12 +19,14 @@ from shardproof.frontends.aten.lowering import (
     Lowering,
     Operand,
     Real,
+    broadcast,
     dimensions,
     floating,
     fraction,
 )
 from shardproof.frontends.aten.roots import square
 from shardproof.frontends.aten.rules import lowers
+from shardproof.frontends.aten.scores import Hidden
 
 ONE = Fraction(1)
 #: The domain of a mask.
@@ -178,6 +180,10 @@ def _leaky_relu_backward(
 
 @lowers("aten.maximum.default")
 def _maximum(lo: Lowering, x: Lowered, y: Lowered) -> Any:
+    """The larger one; beside minus infinity the other one."""
+    for one, other in ((x, y), (y, x)):
+        if isinstance(one, Hidden) and one.keeps_nothing:
+            return lo.expand(other, broadcast(x.shape, y.shape))
     return lo.add(lo.unary("relu", lo.sub(x, y)), y)
 
 

@@ -14,7 +14,8 @@ from shardproof.frontends.aten.attention import added as added_mask
 from shardproof.frontends.aten.bits import Additive, Bits
 from shardproof.frontends.aten.filled import Filled, cast
 from shardproof.frontends.aten.flat import flat
-from shardproof.frontends.aten.hidden import masked, operand, position_flags
+from shardproof.frontends.aten.hidden import is_nothing, masked, operand, position_flags
+from shardproof.frontends.aten.infinite import finite
 from shardproof.frontends.aten.joined import joined, mixed
 from shardproof.frontends.aten.lessened import lessened
 from shardproof.frontends.aten.losses import plus
@@ -28,6 +29,7 @@ from shardproof.frontends.aten.lowering import (
     dimensions,
     floating,
     fraction,
+    reduced,
 )
 from shardproof.frontends.aten.masks import compared, flags, numbers
 from shardproof.frontends.aten.merges import merged
@@ -256,6 +258,9 @@ def _sub(lo: Lowering, x: Lowered, y: Operand, alpha: float = 1) -> Any:
     _wide(lo)
     factor = -fraction(alpha)
     symbolic = _whole(lo, x, y, factor)
+    if is_nothing(x):
+        finite(lo, y, "what is subtracted from minus infinity,")
+        return x.expand(lo.expected[0][0])
     if masked(lo, x) is not None and masked(lo, y) is None:
         symbolic = added_mask(lo, x, lo.scale(lo.operands(y, 0)[0], factor))
     symbolic = symbolic or (merged(lo, x, y) if alpha == 1 else None)
@@ -340,6 +345,8 @@ for _name in (
 @lowers("aten.exp.default", "aten.exp.out")
 def _exp(lo: Lowering, x: Lowered, *_: Any) -> Any:
     """Of minus infinity it is 0."""
+    if is_nothing(x):
+        return Const(Fraction(0), x.shape, x.dtype)
     if (scores := masked(lo, x)) is not None:
         return lo.mul(lo.unary("exp", scores.scores), scores.kept)
     return lo.unary("exp", x)
@@ -447,7 +454,10 @@ def _total(lo: Lowering, x: Lowered, dims: Sequence[int], keepdim: bool) -> Any:
 
 @lowers("aten.amax.default")
 def _amax(lo: Lowering, x: Lowered, dim: object = None, keepdim: bool = False) -> Any:
+    """The largest along dimensions: of nothing but minus infinity, that."""
     dims = dimensions(x.shape, dim)
+    if isinstance(x, Hidden) and x.keeps_nothing:
+        return nothing(lo, reduced(x.shape, dims, keepdim), x.dtype)
     result = lo.emit("amax", lo.real(x), dim=dims, keepdim=keepdim)
     return result
 

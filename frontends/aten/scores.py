@@ -31,6 +31,11 @@ class Hidden:
         """That of the scores."""
         return self.scores.shape  # type: ignore[no-any-return]
 
+    @property
+    def keeps_nothing(self) -> bool:
+        """Whether all of it is known to be minus infinity."""
+        return isinstance(self.kept, Const) and self.kept.value == 0
+
     def _both(self, move: str, *given: Any) -> Hidden:
         moved = getattr(self.lo, move)
         return Hidden(self.lo, moved(self.scores, *given), moved(self.kept, *given), self.dtype)

@@ -285,18 +285,26 @@ class Matcher:
             if leaves == others:
                 return self._same(mine, self.table[number].extents, candidate, stop, DOWN)
             apart = (leaves ^ others) & stop
-            opens = {n for n in apart if isinstance(self.table[n].definition, Einsum | Combine)}
+            opens = self._openable(apart)
+            if not opens:
+                # One ends at what the other ends at only inside of something else.
+                both = self._openable(leaves & others & stop)
+                opens = {n for n in both if not apart.isdisjoint(self._below(n))}
             if not opens:
                 return None
             stop -= opens
         return None
+
+    def _openable(self, numbers: frozenset[int]) -> set[int]:
+        """The sums and products among some nodes."""
+        return {n for n in numbers if isinstance(self.table[n].definition, Einsum | Combine)}
 
     def _below(self, number: int) -> frozenset[int]:
         """The nodes that a node is made of by sums and products, as far down as it is opened."""
         reached: set[int] = set()
         level = {number}
         for _ in range(DOWN):
-            opens = [n for n in level if isinstance(self.table[n].definition, Einsum | Combine)]
+            opens = self._openable(frozenset(level))
             level = {o.node for n in opens for o in operands(self.table, n)} - reached
             reached |= level
         return frozenset(reached)

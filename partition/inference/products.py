@@ -12,7 +12,7 @@ from string import ascii_letters
 
 from shardproof.engine.errors import ShapeMismatch
 from shardproof.engine.lineage.expressions import Einsum, Expression
-from shardproof.engine.lineage.floating import picked
+from shardproof.engine.lineage.floating import picked, settled
 from shardproof.engine.lineage.lineage import (
     BROADCAST,
     Addend,
@@ -35,6 +35,7 @@ from shardproof.partition.inference.laws import (
     Factor,
     common_exponentials,
     factor_views,
+    is_exponential,
     left,
     outside,
 )
@@ -379,12 +380,19 @@ class Products(Complete):
     ) -> Addend | None:
         """A sum of products times the exponentials in these that it does not run along; None where
         there are none."""
-        if self.reference_size is None or len(outputs) == len(extents):
+        if self.reference_size is None:
             return None
         apart = outside(self.table, read, outputs, self.reference_size)
         if apart is None:
             return None
         kept, out = apart
+        if len(outputs) == len(extents):
+            # Nothing is summed: of products, exponentials are factors as they are beside others.
+            if len(kept) + len(out) <= len(read):
+                return None
+            self.rewrote = True
+            wide = widened([*kept, *out], outputs, extents, intervals)
+            return self._product_addend(factor, *wide.read, dims, outputs, *wide[1:])
         used = frozenset(label for x in kept for _, label in x.intervals)
         if not used.issuperset(extents.keys() - outputs):
             return None
@@ -418,6 +426,11 @@ class Products(Complete):
             return None
         read = [factor_views(self.table, addend) for addend in addends]
         common = common_exponentials(self.table, read, self.reference_size)
+        if not common and all(self._has_exponentials(own) for own in read):
+            # The same view may be written in two ways.
+            alike = [t._replace(view=settled(t.view)) for t in addends]
+            read = [factor_views(self.table, addend) for addend in alike]
+            common = common_exponentials(self.table, read, self.reference_size)
         if not common:
             return None
         names = ascii_letters[: len(shape)]
@@ -436,6 +449,10 @@ class Products(Complete):
         if not total.addends:
             return total
         return times([*(Lineage(shape, (f,)) for f in common.elements()), total])
+
+    def _has_exponentials(self, factors: Sequence[Addend]) -> bool:
+        known = self.reference_size or 0
+        return any(is_exponential(self.table, factor.node, known) for factor in factors)
 
     def _inherited(self, node: int, addends: Sequence[Addend]) -> list[PartialRange]:
         """Partial operands of a product make the product partial, each on its own."""

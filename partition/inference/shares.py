@@ -70,23 +70,70 @@ class Shares:
     """
 
     def __init__(self, table: NodeTable, size: int) -> None:
-        self._known: dict[int, list[tuple[int, Addend]]] = {}
+        self._known: dict[tuple[int, ...], list[tuple[int, tuple[Addend, ...]]]] = {}
         for number in range(size):
             definition = table[number].definition
-            if isinstance(definition, Opaque) and len(definition.addends) == 1:
-                (whole,) = definition.addends
-                self._known.setdefault(whole.node, []).append((number, whole))
+            if isinstance(definition, Opaque):
+                whole = definition.addends
+                self._known.setdefault(_nodes(whole), []).append((number, whole))
 
     def of(self, addend: Addend, shape: tuple[int, ...], mesh: Mapping[str, int]) -> Share | None:
         """The local tensor of which an addend is a part, but for its factor; None where it is none,
         or all of it."""
-        alone = addend._replace(factor=Fraction(1))
-        for number, whole in self._known.get(addend.node, ()):
-            starts = _starts(whole, alone, shape, mesh)
-            sizes = tuple(_size(dim) for dim in whole.view.dims)
-            if starts is not None and sizes != shape:
+        return self.of_sum([addend._replace(factor=Fraction(1))], shape, mesh)
+
+    def of_sum(
+        self, addends: Sequence[Addend], shape: tuple[int, ...], mesh: Mapping[str, int]
+    ) -> Share | None:
+        """The local tensor of which a sum is a part: each of its addends of another one there, all
+        from the same position on; None where it is none, or all of it.
+
+        Example: of ``piece(n3[a0[4]] + 2*n5[a1[2], a0[4]] part #7[0 +1 of 2])`` the part
+        ``n3[a0[1 +1 of 4]] + 2*n5[a1[2], a0[1 +1 of 4]] part #7[0 +1 of 2]``.
+        """
+        for number, whole in self._known.get(_nodes(addends), ()):
+            sizes = tuple(_size(dim) for dim in whole[0].view.dims)
+            if sizes == shape:
+                continue
+            starts = _common(whole, addends, shape, mesh)
+            if starts is not None:
                 return Share(number, sizes, starts)
         return None
+
+
+def _nodes(addends: Sequence[Addend]) -> tuple[int, ...]:
+    return tuple(sorted(addend.node for addend in addends))
+
+
+def _common(
+    whole: Sequence[Addend],
+    parts: Sequence[Addend],
+    shape: tuple[int, ...],
+    mesh: Mapping[str, int],
+) -> tuple[Affine | None, ...] | None:
+    """Where all parts begin, each of another addend of the whole; None where they do not begin
+    alike."""
+    left, begins = list(whole), [ANYWHERE] * len(shape)
+    for part in parts:
+        for of in left:
+            starts = _starts(of, part, shape, mesh)
+            both = None if starts is None else _agreed(begins, starts)
+            if both is not None:
+                break
+        else:
+            return None
+        left.remove(of)
+        begins = both
+    return tuple(begins)
+
+
+def _agreed(
+    one: Sequence[Affine | None], other: Sequence[Affine | None]
+) -> list[Affine | None] | None:
+    """Two beginnings as one, where they say the same of each dimension that both speak of."""
+    if any(ANYWHERE not in (a, b) and a != b for a, b in zip(one, other, strict=True)):
+        return None
+    return [b if a is ANYWHERE else a for a, b in zip(one, other, strict=True)]
 
 
 def _size(dim: Dim) -> int:

@@ -86,7 +86,9 @@ class Sums(Values):
         addends = collect(unscaled(self.table, x.addends))
         if len(addends) > 1 and any(addend.partials for addend in addends):
             addends = collect(merge_partials(self.table, addends, self.mesh))
-        if len(addends) > 1 and any(addend.partials for addend in addends):
+        if len({addend.node for addend in addends}) < len(addends) or (
+            len(addends) > 1 and any(addend.partials for addend in addends)
+        ):
             # The same view may be written in two ways.
             alike = [t._replace(view=settled(t.view)) for t in addends]
             again = collect(merge_partials(self.table, alike, self.mesh))
