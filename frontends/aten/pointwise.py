@@ -260,7 +260,7 @@ def _sub(lo: Lowering, x: Lowered, y: Operand, alpha: float = 1) -> Any:
     symbolic = _whole(lo, x, y, factor)
     if is_nothing(x):
         finite(lo, y, "what is subtracted from minus infinity,")
-        return x.expand(lo.expected[0][0])
+        return lo.expand(x, lo.expected[0][0])
     if masked(lo, x) is not None and masked(lo, y) is None:
         symbolic = added_mask(lo, x, lo.scale(lo.operands(y, 0)[0], factor))
     symbolic = symbolic or (merged(lo, x, y) if alpha == 1 else None)

@@ -113,7 +113,8 @@ def _common(
 ) -> tuple[Affine | None, ...] | None:
     """Where all parts begin, each of another addend of the whole; None where they do not begin
     alike."""
-    left, begins = list(whole), [ANYWHERE] * len(shape)
+    left: list[Addend] = list(whole)
+    begins: list[Affine | None] = [ANYWHERE] * len(shape)
     for part in parts:
         for of in left:
             starts = _starts(of, part, shape, mesh)
