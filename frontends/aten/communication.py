@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -124,14 +124,53 @@ def _reduce_in_vllm(lo: Lowering, x: Lowered, tag: str) -> Any:
     return _all_reduce(lo, x, _named(lo, tag), "sum")
 
 
-@lowers("_c10d_functional.all_gather_into_tensor.default")
+@lowers(
+    "_c10d_functional.all_gather_into_tensor.default",
+    "_c10d_functional_autograd.all_gather_into_tensor.default",
+)
 def _gather_by_name(lo: Lowering, x: Lowered, count: int, tag: str) -> Any:
     return _all_gather(lo, x, _named(lo, tag, count), 0)
 
 
-@lowers("_c10d_functional.reduce_scatter_tensor.default")
+@lowers(
+    "_c10d_functional.reduce_scatter_tensor.default",
+    "_c10d_functional_autograd.reduce_scatter_tensor.default",
+)
 def _scatter_by_name(lo: Lowering, x: Lowered, op: str, count: int, tag: str) -> Any:
     return _reduce_scatter(lo, x, _named(lo, tag, count), op, 0)
+
+
+@lowers(
+    "_c10d_functional.all_to_all_single.default",
+    "_c10d_functional_autograd.all_to_all_single.default",
+)
+def _exchange_by_name(
+    lo: Lowering, x: Lowered, received: Sequence[int], sent: Sequence[int], tag: str
+) -> Any:
+    """``received``, ``sent``: how many rows come from and go to each member; here all alike."""
+    ranks = _named(lo, tag)
+    if len(received) != len(ranks) or len(sent) != len(ranks):
+        raise Unsupported(f"an all-to-all of {len(sent)} parts in group {tag!r} of {len(ranks)}")
+    if {*received, *sent} != {x.shape[0] // len(ranks)}:
+        raise Unsupported("an all-to-all of parts of different sizes")
+    return _all_to_all(lo, x, ranks)
+
+
+def _coalesced(name: str, rule: Callable[..., Any]) -> None:
+    @lowers(f"_c10d_functional.{name}_coalesced.default")
+    def each(lo: Lowering, xs: Sequence[Lowered], *rest: Any) -> Any:
+        """The collective of every tensor of a list, in order."""
+        results, made = lo.expected, []
+        for x, own in zip(xs, results, strict=True):
+            lo.expected = [own]
+            made.append(rule(lo, x, *rest))
+        lo.expected = results
+        return tuple(made)
+
+
+_coalesced("all_reduce", _reduce_by_name)
+_coalesced("all_gather_into_tensor", _gather_by_name)
+_coalesced("reduce_scatter_tensor", _scatter_by_name)
 
 
 @lowers("_c10d_functional.broadcast.default")

@@ -13,7 +13,10 @@ from shardproof.frontends.fx.lower import RankBody
 from shardproof.frontends.fx.records import Graph
 
 #: Namespaces of operators whose last name is a group's.
-_NAMING = ("_c10d_functional.", "vllm.all_reduce", "vllm.all_gather", "vllm.reduce_scatter")
+_NAMING = (
+    *("_c10d_functional.", "_c10d_functional_autograd."),
+    *("vllm.all_reduce", "vllm.all_gather", "vllm.reduce_scatter"),
+)
 #: A collective: its name, its ranks, and how many of this kind are before it on the rank.
 Key = tuple[str, tuple[int, ...], int]
 

@@ -34,7 +34,7 @@ FUNCTIONAL: Final = frozenset({"auto_functionalized", "auto_functionalized_v2"})
 #: How memory is named that nothing has written.
 MEMORY: Final = "unwritten memory "
 #: Operators in which ranks meet, by how their names begin.
-MEETING: Final = ("_c10d_functional.", "vllm.all_reduce")
+MEETING: Final = ("_c10d_functional.", "_c10d_functional_autograd.", "vllm.all_reduce")
 #: What a rule raises for arguments that are not those of its operator.
 _MALFORMED = (TypeError, ValueError, AttributeError, IndexError, KeyError, ArithmeticError)
 

@@ -31,8 +31,10 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 GETITEM = "<built-in function getitem>"
-REDUCE, GATHER = "_c10d_functional.all_reduce", "_c10d_functional.all_gather_into_tensor"
-SCATTER, WAIT = "_c10d_functional.reduce_scatter_tensor", "_c10d_functional.wait_tensor"
+#: Namespaces of collectives, and these by their names there.
+FUNCTIONAL = ("_c10d_functional.", "_c10d_functional_autograd.")
+REDUCE, GATHER, EXCHANGE = "all_reduce.", "all_gather_into_tensor.", "all_to_all_single."
+SCATTER, WAIT = "reduce_scatter_tensor.", "wait_tensor."
 #: What is asserted of sizes that depend on data.
 ABOUT_SIZES: Mapping[str, Callable[..., Any]] = {
     "aten.sym_size.int": lambda x, dim: x.shape[dim],
@@ -154,7 +156,7 @@ class _World:
         if len({tuple(n.target for n in graph.nodes) for graph in self.graphs}) > 1:
             raise Unsupported("ranks run unlike graphs")
         for nodes in zip(*(graph.nodes for graph in self.graphs), strict=True):
-            if nodes[0].target.startswith((REDUCE, GATHER, SCATTER)):
+            if _collective(nodes[0]).startswith((REDUCE, GATHER, SCATTER, EXCHANGE)):
                 self.joined(nodes)
                 continue
             for rank, node in enumerate(nodes):
@@ -181,7 +183,7 @@ class _World:
         args = [self.argument(rank, a) for a in node.args]
         if node.target == GETITEM:
             return args[0][args[1]]
-        if node.target.startswith(WAIT):
+        if _collective(node).startswith(WAIT):
             return args[0]
         if node.target == "aten.native_dropout.default":
             x, p = args[0], args[1]
@@ -215,17 +217,27 @@ class _World:
                 raise Unsupported(f"a group named {tag!r}, of which nothing says who is in it")
             members = self.groups[rank][tag]
             parts = [given[member] for member in members]
-            if node.target.startswith(GATHER):
+            name = _collective(node)
+            if name.startswith(EXCHANGE):
+                size, place = len(parts[0]) // len(members), members.index(rank)
+                parts = [part[place * size :][:size] for part in parts]
+            if name.startswith((GATHER, EXCHANGE)):
                 args = [parts, 0]
                 self.known[rank][node.name] = self.eager.call("aten.cat.default", args, {})
                 continue
             if node.args[1] != "sum":
                 raise Unsupported(f"a reduction by {node.args[1]}")
             total = sum(parts[1:], start=parts[0])
-            if node.target.startswith(SCATTER):
+            if name.startswith(SCATTER):
                 size = total.shape[0] // len(members)
                 total = total[members.index(rank) * size :][:size]
             self.known[rank][node.name] = total
+
+
+def _collective(node: Node) -> str:
+    """A functional collective's name without its namespace; nothing of any other operator."""
+    space = next((space for space in FUNCTIONAL if node.target.startswith(space)), None)
+    return "" if space is None else node.target.removeprefix(space)
 
 
 def _pairs(
