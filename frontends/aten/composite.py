@@ -8,6 +8,7 @@ from typing import Any
 
 from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.frontends.aten.attention import _attention
+from shardproof.frontends.aten.einsums import _einsum
 from shardproof.frontends.aten.lowering import Lowered, Lowering, dimensions
 from shardproof.frontends.aten.pointwise import _cast
 from shardproof.frontends.aten.rows import (
@@ -31,14 +32,20 @@ def _linear(lo: Lowering, x: Lowered, weight: Lowered, bias: Lowered | None = No
 
 @lowers("aten.matmul.default")
 def _matmul(lo: Lowering, x: Lowered, y: Lowered) -> Any:
-    """Of matrices, or of stacks of them with the same dimensions in front."""
+    """Of matrices, of stacks of them (one of a stack beside many of the other is every one's), and
+    of vectors."""
     if len(x.shape) == len(y.shape) >= 2 and x.shape[:-2] == y.shape[:-2]:
         return lo.emit("matmul", lo.real(x), lo.real(y))
     if len(x.shape) > 2 and len(y.shape) == 2:
         *lead, inner = x.shape
         rows = lo.real(lo.reshape(x, (prod(lead), inner)))
         return lo.reshape(lo.emit("matmul", rows, lo.real(y)), (*lead, y.shape[1]))
-    raise Unsupported(f"matmul of {list(x.shape)} and {list(y.shape)}")
+    if not x.shape or not y.shape:
+        raise Unsupported(f"matmul of {list(x.shape)} and {list(y.shape)}")
+    left, right = "b" if len(x.shape) == 1 else "...ab", "b" if len(y.shape) == 1 else "...bc"
+    kept = ("a" if len(x.shape) > 1 else "") + ("c" if len(y.shape) > 1 else "")
+    many = "..." if max(len(x.shape), len(y.shape)) > 1 else ""
+    return _einsum(lo, f"{left},{right}->{many}{kept}", (x, y))
 
 
 @lowers("aten.layer_norm.default")

@@ -85,3 +85,16 @@ def shape_with(shape: Shape, dim: int, count: int) -> Shape:
     Example: (2, 8) with 3 along 1 is (2, 3).
     """
     return (*shape[:dim], count, *shape[dim + 1 :])
+
+
+@lowers("aten.diag.default")
+def _diag(lo: Lowering, x: Lowered, diagonal: int = 0) -> Any:
+    """A matrix of a vector on its diagonal; of a matrix the diagonal."""
+    if len(x.shape) == 1:
+        return _diag_embed(lo, x, diagonal, 0, 1)
+    return _diagonal(lo, x, diagonal)
+
+
+@lowers("aten.trace.default")
+def _trace(lo: Lowering, x: Lowered) -> Any:
+    return lo.sum(_diagonal(lo, x), (0,))

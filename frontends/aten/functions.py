@@ -14,7 +14,7 @@ from typing import Any
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.choices import largest
-from shardproof.frontends.aten.criteria import _scaled
+from shardproof.frontends.aten.criteria import _elu, _scaled
 from shardproof.frontends.aten.losses import NONE, _nll_loss, _nll_loss_backward
 from shardproof.frontends.aten.lowering import (
     Lowered,
@@ -25,7 +25,7 @@ from shardproof.frontends.aten.lowering import (
     fraction,
     reduced,
 )
-from shardproof.frontends.aten.masks import _vector_norm, flags, inverse, numbers, step
+from shardproof.frontends.aten.masks import _vector_norm, clamped, flags, inverse, numbers, step
 from shardproof.frontends.aten.quotients import rest
 from shardproof.frontends.aten.rules import lowers
 
@@ -42,6 +42,35 @@ def _below(lo: Lowering, x: Lowered) -> Any:
 @lowers("aten._prelu_kernel.default")
 def _prelu(lo: Lowering, x: Lowered, weight: Lowered) -> Any:
     return lo.add(lo.unary("relu", x), lo.mul(_below(lo, x), weight))
+
+
+@lowers("aten.prelu.default")
+def _prelu_by_channel(lo: Lowering, x: Lowered, weight: Lowered) -> Any:
+    """One slope for all, or one for each position of the second dimension."""
+    count = prod(weight.shape)
+    after = (1,) * max(0, len(x.shape) - 2)
+    shape = (1, count, *after) if len(x.shape) > 1 else (count,)
+    return _prelu(lo, x, lo.reshape(weight, () if count == 1 else shape))
+
+
+@lowers("aten.relu6.default")
+def _relu6(lo: Lowering, x: Lowered) -> Any:
+    return clamped(lo, x, 0, 6)
+
+
+#: What `selu` scales by, and what its curve is multiplied by before.
+_SELU = (1.0507009873554804934193349852946, 1.6732632423543772848170429916717)
+
+
+@lowers("aten.selu.default")
+def _selu(lo: Lowering, x: Lowered) -> Any:
+    scale, alpha = _SELU
+    return _elu(lo, x, alpha, scale)
+
+
+@lowers("aten.log_sigmoid.default")
+def _log_of_sigmoid(lo: Lowering, x: Lowered) -> Any:
+    return lo.unary("log_sigmoid", x)
 
 
 @lowers("aten._prelu_kernel_backward.default")

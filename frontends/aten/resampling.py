@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.lowering import Lowered, Lowering
 from shardproof.frontends.aten.rules import lowers
 from shardproof.frontends.aten.tables import Array
@@ -146,6 +147,16 @@ def _declare(name: str, rank: int, weights: Weights, corners: bool) -> None:
     ) -> Any:
         aligned, scales = (given[0], given[1:]) if corners else (False, given)
         return _resampled(lo, gradient, own[-rank:], size, weights, aligned, scales, True)
+
+    @lowers(f"aten.{name}.vec")
+    def whole(lo: Lowering, x: Lowered, size: Sequence[int] | None, *given: Any) -> Any:
+        """By a size, or by factors, which then say where positions lie, too."""
+        *aligned, factors = given if len(given) > corners else (*given, None)
+        if size is None and factors is None:
+            raise Unsupported(f"{name} without a size")
+        if size is None:
+            size = [int(n * f) for n, f in zip(x.shape[-rank:], factors, strict=True)]
+        return rule(lo, x, size, *aligned, *(factors or ()))
 
 
 for _rank in (1, 2, 3):

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from shardproof.engine.errors import Unsupported
+from shardproof.frontends.aten.aliases import ALIASES
 from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real, floating
 
 #: (lowering, arguments ...) -> results.
@@ -43,13 +44,16 @@ def lowers(*names: str) -> Callable[[Rule], Rule]:
 
 def rule_of(name: str) -> Rule | None:
     """The rule of an overload; one that writes its operand has that of the one that does not, one
-    over lists that of the one over tensors, item by item.
+    over lists that of the one over tensors, item by item; a second name that of the first.
 
     Example: "aten.add_.Tensor" has the rule of "aten.add.Tensor", "aten._foreach_neg.default" that
     of "aten.neg.default" for each item; "aten.nonsense.default" has none.
     """
     if name in TABLE:
         return TABLE[name]
+    first = ALIASES.get(name.removeprefix("aten."))
+    if first is not None:
+        return TABLE[f"aten.{first}"]
     namespace, _, rest = name.partition(".")
     base, _, overload = rest.partition(".")
     base = base.removesuffix("_")
@@ -63,7 +67,8 @@ def rule_of(name: str) -> Rule | None:
         # What it writes, and nothing else, sets it apart.
         kinds = ("default", "Tensor")
         return next((r for k in kinds if (r := TABLE.get(f"{namespace}.{base}.{k}"))), None)
-    return TABLE.get(f"{namespace}.{base}.{overload.removesuffix('_out')}")
+    plain = f"{base}.{overload.removesuffix('_out')}"
+    return TABLE.get(f"{namespace}.{ALIASES.get(plain, plain)}")
 
 
 def typed(x: Any, dtype: str) -> Any:

@@ -90,8 +90,30 @@ def _of_moments(function: Callable[[Lowering, Any, Any], Any]) -> Callable[..., 
     return lowered
 
 
+def _of_flag(function: Callable[[Lowering, Any, Any], Any]) -> Callable[..., Any]:
+    """As `_of_moments`, where a flag says whether one is taken from the number of entries."""
+
+    def lowered(
+        lo: Lowering, x: Lowered, dim: object, unbiased: bool = True, keepdim: bool = False
+    ) -> Any:
+        return function(lo, *_moments(lo, x, dim, int(unbiased), keepdim))
+
+    return lowered
+
+
+def _of_all(function: Callable[[Lowering, Any, Any], Any]) -> Callable[..., Any]:
+    """As `_of_flag`, of all entries."""
+
+    def lowered(lo: Lowering, x: Lowered, unbiased: bool = True) -> Any:
+        return function(lo, *_moments(lo, x, None, int(unbiased), False))
+
+    return lowered
+
+
 for _overload, _result in _RESULTS.items():
     lowers(_overload)(_of_moments(_result))
+    lowers(_overload.replace("correction", "dim"))(_of_flag(_result))
+    lowers(_overload.replace("correction", "default"))(_of_all(_result))
 
 
 # -- norms over the batch ------------------------------------------------------------------------

@@ -4,17 +4,19 @@ their parts."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from math import prod
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
+from shardproof.frontends.aten.choices import _gather, _sort
 from shardproof.frontends.aten.convolution import _convolution
 from shardproof.frontends.aten.losses import NONE, _nll_loss
-from shardproof.frontends.aten.lowering import Lowered, Lowering, dimensions
+from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, dimensions
 from shardproof.frontends.aten.movement import _expand
-from shardproof.frontends.aten.pointwise import _cast
+from shardproof.frontends.aten.pointwise import _cast, _pad
 from shardproof.frontends.aten.rows import _log_softmax
-from shardproof.frontends.aten.rules import lowers
+from shardproof.frontends.aten.rules import lowers, rule_of
 from shardproof.frontends.aten.statistics import _group_norm, _native_batch_norm
 
 
@@ -71,7 +73,7 @@ def _negative_log(
     return _labelled(lo, logs, target, weight, reduction, ignored)
 
 
-@lowers("aten.conv1d.default", "aten.conv2d.default")
+@lowers("aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default")
 def _conv(
     lo: Lowering,
     x: Lowered,
@@ -174,3 +176,107 @@ def _type_as(lo: Lowering, x: Lowered, other: Lowered) -> Any:
 @lowers("aten.to.dtype_layout")
 def _to_layout(lo: Lowering, x: Lowered, dtype: str = "", **_: Any) -> Any:
     return _cast(lo, x, dtype)
+
+
+# -- convolutions and norms ------------------------------------------------------------------------
+
+
+@lowers("aten.conv1d.padding", "aten.conv2d.padding", "aten.conv3d.padding")
+def _conv_padded(
+    lo: Lowering,
+    x: Lowered,
+    weight: Lowered,
+    bias: Lowered | None = None,
+    stride: Sequence[int] = (1,),
+    padding: str = "valid",
+    dilation: Sequence[int] = (1,),
+    groups: int = 1,
+) -> Any:
+    """ "valid" pads nothing; "same" as much as the taps reach over, the odd position behind."""
+    if padding == "valid":
+        return _conv(lo, x, weight, bias, stride, (0,), dilation, groups)
+    if padding != "same" or any(n != 1 for n in stride):
+        raise Unsupported(f"a convolution padded {padding!r} in steps of {list(stride)}")
+    taps = weight.shape[2:]
+    steps = tuple(dilation) * len(taps) if len(dilation) == 1 else tuple(dilation)
+    over = [d * (n - 1) for d, n in zip(steps, taps, strict=True)]
+    behind = [n for size in reversed(over) for n in (0, size % 2)]
+    wide = _pad(lo, x, behind) if any(behind) else x
+    return _conv(lo, wide, weight, bias, stride, [n // 2 for n in over], dilation, groups)
+
+
+@lowers(
+    "aten.conv_transpose1d.default", "aten.conv_transpose2d.input", "aten.conv_transpose3d.input"
+)
+def _conv_transposed(
+    lo: Lowering,
+    x: Lowered,
+    weight: Lowered,
+    bias: Lowered | None = None,
+    stride: Sequence[int] = (1,),
+    padding: Sequence[int] = (0,),
+    output_padding: Sequence[int] = (0,),
+    groups: int = 1,
+    dilation: Sequence[int] = (1,),
+) -> Any:
+    if len(x.shape) != len(weight.shape):
+        raise Unsupported("a convolution without a batch")
+    rank, given = len(x.shape) - 2, (stride, padding, dilation, output_padding)
+    steps, around, apart, more = (tuple(n) * rank if len(n) == 1 else tuple(n) for n in given)
+    return _convolution(lo, x, weight, bias, steps, around, apart, True, more, groups)
+
+
+@lowers("aten.instance_norm.default")
+def _instance_norm(
+    lo: Lowering,
+    x: Lowered,
+    weight: Lowered | None,
+    bias: Lowered | None,
+    mean: Lowered | None,
+    variance: Lowered | None,
+    own: bool,
+    momentum: float,
+    eps: float,
+    cudnn: bool = True,
+) -> Any:
+    """Every channel of every sample by its own statistics, or by the running ones."""
+    if not own:
+        return _native_batch_norm(lo, x, weight, bias, mean, variance, False, momentum, eps)[0]
+    if mean is not None or variance is not None:
+        raise Unsupported("instance norm that writes running statistics")
+    n, channels, *rest = x.shape
+    return _group_norm(lo, x, weight, bias, n, channels, prod(rest), channels, eps)[0]
+
+
+# -- choices ---------------------------------------------------------------------------------------
+
+
+@lowers("aten.argsort.default")
+def _argsort(lo: Lowering, x: Lowered, dim: int = -1, descending: bool = False) -> Any:
+    return _sort(lo, x, dim, descending)[1]
+
+
+@lowers("aten.take_along_dim.default")
+def _take_along(lo: Lowering, x: Lowered, indices: Lowered, dim: int | None = None) -> Any:
+    """`gather`, with other dimensions repeated as far as the other operand has more of them."""
+    if dim is None:
+        x, indices = (lo.reshape(z, (prod(z.shape),)) for z in (x, indices))
+        dim = 0
+    (at,) = dimensions(x.shape, dim)
+    own, others = list(x.shape), list(indices.shape)
+    for d in range(len(own)):
+        if d != at:
+            own[d] = others[d] = max(own[d], others[d])
+    return _gather(lo, lo.expand(x, tuple(own)), at, lo.expand(indices, tuple(others)))
+
+
+@lowers("aten.one_hot.default")
+def _one_hot(lo: Lowering, ids: Lowered, classes: int = -1) -> Any:
+    """1 at the place of each id, as it is scattered into zeros."""
+    if classes < 1:
+        raise Unsupported("one_hot of as many classes as there are ids")
+    shape = (*ids.shape, classes)
+    lo.expected = [(shape, "int64")]
+    places = lo.reshape(ids, (*ids.shape, 1))
+    scatter = rule_of("aten.scatter.value")
+    return scatter(lo, Const(Fraction(0), shape, "int64"), -1, places, 1)  # type: ignore[misc]

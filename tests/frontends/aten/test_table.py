@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -13,6 +14,7 @@ from shardproof.engine.algebra.affine import affine
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.ir import Shard
 from shardproof.frontends.aten import TABLE, Const, Lowering, Real, rule_of
+from shardproof.frontends.aten.aliases import ALIASES
 from shardproof.frontends.aten.ids import Ids
 from shardproof.frontends.aten.lowering import Undefined
 from shardproof.frontends.aten.positions import Compared, Positions
@@ -27,8 +29,9 @@ from tests.frontends.aten import (
     calls_of_images,
     calls_of_masks,
     calls_of_products,
+    calls_of_wholes,
 )
-from tests.frontends.aten.calls import CALLS, Both, Draw
+from tests.frontends.aten.calls import CALLS, Both, Call, Draw
 from tests.frontends.aten.calls_of_norms import REFERENCES
 from tests.frontends.aten.evaluated import evaluated
 
@@ -44,6 +47,8 @@ MORE = (
     calls_of_images,
     calls_of_masks,
     calls_of_products,
+    calls_of_wholes,
+    calls_of_wholes,
 )
 
 #: Rows that only move data, or that ranks join in: tested with recorded steps; of sizes that depend
@@ -52,7 +57,7 @@ OTHERS = {
     name
     for name in TABLE
     if name.startswith(
-        ("move.", "comm.", "_c10d_functional.", "vllm.", "aten.empty", "aten.new_empty")
+        ("move.", "comm.", "_c10d_functional", "vllm.", "aten.empty", "aten.new_empty")
     )
 } | {"aten.nonzero.default", "aten._assert_scalar.default"}
 DRAWS = 12
@@ -64,17 +69,29 @@ def test_every_overload_has_calls() -> None:
 
 @pytest.mark.parametrize("name", sorted(CALLS))
 def test_overload_is_what_pytorch_says(name: str) -> None:
+    for number, make in enumerate(CALLS[name]):
+        for seed in range(DRAWS):
+            _compared(name, make, 1000 * number + seed)
+
+
+def _compared(name: str, make: Callable[[Draw], Call], seed: int) -> None:
+    """A drawn call, as PyTorch and as the lowering have it."""
     overload = REFERENCES.get(name) or torch.ops
     for part in name.split(".") if overload is torch.ops else ():
         overload = getattr(overload, part)
-    for number, make in enumerate(CALLS[name]):
-        for seed in range(DRAWS):
-            args, kwargs = make(Draw(1000 * number + seed))
-            expected = overload(*map(plain, args), **{k: plain(v) for k, v in kwargs.items()})
-            found = lowered(name, args, kwargs, expected)
-            for x, y in zip(flat(expected), found, strict=False):
-                if x is not None and y is not None:
-                    np.testing.assert_allclose(y, x.numpy(), rtol=1e-9, atol=1e-9)
+    args, kwargs = make(Draw(seed))
+    expected = overload(*map(plain, args), **{k: plain(v) for k, v in kwargs.items()})
+    made = lowered(name, args, kwargs, expected)
+    for x, y in zip(flat(expected), made, strict=False):
+        if x is not None and y is not None:
+            np.testing.assert_allclose(y, x.numpy(), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", sorted(ALIASES))
+def test_second_names_are_what_pytorch_says(name: str) -> None:
+    """The calls of the first name, made by the second."""
+    for make in CALLS[f"aten.{ALIASES[name]}"]:
+        _compared(f"aten.{name}", make, 0)
 
 
 def test_a_wrong_rule_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
