@@ -21,9 +21,9 @@ from shardproof.engine.plan.ir import Plan
 from shardproof.engine.plan_files import store
 from shardproof.engine.plan_files.wellformed import check as check_plan
 from shardproof.engine.records.run import PLAN
-from shardproof.frontends.fx import relations
 from shardproof.frontends.fx.pairing import paired
-from shardproof.frontends.fx.relations import Relations
+from shardproof.frontends.graphs import relations
+from shardproof.frontends.graphs.relations import Relations
 from shardproof.frontends.torch.communicators import mismatched
 from shardproof.frontends.torch.families import shown
 from shardproof.frontends.torch.plan import (

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from shardproof.frontends.fx import read as fx
-from shardproof.frontends.fx import relations, single_step
+from shardproof.frontends.fx import single_step
+from shardproof.frontends.graphs import relations
 from shardproof.frontends.hlo import read as hlo
 from shardproof.frontends.hlo.lower import lower
 

@@ -20,7 +20,7 @@ from shardproof.frontends.fx import place
 from shardproof.frontends.fx.cuts import interleaved
 from shardproof.frontends.fx.place import Part, Piece, Shape
 from shardproof.frontends.fx.records import Graph, Node
-from shardproof.frontends.fx.relations import InputRelation, Relations
+from shardproof.frontends.graphs.relations import InputRelation, Relations
 
 
 @dataclass(frozen=True, slots=True)

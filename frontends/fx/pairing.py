@@ -16,7 +16,7 @@ from msgspec import structs
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.frontends.fx import place
-from shardproof.frontends.fx.relations import OutputRelation, Relations
+from shardproof.frontends.graphs.relations import OutputRelation, Relations
 from shardproof.frontends.torch.functional import GRADIENT, LOSS, OUTPUT, STATE, UPDATED
 from shardproof.frontends.torch.trace import (
     BATCH,

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.frontends.fx.records import Node
-from shardproof.frontends.fx.relations import InputRelation, Place
+from shardproof.frontends.graphs.relations import InputRelation, Place
 
 Shape = tuple[int, ...]
 #: Names that exporters make of a number: a position, which says nothing of what the tensor is.

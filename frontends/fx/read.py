@@ -14,7 +14,7 @@ from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.expectations import PARTIAL
 from shardproof.engine.plan.ir import Addend, Expectation, Plan, Program, Shard
 from shardproof.engine.plan_files import store
-from shardproof.frontends.fx import align, groups, place, pt2, records, relations, written
+from shardproof.frontends.fx import align, groups, place, pt2, records, written
 from shardproof.frontends.fx.choose import chosen
 from shardproof.frontends.fx.domains import Domains
 from shardproof.frontends.fx.inputs import Inputs, shape_of
@@ -25,8 +25,9 @@ from shardproof.frontends.fx.place import Box, Part, Shape
 from shardproof.frontends.fx.programs import bases, mesh_of, programs
 from shardproof.frontends.fx.programs import place as placed
 from shardproof.frontends.fx.records import Graph, Node, operand
-from shardproof.frontends.fx.relations import OutputRelation, Relations
+from shardproof.frontends.graphs import relations
 from shardproof.frontends.graphs.mesh import Mesh
+from shardproof.frontends.graphs.relations import OutputRelation, Relations
 from shardproof.frontends.graphs.replayed import NOT_REPLAYED
 from shardproof.frontends.untrusted.inert import printable
 

@@ -19,11 +19,12 @@ from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.reference_runtime.compare import fits
 from shardproof.engine.reference_runtime.exchange import Stuck
-from shardproof.frontends.fx import groups, read, relations
+from shardproof.frontends.fx import groups, read
 from shardproof.frontends.fx.inputs import shape_of
 from shardproof.frontends.fx.place import Part, everywhere
 from shardproof.frontends.fx.records import CALL, CONSTANT, PLACEHOLDER, Graph, Node, operand
-from shardproof.frontends.fx.relations import Relations
+from shardproof.frontends.graphs import relations
+from shardproof.frontends.graphs.relations import Relations
 from shardproof.frontends.graphs.replayed import Validation, agreed, drawn, run, to_bytes
 
 if TYPE_CHECKING:

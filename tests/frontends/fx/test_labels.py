@@ -13,7 +13,7 @@ from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.fx import replay
 from shardproof.frontends.fx.domains import Domains
 from shardproof.frontends.fx.records import Graph
-from shardproof.frontends.fx.relations import Relations
+from shardproof.frontends.graphs.relations import Relations
 from tests.frontends.fx.graphs import Writer, reduced, ref, write
 
 ROWS, CLASSES, WIDTH = 8, 6, 4

@@ -15,7 +15,7 @@ from shardproof.engine.reference_runtime.runtime import crews, execute
 from shardproof.engine.reference_runtime.values import Values
 from shardproof.frontends.fx.read import joined
 from shardproof.frontends.fx.records import Graph
-from shardproof.frontends.fx.relations import Relations
+from shardproof.frontends.graphs.relations import Relations
 from tests.frontends.fx import lockstep
 from tests.frontends.fx.graphs import Change, argument, model, target
 

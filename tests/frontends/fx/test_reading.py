@@ -13,9 +13,10 @@ import pytest
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.reference_runtime.compare import worst
 from shardproof.frontends.frontend import of
-from shardproof.frontends.fx import place, records, relations
+from shardproof.frontends.fx import place, records
 from shardproof.frontends.fx.read import joined, side
-from shardproof.frontends.fx.relations import InputRelation, Relations
+from shardproof.frontends.graphs import relations
+from shardproof.frontends.graphs.relations import InputRelation, Relations
 from tests.frontends.fx.graphs import Writer, argument, model, named, ref, target, write
 
 

@@ -11,7 +11,7 @@ import pytest
 from shardproof import sources
 from shardproof.frontends.fx import read, replay
 from shardproof.frontends.fx.records import Graph
-from shardproof.frontends.fx.relations import Relations
+from shardproof.frontends.graphs.relations import Relations
 from shardproof.frontends.graphs.replayed import NOT_REPLAYED
 from shardproof.run.options import Options
 from shardproof.run.progress import Progress

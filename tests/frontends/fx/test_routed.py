@@ -11,7 +11,7 @@ import pytest
 import shardproof
 from shardproof.frontends.fx import replay
 from shardproof.frontends.fx.records import Graph
-from shardproof.frontends.fx.relations import Relations
+from shardproof.frontends.graphs.relations import Relations
 from tests.frontends.fx.graphs import Change, Writer, argument, named, reduced, ref, target, write
 
 ROWS, WIDTH, INNER = 5, 3, 4
