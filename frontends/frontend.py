@@ -74,7 +74,7 @@ class Replays(Protocol):
 class HoldsTables(Protocol):
     """A frontend whose files have numbers that their plan takes for any (masks, positions)."""
 
-    def tables(self, single: Path, parallel: Path) -> Mapping[str, Any]:
+    def tables(self, single: Path, parallel: Path, options: Mapping[str, str]) -> Mapping[str, Any]:
         """These numbers, by the names of the inputs that the plan has for them, as arrays."""
         ...
 

@@ -21,6 +21,8 @@ from shardproof.frontends.graphs import replayed
 from shardproof.frontends.graphs.replayed import Validation
 from shardproof.frontends.untrusted.child import run_bounded
 
+#: The option that names a relations file.
+RELATIONS = "relations"
 HLO = re.compile(rb"\s*HloModule\s")
 STABLE = re.compile(rb"\s*(?:#loc[^\n]*\n\s*)*module\s*(?:@|attributes|\{)")
 
@@ -35,7 +37,7 @@ class Hlo:
     files = "HLO or StableHLO text (.hlo, .txt, .mlir)"
     suffixes = (".hlo", ".txt", ".mlir", ".hlo.txt")
     sides = 2
-    options: Mapping[str, Mapping[str, str]] = {}
+    options: Mapping[str, Mapping[str, str]] = {RELATIONS: {}}
     table = ""
 
     def accepts(self, path: Path, head: bytes) -> bool:
@@ -44,8 +46,8 @@ class Hlo:
 
     def read_pair(self, single: Path, parallel: Path, options: Mapping[str, str]) -> Plan:
         """The plan of two modules, read in a bounded child."""
-        function = "shardproof.frontends.hlo.read:pair"
-        return store.from_bytes(run_bounded(function, [str(single), str(parallel)]))
+        files = [str(single), str(parallel), options.get(RELATIONS, "")]
+        return store.from_bytes(run_bounded("shardproof.frontends.hlo.read:pair", files))
 
     def read_side(self, path: Path) -> Plan:
         """The plan of one module alone, read in a bounded child."""
@@ -54,14 +56,14 @@ class Hlo:
 
     def replay(self, single: Path, parallel: Path, options: Mapping[str, str]) -> Validation:
         """Both modules evaluated by NumPy and as a plan, in a bounded child."""
-        function = "shardproof.frontends.hlo.replay:pair"
-        return replayed.from_bytes(run_bounded(function, [str(single), str(parallel)]))
+        files = [str(single), str(parallel), options.get(RELATIONS, "")]
+        return replayed.from_bytes(run_bounded("shardproof.frontends.hlo.replay:pair", files))
 
-    def tables(self, single: Path, parallel: Path) -> Mapping[str, Any]:
+    def tables(self, single: Path, parallel: Path, options: Mapping[str, str]) -> Mapping[str, Any]:
         """The constants of unlike numbers that both modules have, read in a bounded child."""
-        function = "shardproof.frontends.hlo.read:tables"
+        files = [str(single), str(parallel), options.get(RELATIONS, "")]
         constants = msgspec.msgpack.decode(
-            run_bounded(function, [str(single), str(parallel)]),
+            run_bounded("shardproof.frontends.hlo.read:tables", files),
             type=dict[str, tuple[tuple[int, ...], bytes]],
         )
         return {

@@ -24,6 +24,7 @@ from shardproof.frontends.hlo.frontend import STABLE
 from shardproof.frontends.hlo.lower import lower
 from shardproof.frontends.hlo.marks import marked
 from shardproof.frontends.hlo.ones import compared
+from shardproof.frontends.hlo.related import with_relations
 from shardproof.frontends.hlo.stacks import stacks
 from shardproof.frontends.untrusted.inert import printable
 
@@ -74,13 +75,14 @@ def parsed(data: str, *, partitioned: bool = False) -> Graph:
     return inline.graph(module)
 
 
-def pair(single: str, parallel: str) -> bytes:
-    """The plan of two files, as bytes.  Made to be called in a bounded child.
+def pair(single: str, parallel: str, relations: str) -> bytes:
+    """The plan of two files, as bytes; ``relations``: a file that states more (or empty).  Made to
+    be called in a bounded child.
 
     Example: ``mlp.single.hlo`` and ``mlp.parallel.hlo`` of the tests: one program along axes of 2
     and 4, and rows of the table for the loss and two gradients.
     """
-    alone, ranks = read(single), read(parallel, partitioned=True)
+    alone, ranks = both(single, parallel, relations)
     try:
         made = joined(alone, ranks, "plan")
     except InvalidInput as error:
@@ -88,13 +90,21 @@ def pair(single: str, parallel: str) -> bytes:
     return store.to_bytes(made)
 
 
-def tables(single: str, parallel: str) -> bytes:
+def both(single: str, parallel: str, relations: str) -> tuple[Graph, Graph]:
+    """The graphs of two files, with what a relations file states (or without one, if empty).
+
+    Example: ``mlp.single.hlo`` and ``mlp.parallel.hlo`` of the tests: graphs on one rank and eight.
+    """
+    return with_relations(read(single), read(parallel, partitioned=True), relations)
+
+
+def tables(single: str, parallel: str, relations: str) -> bytes:
     """The numbers of constants that both files have, by the name that the plan has for each, as
     bytes.  Made to be called in a bounded child.
 
     Example: of the causal attention ``block`` in the tests, "constant 0", its mask of 6 by 6.
     """
-    _, alone, _ = paired(read(single), read(parallel, partitioned=True), "plan")
+    _, alone, _ = paired(*both(single, parallel, relations), "plan")
     arrays = {name: np.asarray(x, dtype=float) for name, x in contents(alone).items()}
     return msgspec.msgpack.encode({name: (x.shape, x.tobytes()) for name, x in arrays.items()})
 

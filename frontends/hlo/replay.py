@@ -24,12 +24,13 @@ Array = NDArray[Any]
 JUDGE = "an evaluator of HLO in NumPy"
 
 
-def pair(single: str, parallel: str) -> bytes:
-    """The validation of two files, as bytes.  Made to be called in a bounded child.
+def pair(single: str, parallel: str, relations: str) -> bytes:
+    """The validation of two files, as bytes; ``relations``: a file that states more (or empty).
+    Made to be called in a bounded child.
 
     Example: ``mlp.single.hlo`` and ``mlp.parallel.hlo`` of the tests agree in 27 tensors.
     """
-    alone, ranks = read.read(single), read.read(parallel, partitioned=True)
+    alone, ranks = read.both(single, parallel, relations)
     try:
         return to_bytes(validated(*read.paired(alone, ranks, "plan")))
     except InvalidInput as error:

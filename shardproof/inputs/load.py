@@ -65,7 +65,9 @@ def load_plan(
     return plan
 
 
-def tables(single: Path | Plan, parallel: Path | None, plan: Plan) -> Mapping[str, Any]:
+def tables(
+    single: Path | Plan, parallel: Path | None, plan: Plan, assumptions: Assumptions
+) -> Mapping[str, Any]:
     """The numbers that two files have for what their plan takes for any numbers.
 
     Example: the cosines of rotary embeddings that an HLO module has as a constant, by the name of
@@ -76,7 +78,9 @@ def tables(single: Path | Plan, parallel: Path | None, plan: Plan) -> Mapping[st
     if not any(shard.kind == CONSTANT for shard in plan.single.shards):
         return {}
     frontend = of_pair(single, parallel)
-    return frontend.tables(single, parallel) if isinstance(frontend, HoldsTables) else {}
+    if not isinstance(frontend, HoldsTables):
+        return {}
+    return frontend.tables(single, parallel, assumptions.of_frontends())
 
 
 def _in_memory(plan: Plan, assumptions: Assumptions) -> Plan:

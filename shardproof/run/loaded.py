@@ -22,5 +22,5 @@ def loaded(
     Example: ``loaded(Path("plans/gpt"), None, Assumptions())``.
     """
     plan = load_plan(single, parallel, assumptions, ahead)
-    numbers = tables(single, parallel, plan)
+    numbers = tables(single, parallel, plan, assumptions)
     return replace(plan, tables=numbers) if numbers else plan

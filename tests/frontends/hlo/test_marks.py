@@ -81,7 +81,7 @@ def test_the_mean_of_the_means_of_devices_is_refuted(asked: str, tmp_path: Path)
 @pytest.mark.parametrize("rest", [RIGHT, MEANS])
 def test_labels_are_replayed_with_their_mark(rest: str, tmp_path: Path) -> None:
     files = written("y != -100", rest, tmp_path)
-    replayed = from_bytes(replay.pair(*map(str, files)))
+    replayed = from_bytes(replay.pair(*map(str, files), ""))
     assert replayed.replayed, replayed
     assert replayed.agrees, replayed
 
