@@ -48,7 +48,7 @@ from shardproof.inputs.assume import Assumptions, read
 from shardproof.inputs.traces import alone, is_exported, kept
 from shardproof.partition.stages.partition import partition
 from shardproof.run import request
-from shardproof.run.moved import unexcused
+from shardproof.run.moved import agree_when_moved, unexcused
 from shardproof.run.options import Options, path
 from shardproof.run.progress import Progress
 from shardproof.run.result import Result
@@ -307,11 +307,15 @@ def combination(sides: Sides, combine: Combine) -> Combination:
     # counts positions counts fewer: one way may hold of the programs as they are, with the tables
     # that they have.
     tables = tables_of(sides)
+    moved = {name: by for name, (by, _) in sides.single.derived.items()}
     others = [way for _, way in allowed if way not in left]
     for way in [*left, *others] if simulation.fewer or not left else left:
         made = make_plan(sides, combination=way)
         losses = tuple(row for row in made.expectations if row.kind == LOSS)
-        if agree(replace(made, expectations=losses), tables):
+        of_losses = replace(made, expectations=losses)
+        if moved and agree_when_moved(replace(of_losses, tables=tables), moved):
+            return way
+        if agree(of_losses, tables):
             return way
     # Too large for every rank to be run by itself: ranks that compute the same are run once.
     apart = disagreeing(replace(result, plan=asking), tables, CANDIDATE)

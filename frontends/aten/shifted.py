@@ -21,6 +21,7 @@ from shardproof.frontends.aten.filled import Filled
 from shardproof.frontends.aten.ids import Ids
 from shardproof.frontends.aten.joined import Joined
 from shardproof.frontends.aten.lowering import Const, Derived, Lowered, Lowering, Real
+from shardproof.frontends.aten.roots import maker, value
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,20 +70,42 @@ def shifted(lo: Lowering, target: Joined, ignored: int) -> Labels | None:
     part, covered = _uncovered(target.parts[own[0]], ignored)
     before = sum(sizes[: own[0]])
     moved = part.moved_input(lo) if isinstance(part, Ids) else part
-    box = boxed(lo, moved) if isinstance(moved, Real) else None
+    if not isinstance(moved, Real):
+        return None
+    moved, dim = _with_ones(lo, moved, dim)
+    box = boxed(lo, moved)
     if box is None or box.kind != "batch" or sum(sizes) != box.full_shape[dim]:
         return None
     first = box.offset[dim]
-    if first.terms or len(box.shape) != len(target.base):
+    base = (*moved.shape[:dim], sum(sizes), *moved.shape[dim + 1 :])
+    if first.terms or len(box.shape) != len(base) or prod(base) != prod(target.base):
         return None
     by = first.const - before
-    real = _shifted_input(lo, box, dim, by, target.base)
+    real = _shifted_input(lo, box, dim, by, base)
     flat = (prod(target.base),)
     row = lo.real(lo.reshape(real, flat))
     live = _live(lo, target, own[0]) if covered is None else _at(lo, target, own[0], covered)
     own_ids = replace(part, origin=row, moves=(), shape=flat) if isinstance(part, Ids) else row
     count = prod(part.shape) if covered is None else None
     return Labels(own_ids, lo.reshape(live, flat), count, real)
+
+
+def _with_ones(lo: Lowering, x: Real, dim: int) -> tuple[Real, int]:
+    """What a value is a view of that has other dimensions of one position, and where a dimension of
+    more is there: one row alone loses its first dimension in a view, where many keep it.
+
+    Example: of ``labels[:1, 1:].reshape(3)`` and dimension 0, ``labels[:1, 1:]`` and dimension 1.
+    """
+    op = maker(lo, x.number)
+    while op is not None and op.name == "view" and not op.backward and x.shape[dim] > 1:
+        before = value(lo, op.inputs[0])
+        wide = [d for d, n in enumerate(before.shape) if n != 1]
+        own = [d for d, n in enumerate(x.shape) if n != 1]
+        if [before.shape[d] for d in wide] != [x.shape[d] for d in own]:
+            break
+        x, dim = before, wide[own.index(dim)]
+        op = maker(lo, x.number)
+    return x, dim
 
 
 def _uncovered(part: Lowered, ignored: int) -> tuple[Lowered, Lowered | None]:

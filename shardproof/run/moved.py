@@ -40,6 +40,15 @@ def unexcused(plan: Plan, moved: Mapping[str, Derived]) -> Plan:
     return replace(plan, assumed=tuple(a for a in plan.assumed if a not in excuses))
 
 
+def agree_when_moved(plan: Plan, moved: Mapping[str, Derived]) -> bool:
+    """Whether both sides are seen to compute the same, with the numbers that moved inputs and
+    tables have, on all inputs that are drawn.
+
+    Example: the mean of two losses of one row each, whose labels are its tokens, shifted.
+    """
+    return fits(plan) and all(_agree(plan, moved, seed) for seed in range(SEEDS))
+
+
 def _agree(plan: Plan, moved: Mapping[str, Derived], seed: int) -> bool | None:
     """Whether both sides compute the same on random inputs; None: that cannot be seen."""
     values: dict[str, Any] = {**drawn(plan, np.random.default_rng(seed)), **plan.tables}

@@ -168,3 +168,47 @@ def test_one_head_of_a_rank_and_one_row_at_a_time(tmp_path: Path, other: bool) -
     result = sp.verify(whole, parallel, world_size=RANKS, batch=batch, **options)
     assert result.verdict == ("refuted" if other else "proved"), result.reason
     assert other or check(result.run_dir).ok
+
+
+def shifted(job: sp.Job, count: int, microbatches: int, factor: float, parallel: bool) -> None:
+    """The next token is the label, and nothing behind the last: a mean over all but the last."""
+    net = nn.ModuleList([nn.Embedding(CLASSES, WIDTH), nn.Linear(WIDTH, CLASSES, bias=False)])
+    job.start(net)
+    ids, labels = (job.batch[n].chunk(count)[job.rank] for n in ("ids", "labels"))
+    losses = []
+    for x, y in zip(ids.chunk(microbatches), labels.chunk(microbatches), strict=True):
+        scores = net[1](torch.tanh(net[0](x)))
+        target = F.pad(y, (0, 1), value=-100)[..., 1:].contiguous()
+        losses.append(F.cross_entropy(scores.view(-1, CLASSES), target.view(-1)) / microbatches)
+        (factor * losses[-1]).backward()
+    for parameter in net.parameters() if parallel else ():
+        dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
+    job.end(loss=losses)
+
+
+@pytest.mark.parametrize(
+    ("length", "microbatches", "factor", "verdict"),
+    [
+        (4, 1, 1, "proved"),
+        (4, 2, 1, "proved"),
+        (4, 1, 2, "refuted"),
+        # One label of a row is a number, of which no view tells where it lies: nothing is refuted.
+        (2, 1, 1, "inconclusive"),
+    ],
+)
+def test_labels_of_one_row_are_shifted(
+    tmp_path: Path, length: int, microbatches: int, factor: float, verdict: str
+) -> None:
+    ids = sp.tensor((RANKS * microbatches, length), torch.int64, low=0, high=CLASSES)
+    result = sp.verify(
+        partial(shifted, count=1, microbatches=1, factor=1, parallel=False),
+        partial(shifted, count=RANKS, microbatches=microbatches, factor=factor, parallel=True),
+        world_size=RANKS,
+        batch={"ids": ids, "labels": ids},
+        executor="local",
+        cache=False,
+        out=tmp_path / "run",
+    )
+    assert result.verdict == verdict, sp.told(result)
+    if verdict == "proved":
+        assert check(tmp_path / "run").ok
