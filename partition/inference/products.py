@@ -240,7 +240,7 @@ class Products(Complete):
             made = self._product(spelled, output + way.kept, way.addends, extents, again=again)
             return dropped(made, len(output))
 
-        if self.reference_size is None and len(names) > 1 and {*"".join(names)} - {*output}:
+        if self.reference_size is None and {*"".join(names)} - {*output}:
             # One of several blocks that the single-device program contracts with something else
             # (queries, of queries, keys and values) is a value alone, no part of one of all blocks.
             every = [range(len(own)) for own in names]

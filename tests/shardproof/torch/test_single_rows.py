@@ -212,3 +212,30 @@ def test_labels_of_one_row_are_shifted(
     assert result.verdict == verdict, sp.told(result)
     if verdict == "proved":
         assert check(tmp_path / "run").ok
+
+
+def typed(job: sp.Job, count: int, factor: float) -> None:
+    """Every token is of the first type, which is a row of a table, and normed with it."""
+    net = nn.ModuleList([nn.Embedding(CLASSES, WIDTH), nn.Embedding(2, WIDTH), nn.LayerNorm(WIDTH)])
+    job.start(net)
+    ids = job.batch["ids"].chunk(count)[job.rank]
+    loss = net[2](net[0](ids) + net[1](torch.zeros_like(ids))).square().mean()
+    (factor * loss).backward()
+    for parameter in net.parameters() if count > 1 else ():
+        dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
+    job.end(loss=loss)
+
+
+@pytest.mark.parametrize("factor", [1, 2])
+def test_one_row_beside_a_known_row_of_a_table(tmp_path: Path, factor: int) -> None:
+    result = sp.verify(
+        partial(typed, count=1, factor=1),
+        partial(typed, count=RANKS, factor=factor),
+        world_size=RANKS,
+        batch={"ids": sp.tensor((RANKS, 3), torch.int64, low=0, high=CLASSES)},
+        executor="local",
+        cache=False,
+        out=tmp_path / "run",
+    )
+    assert result.verdict == ("proved" if factor == 1 else "refuted"), sp.told(result)
+    assert factor > 1 or check(tmp_path / "run").ok
