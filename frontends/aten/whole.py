@@ -73,6 +73,14 @@ def _negative_log(
     return _labelled(lo, logs, target, weight, reduction, ignored)
 
 
+def _each(x: Lowered, weight: Lowered, *given: Sequence[int]) -> list[tuple[int, ...]]:
+    """What is given for every dimension of a convolution, or once for all of them, for each."""
+    if len(x.shape) != len(weight.shape):
+        raise Unsupported("a convolution without a batch")
+    rank = len(x.shape) - 2
+    return [tuple(n) * rank if len(n) == 1 else tuple(n) for n in given]
+
+
 @lowers("aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default")
 def _conv(
     lo: Lowering,
@@ -84,11 +92,49 @@ def _conv(
     dilation: Sequence[int] = (1,),
     groups: int = 1,
 ) -> Any:
-    if len(x.shape) != len(weight.shape):
-        raise Unsupported("a convolution without a batch")
-    rank = len(x.shape) - 2
-    each = [tuple(n) * rank if len(n) == 1 else tuple(n) for n in (stride, padding, dilation)]
-    return _convolution(lo, x, weight, bias, *each, False, (0,) * rank, groups)
+    steps, around, apart = _each(x, weight, stride, padding, dilation)
+    return _convolution(lo, x, weight, bias, steps, around, apart, False, (0,) * len(steps), groups)
+
+
+@lowers("aten.conv1d.padding", "aten.conv2d.padding", "aten.conv3d.padding")
+def _conv_padded(
+    lo: Lowering,
+    x: Lowered,
+    weight: Lowered,
+    bias: Lowered | None = None,
+    stride: Sequence[int] = (1,),
+    padding: str = "valid",
+    dilation: Sequence[int] = (1,),
+    groups: int = 1,
+) -> Any:
+    """ "valid" pads nothing; "same" as much as the taps reach over, the odd position behind."""
+    if padding == "valid":
+        return _conv(lo, x, weight, bias, stride, (0,), dilation, groups)
+    if padding != "same" or any(n != 1 for n in stride):
+        raise Unsupported(f"a convolution padded {padding!r} in steps of {list(stride)}")
+    (apart,) = _each(x, weight, dilation)
+    over = [d * (n - 1) for d, n in zip(apart, weight.shape[2:], strict=True)]
+    behind = [n for size in reversed(over) for n in (0, size % 2)]
+    wide = _pad(lo, x, behind) if any(behind) else x
+    return _conv(lo, wide, weight, bias, stride, [n // 2 for n in over], dilation, groups)
+
+
+@lowers(
+    "aten.conv_transpose1d.default", "aten.conv_transpose2d.input", "aten.conv_transpose3d.input"
+)
+def _conv_transposed(
+    lo: Lowering,
+    x: Lowered,
+    weight: Lowered,
+    bias: Lowered | None = None,
+    stride: Sequence[int] = (1,),
+    padding: Sequence[int] = (0,),
+    output_padding: Sequence[int] = (0,),
+    groups: int = 1,
+    dilation: Sequence[int] = (1,),
+) -> Any:
+    steps, around, apart, more = _each(x, weight, stride, padding, dilation, output_padding)
+    return _convolution(lo, x, weight, bias, steps, around, apart, True, more, groups)
 
 
 @lowers("aten.batch_norm.default")
@@ -107,6 +153,28 @@ def _batch_norm(
     """What it writes into running statistics is no result (`frontends.fx.written`)."""
     statistics = (None, None) if training else (mean, variance)
     return _native_batch_norm(lo, x, weight, bias, *statistics, training, momentum, eps)[0]
+
+
+@lowers("aten.instance_norm.default")
+def _instance_norm(
+    lo: Lowering,
+    x: Lowered,
+    weight: Lowered | None,
+    bias: Lowered | None,
+    mean: Lowered | None,
+    variance: Lowered | None,
+    own: bool,
+    momentum: float,
+    eps: float,
+    cudnn: bool = True,
+) -> Any:
+    """Every channel of every sample by its own statistics, or by the running ones."""
+    if not own:
+        return _native_batch_norm(lo, x, weight, bias, mean, variance, False, momentum, eps)[0]
+    if mean is not None or variance is not None:
+        raise Unsupported("instance norm that writes running statistics")
+    n, channels, *rest = x.shape
+    return _group_norm(lo, x, weight, bias, n, channels, prod(rest), channels, eps)[0]
 
 
 @lowers("aten.group_norm.default")
@@ -176,76 +244,6 @@ def _type_as(lo: Lowering, x: Lowered, other: Lowered) -> Any:
 @lowers("aten.to.dtype_layout")
 def _to_layout(lo: Lowering, x: Lowered, dtype: str = "", **_: Any) -> Any:
     return _cast(lo, x, dtype)
-
-
-# -- convolutions and norms ------------------------------------------------------------------------
-
-
-@lowers("aten.conv1d.padding", "aten.conv2d.padding", "aten.conv3d.padding")
-def _conv_padded(
-    lo: Lowering,
-    x: Lowered,
-    weight: Lowered,
-    bias: Lowered | None = None,
-    stride: Sequence[int] = (1,),
-    padding: str = "valid",
-    dilation: Sequence[int] = (1,),
-    groups: int = 1,
-) -> Any:
-    """ "valid" pads nothing; "same" as much as the taps reach over, the odd position behind."""
-    if padding == "valid":
-        return _conv(lo, x, weight, bias, stride, (0,), dilation, groups)
-    if padding != "same" or any(n != 1 for n in stride):
-        raise Unsupported(f"a convolution padded {padding!r} in steps of {list(stride)}")
-    taps = weight.shape[2:]
-    steps = tuple(dilation) * len(taps) if len(dilation) == 1 else tuple(dilation)
-    over = [d * (n - 1) for d, n in zip(steps, taps, strict=True)]
-    behind = [n for size in reversed(over) for n in (0, size % 2)]
-    wide = _pad(lo, x, behind) if any(behind) else x
-    return _conv(lo, wide, weight, bias, stride, [n // 2 for n in over], dilation, groups)
-
-
-@lowers(
-    "aten.conv_transpose1d.default", "aten.conv_transpose2d.input", "aten.conv_transpose3d.input"
-)
-def _conv_transposed(
-    lo: Lowering,
-    x: Lowered,
-    weight: Lowered,
-    bias: Lowered | None = None,
-    stride: Sequence[int] = (1,),
-    padding: Sequence[int] = (0,),
-    output_padding: Sequence[int] = (0,),
-    groups: int = 1,
-    dilation: Sequence[int] = (1,),
-) -> Any:
-    if len(x.shape) != len(weight.shape):
-        raise Unsupported("a convolution without a batch")
-    rank, given = len(x.shape) - 2, (stride, padding, dilation, output_padding)
-    steps, around, apart, more = (tuple(n) * rank if len(n) == 1 else tuple(n) for n in given)
-    return _convolution(lo, x, weight, bias, steps, around, apart, True, more, groups)
-
-
-@lowers("aten.instance_norm.default")
-def _instance_norm(
-    lo: Lowering,
-    x: Lowered,
-    weight: Lowered | None,
-    bias: Lowered | None,
-    mean: Lowered | None,
-    variance: Lowered | None,
-    own: bool,
-    momentum: float,
-    eps: float,
-    cudnn: bool = True,
-) -> Any:
-    """Every channel of every sample by its own statistics, or by the running ones."""
-    if not own:
-        return _native_batch_norm(lo, x, weight, bias, mean, variance, False, momentum, eps)[0]
-    if mean is not None or variance is not None:
-        raise Unsupported("instance norm that writes running statistics")
-    n, channels, *rest = x.shape
-    return _group_norm(lo, x, weight, bias, n, channels, prod(rest), channels, eps)[0]
 
 
 # -- choices ---------------------------------------------------------------------------------------

@@ -9,42 +9,70 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import torch.distributed as dist  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 
 import shardproof.torch as sp  # noqa: E402
 from benchmarks.torch.ordinary.attention import Attend, Turn, attended  # noqa: E402
-from benchmarks.torch.ordinary.parts import WIDTH, Step, floats  # noqa: E402
+from benchmarks.torch.ordinary.parts import WIDTH, Step, averaged, floats  # noqa: E402
+
+NOTHING = float("-inf")
 
 
-def ring(mistake: str = "") -> Step:
+def causal(job: sp.Job) -> None:
+    model = Attend()
+    job.start(model)
+    x, y = job.batch["x"], job.batch["y"]
+    scores = model.q(x) @ model.k(x).transpose(-1, -2) / math.sqrt(WIDTH)
+    later = torch.ones(x.shape[1], x.shape[1]).triu(1).bool()
+    loss = F.mse_loss(scores.masked_fill(later, NOTHING).softmax(-1) @ model.v(x), y)
+    loss.backward()
+    job.end(loss=loss)
+
+
+def ring(mistake: str = "", masked: bool = False, turned: bool = False) -> Step:
+    """``masked``: keys behind a query are hidden, and blocks that are hidden as a whole are not left
+    out; ``turned``: the larger maximum is asked for with the older one behind."""
+
     def step(job: sp.Job) -> None:
         n, r = job.world_size, job.rank
         model = Attend()
         job.start(model)
         x, y = (job.batch[name].chunk(n, dim=1)[r] for name in ("x", "y"))
+        length = x.shape[1]
         q, k, v = model.q(x), model.k(x), model.v(x)
-        scores = q @ k.transpose(-1, -2) / math.sqrt(WIDTH)
-        top = scores.detach().amax(-1, keepdim=True)
-        weights = torch.exp(scores - top)
-        total, out = weights.sum(-1, keepdim=True), weights @ v
-        for _ in range(n - 1):
-            k, v = Turn.apply(k), Turn.apply(v)
+        mine = torch.arange(r * length, (r + 1) * length)[:, None]
+        top = total = out = None
+        for turn in range(n):
             scores = q @ k.transpose(-1, -2) / math.sqrt(WIDTH)
-            new = torch.maximum(top, scores.detach().amax(-1, keepdim=True))
+            if masked:
+                source = (r + turn if mistake == "another rank's mask" else r - turn) % n
+                theirs = torch.arange(source * length, (source + 1) * length)
+                scores = scores.masked_fill(theirs > mine, NOTHING)
+            new = scores.detach().amax(-1, keepdim=True)
+            if top is not None:
+                new = torch.maximum(new, top) if turned else torch.maximum(top, new)
             weights = torch.exp(scores - new)
-            fade = torch.exp(top - new)
-            kept = total if mistake == "sum not rescaled" else total * fade
-            total = kept + weights.sum(-1, keepdim=True)
-            out = out * fade + weights @ v
-            top = new
+            own, mixed = weights.sum(-1, keepdim=True), weights @ v
+            if top is not None:
+                fade = torch.exp(top - new)
+                own = own + (total if mistake == "sum not rescaled" else total * fade)
+                mixed = mixed + out * fade
+            top, total, out = new, own, mixed
+            if turn < n - 1:
+                k, v = Turn.apply(k), Turn.apply(v)
         loss = F.mse_loss(out / total, y)
         loss.backward()
-        for p in model.parameters():
-            dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
+        averaged(model)
         job.end(loss=loss)
 
     return step
+
+
+def verdict(single: Step, parallel: Step, ranks: int) -> str:
+    batch = floats(x=(2, 2 * ranks, WIDTH), y=(2, 2 * ranks, WIDTH))
+    return sp.verify(
+        single, parallel, world_size=ranks, batch=batch, executor="local", cache=False
+    ).verdict
 
 
 @pytest.mark.parametrize(
@@ -52,8 +80,19 @@ def ring(mistake: str = "") -> Step:
     [(2, ""), (2, "sum not rescaled"), pytest.param(4, "", marks=pytest.mark.slow)],
 )
 def test_ring_with_a_running_maximum(ranks: int, mistake: str) -> None:
-    batch = floats(x=(2, 2 * ranks, WIDTH), y=(2, 2 * ranks, WIDTH))
-    found = sp.verify(
-        attended, ring(mistake), world_size=ranks, batch=batch, executor="local", cache=False
-    )
-    assert found.verdict == ("refuted" if mistake else "proved"), found.reason
+    assert verdict(attended, ring(mistake), ranks) == ("refuted" if mistake else "proved")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "mistake", "turned"),
+    [
+        (2, "", True),
+        (2, "", False),
+        (2, "sum not rescaled", True),
+        pytest.param(3, "", True, marks=pytest.mark.slow),
+        pytest.param(3, "another rank's mask", True, marks=pytest.mark.slow),
+    ],
+)
+def test_a_causal_ring_that_leaves_nothing_out(ranks: int, mistake: str, turned: bool) -> None:
+    parallel = ring(mistake, masked=True, turned=turned)
+    assert verdict(causal, parallel, ranks) == ("refuted" if mistake else "proved")
