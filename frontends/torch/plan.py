@@ -18,6 +18,7 @@ from shardproof.engine.plan.assumptions import some
 from shardproof.engine.plan.ir import Addend, Expectation, Plan
 from shardproof.frontends.builder.shapes import Inference
 from shardproof.frontends.torch import labels, messages
+from shardproof.frontends.torch.counterparts import none_alone
 from shardproof.frontends.torch.derivative import only
 from shardproof.frontends.torch.families import Compared, Families, families, shown
 from shardproof.frontends.torch.functional import functional
@@ -276,9 +277,8 @@ class _Rows:
         """The groups of ranks whose losses combine, as programs name them; none, if some cannot be
         named so."""
         spreads = [self.families.spread(group, group[0]) for group in way.groups]
-        if any(one is None for one in spreads):
-            return []
-        return list(dict.fromkeys(one for one in spreads if one is not None))
+        known = [one for one in spreads if one is not None]
+        return list(dict.fromkeys(known)) if len(known) == len(spreads) else []
 
     @staticmethod
     def addend(
@@ -292,7 +292,8 @@ class _Rows:
     # -- tensors ----------------------------------------------------------------------------
 
     def tensors(self) -> Iterator[Expectation]:
-        """Gradients, outputs, new parameters and states."""
+        """Gradients, outputs, new parameters and states; none is of the parallel side alone."""
+        none_alone({x.compared.row for x in self.single}, self.parallel, self.families)
         for result in self.single:
             if result.compared.kind == LOSS:
                 continue
@@ -302,10 +303,9 @@ class _Rows:
                 continue
             for number, other in self.parallel.get(row, []):
                 if other.result.value >= 0:
-                    raise InvalidInput(
-                        f"{self.families.families[number].program.name} has a {row[0]} of "
-                        f"{row[1]}, the single side has none (.grad is None)"
-                    )
+                    name = self.families.families[number].program.name
+                    missing = "the single side has none (.grad is None)"
+                    raise InvalidInput(f"{name} has a {row[0]} of {row[1]}, {missing}")
 
     def rows(self, row: tuple[str, str], result: Result) -> Iterator[Expectation]:
         """One row for every program that has a part; those whose parts add up have one
