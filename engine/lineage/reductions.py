@@ -18,6 +18,7 @@ def part_of(table: NodeTable, addend: Addend, number: int) -> Addend | None:
 
     Example: where ``n9`` is the sum of ``n4`` over its eight heads, ``n4[a1[3]] at a0[2 +1 of 8]``
     is ``n9[a0[3]] part #0[2 +1 of 8]``; of a sum over rows and columns one entry is a part of both.
+    A sum may be of one position of another axis alone: then the view has to be of that position.
     """
     definition = table[number].definition
     if not isinstance(definition, Einsum) or len(definition.operands) != 1:
@@ -27,13 +28,14 @@ def part_of(table: NodeTable, addend: Addend, number: int) -> Addend | None:
     if read.node != addend.node or len(set(labels)) < len(labels):
         return None  # of a diagonal a view tells nothing about its other positions
     summed = [(a, s, e, x) for a, s, e, x in read.intervals if x not in outputs]
-    if not summed or read.fixed or addend.partials:
+    if not summed or addend.partials:
         return None
     dims, single = floating(addend.view)
-    own = _at(single, summed)
-    if own is None:
-        single = joined(single)  # Which microbatch of which rank: one position of all rows.
-        own = _at(single, summed)
+    fixed = [StridedInterval(a, s, e, start, 1) for a, s, e, start in read.fixed]
+    # Joined: which microbatch of which rank is one position of all rows.
+    pools = (pool for pool in (single, joined(single)) if set(pool).issuperset(fixed))
+    placed = ((pool, own) for pool in pools if (own := _at(pool, summed)) is not None)
+    single, own = next(placed, ((), None))
     if own is None:
         return None
     place = {(a, s): (outputs.index(x), e) for a, s, e, x in read.intervals if x in outputs}
@@ -51,7 +53,7 @@ def part_of(table: NodeTable, addend: Addend, number: int) -> Addend | None:
     try:
         view = View(
             tuple(tuple(reindexed(a) for a in dim) for dim in dims),
-            tuple(reindexed(a) for a in single if a not in own),
+            tuple(reindexed(a) for a in single if a not in own and a not in fixed),
         )
     except Misaligned:
         return None

@@ -13,7 +13,8 @@ from fractions import Fraction
 from math import prod
 
 from shardproof.engine.claims.cone import operand_nodes
-from shardproof.engine.lineage.expressions import Combine, Einsum, Expression
+from shardproof.engine.lineage.blocks import extents
+from shardproof.engine.lineage.expressions import Combine, Einsum, Expression, Operand, Restrict
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.partition.inference.substitution import Labels, Read, TooLarge
 
@@ -24,6 +25,43 @@ MOST_ADDENDS, MOST_ABOVE = 400, 1_000
 def _is_over_positions(definition: Expression) -> bool:
     """Whether a definition is the sum of one value over some of its positions."""
     return isinstance(definition, Einsum) and len(definition.operands) == 1
+
+
+def in_blocks(table: NodeTable, definition: Expression) -> Combine | None:
+    """A block of a sum as the sum of these blocks of its addends; None where it is no block of one,
+    or the block is of something that an addend reads otherwise.
+
+    Example: ``n9 where a1[2 +5 of 8]``, where ``n9`` is ``sum(n3[a:4, b:8], n4[a:4] -> a b)``, is
+    the sum of ``n3 where a1[2 +5 of 8]`` and ``n4``.
+    """
+    if not isinstance(definition, Restrict):
+        return None
+    whole = table[definition.node]
+    if not isinstance(whole.definition, Combine) or whole.coordinates:
+        return None
+    sizes = extents(definition.blocks, whole.extents)
+    cut = {whole.definition.outputs[block.axis]: block for block in definition.blocks}
+    if len(cut) < len(definition.blocks):
+        return None
+    operands = []
+    for operand in whole.definition.operands:
+        blocks, intervals = [], []
+        for axis, stride, extent, label in operand.intervals:
+            block = cut.get(label)
+            if block is None:
+                intervals.append((axis, stride, extent, label))
+                continue
+            if stride != 1 or extent != table[operand.node].extents[axis]:
+                return None
+            blocks.append(block._replace(axis=axis))
+            intervals.append((axis, 1, sizes[whole.definition.outputs.index(label)], label))
+        node = operand.node
+        if blocks:
+            node = table.define(
+                Restrict(node, tuple(sorted(blocks))), extents(blocks, table[node].extents)
+            )
+        operands.append(Operand(node, tuple(intervals), operand.fixed))
+    return Combine(whole.definition.factors, tuple(operands), whole.definition.outputs)
 
 
 class Chains:
@@ -57,6 +95,9 @@ class Chains:
             factor, read = todo.pop()
             definition = self._table[read.node].definition
             inner: dict[int, int] = {}
+            if (apart := in_blocks(self._table, definition)) is not None:
+                opened.update((read.node, *operand_nodes(self._table, read.node)))
+                definition = apart
             if isinstance(definition, Combine):
                 opened.add(read.node)
                 for place, (own, o) in enumerate(
@@ -69,13 +110,20 @@ class Chains:
                 (o,) = definition.operands
                 below = labels.substituted(o, read, definition.outputs, inner, 0)
                 todo.append((factor * _missed(labels, read, below, axes), below))
-            elif read.node >= self._reference_size:
+            elif self._is_own(read.node):
                 raise TooLarge
             else:
                 addends.append((factor, read))
             if len(addends) + len(todo) > MOST_ADDENDS:
                 raise TooLarge
         return addends, axes, labels, frozenset(opened)
+
+    def _is_own(self, number: int) -> bool:
+        """Whether only the parallel side has a node; blocks of what both have are of both."""
+        definition = self._table[number].definition
+        return (definition.node if isinstance(definition, Restrict) else number) >= (
+            self._reference_size
+        )
 
     def above(self, leaves: frozenset[int], extents: Sequence[int], count: int) -> Iterator[int]:
         """Reference nodes of these extents that are sums of ``count`` addends or somewhat more,
@@ -102,8 +150,10 @@ class Chains:
         """How many addends every sum has, and which sums read a node."""
         for number in range(self._reference_size):
             definition = self._table[number].definition
-            if isinstance(definition, Combine) or _is_over_positions(definition):
-                below = operand_nodes(self._table, number)
+            apart = in_blocks(self._table, definition)
+            if apart or isinstance(definition, Combine) or _is_over_positions(definition):
+                reads = apart.operands if apart else ()
+                below = [o.node for o in reads] or operand_nodes(self._table, number)
                 self._counts[number] = sum(self._counts.get(n, 1) for n in below)
                 for n in below:
                     self._above.setdefault(n, []).append(number)

@@ -71,6 +71,15 @@ class Complete(Sums):
         self.rewrote = True
         return result
 
+    def in_region(self, x: Lineage) -> Lineage:
+        """Parts of sums beside complete values as what these add up to: nothing completes them.
+
+        Example: attention over keys of two tensors side by side, to which the residual is added.
+        """
+        parts = sum(bool(t.partials) for t in x.addends)
+        mixed = 0 < parts < len(x.addends)
+        return (self.closed(x) if mixed else None) or x
+
     def _complete(self, addend: Addend) -> Addend:
         """Part of a sum over a constant block as the sum over that block alone, which may be cut
         like any other value; as it is where it is none, or none that the single device has."""
@@ -89,6 +98,8 @@ class Complete(Sums):
         Example: of scores over four positions it has a softmax over the first two as well.
         """
         made = super().whole(addend)
+        if self.reference_size is None:
+            return made
         return made if made is addend or self._complete(addend) is addend else addend
 
     def _with_complete_maxima(self, xs: tuple[Lineage, ...]) -> tuple[Lineage, ...]:

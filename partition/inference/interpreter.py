@@ -69,6 +69,7 @@ from shardproof.partition.inference.views import (
     result_view,
     view_of_constant,
 )
+from shardproof.partition.inference.visible import hides_all
 from shardproof.partition.inference.windows import Reads
 
 #: Exponents that are taken apart, one in what another one has beside.
@@ -90,6 +91,8 @@ class LineageInterpreter(Choices):
         if function == "exp" and (apart := self._apart(x)) is not None:
             return apart
         addend = self._single(self._block(x) if function in ("log", "inv") else x)
+        if function == "exp" and addend.factor > 0 and hides_all(self.table, addend.node):
+            return Lineage(x.shape, ())
         made = None
         if function == "inv":
             made = self._reciprocals(addend)
@@ -123,6 +126,15 @@ class LineageInterpreter(Choices):
             signs.append(Fraction(1))
         return self.combine(parts, signs, Fraction(0))
 
+    def _is_taken(self, x: Lineage, whole: Sequence[Addend]) -> bool:
+        """Whether the single-device program takes the exponential of a sum as it is; ``whole``: its
+        addends, with parts of maxima as maxima."""
+        assert self.references is not None
+        if len(whole) == 1:
+            return self.references.has(whole[0]) or self.had(whole[0])
+        total = self._closed_maxima(x)
+        return total is not None and self.references.has(total.addends[0])
+
     def _apart(
         self, x: Lineage, depth: int = MOST_EXPONENTS, divides: bool = False
     ) -> Lineage | None:
@@ -135,7 +147,7 @@ class LineageInterpreter(Choices):
             whole = [closed_maximum(self.windows, t) if t.partials else t for t in x.addends]
         except Misaligned:
             return None
-        if len(whole) == 1 and (self.references.has(whole[0]) or self.had(whole[0])):
+        if self._is_taken(x, whole):
             return None
         parts = whole
         if len(whole) == 1 and self.references.of(whole[0]) is None:
@@ -344,7 +356,9 @@ class LineageInterpreter(Choices):
         if len(addends) == 1:
             return Lineage(xs[0].shape, tuple(addends))
         whole = [closed_maximum(self.windows, t) if t.partials else t for t in addends]
-        return self._sum_node(xs[0].shape, whole, Most)
+        # Minus infinity is larger than nothing.
+        whole = [t for t in whole if not hides_all(self.table, t.node)] or whole
+        return self._placed_sum(xs[0].shape, whole, Most)
 
     def _placed_amax(self, shape: tuple[int, ...], addend: Addend, dim: int) -> Lineage:
         """`_amax`, with positions of one of many where the single-device program has them."""

@@ -19,6 +19,7 @@ from shardproof.engine.lineage.joining import joined
 from shardproof.engine.lineage.lineage import Addend, Lineage
 from shardproof.engine.lineage.places import MOST_REGIONS, cuts, placed, radix, split, unsplit
 from shardproof.engine.lineage.views import Misaligned
+from shardproof.partition.inference.alone import known_position
 
 Shape = tuple[int, ...]
 #: (start, stop) along every dimension.
@@ -62,6 +63,15 @@ def _clip(addend: Addend, region: Sequence[tuple[int, int]], shape: Shape) -> li
             size = stop - start
             parts = [c for t in parts for c in cut_up(t, shape, dim, affine(start), size)]
     return parts
+
+
+def _region(addends: Sequence[Addend], region: Sequence[tuple[int, int]], shape: Shape) -> Lineage:
+    """A tensor in a region. A region of one position along a dimension is of that position alone:
+    what is made of it (of a class token) is no entry of what would be made of all positions."""
+    size = tuple(stop - start for start, stop in region)
+    single = [dim for dim, n in enumerate(size) if n == 1]
+    clipped = (c for t in addends for c in _clip(t, region, shape))
+    return Lineage(size, tuple(known_position(c, single) for c in clipped))
 
 
 def _put(x: Lineage, region: Sequence[tuple[int, int]], shape: Shape) -> list[Addend]:
@@ -108,11 +118,7 @@ def each(
     addends: list[Addend] = []
     behind: Shape = ()
     for region in _regions(spread.bounds):
-        size = tuple(stop - start for start, stop in region)
-        lineages = [
-            Lineage(size, tuple(c for t in own for c in _clip(t, region, virtual)))
-            for own in spread.addends
-        ]
+        lineages = [_region(own, region, virtual) for own in spread.addends]
         made = make(lineages)
         kept = len(virtual) - inner
         behind = made.shape[kept:]
@@ -144,12 +150,6 @@ def _meeting(
         for a, (start, stop) in zip(own, box, strict=True):
             at[a] = max(at[a][0], start), min(at[a][1], stop)
     return at if all(start < stop for start, stop in at.values()) else None
-
-
-def _inside(addends: Sequence[Addend], box: Region, shape: Shape) -> Lineage:
-    """A tensor in a box."""
-    kept = tuple(c for t in addends for c in _clip(t, box, shape))
-    return Lineage(tuple(stop - start for start, stop in box), kept)
 
 
 def multiplied(
@@ -200,7 +200,7 @@ def multiplied(
     parts_of: list[Addend] = []
     for boxes, at in meeting:
         lineages = [
-            _inside(groups[n][box], tuple(at[a] for a in own), shapes[n])
+            _region(groups[n][box], tuple(at[a] for a in own), shapes[n])
             for n, (own, box) in enumerate(zip(left, boxes, strict=True))
         ]
         if all(x.addends for x in lineages):

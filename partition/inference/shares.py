@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from shardproof.engine.algebra.affine import ZERO, Affine
 from shardproof.engine.lineage.expressions import Opaque
+from shardproof.engine.lineage.floating import floating
 from shardproof.engine.lineage.lineage import BROADCAST, Addend, Dim, StridedInterval, View
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.views import Misaligned, constant_interval, narrow
@@ -146,6 +147,7 @@ def _starts(
 ) -> tuple[Affine | None, ...] | None:
     """Where a part begins along each dimension; None where it is no part of the whole."""
     dims = whole.view.dims
+    part = _placed_as(whole.view, part)
     if len(dims) != len(shape) or whole != part._replace(view=part.view._replace(dims=dims)):
         return None
     starts: list[Affine | None] = []
@@ -157,6 +159,31 @@ def _starts(
         else:
             starts.append(_begins(of, own, mesh))
     return None if NOWHERE in starts else tuple(starts)
+
+
+def _placed_as(whole: View, part: Addend) -> Addend:
+    """A part with its positions of one of many in the dimensions where the whole runs along them.
+
+    Example: of ``[a1[2], a0[32]]`` the part ``[1, a1[<dp> +1 of 2] x a0[32]]`` is
+    ``[a1[<dp> +1 of 2], a0[32]]``.
+    """
+    own, single = floating(part.view)
+    if not single or len(own) != len(whole.dims):
+        return part
+    left = list(single)
+    dims: list[Dim] = []
+    for of, dim in zip(whole.dims, own, strict=True):
+        runs = {a[:3]: a for a in dim}
+        for interval in (a for a in of if a[:3] not in runs):
+            at = next((a for a in left if a[:3] == interval[:3]), None)
+            if at is not None:
+                left.remove(at)
+                runs[at[:3]] = at
+        order = [a[:3] for a in of]
+        known = all(a in order for a in runs)
+        placed = sorted(runs.values(), key=lambda a: order.index(a[:3])) if known else dim
+        dims.append(tuple(placed))
+    return part._replace(view=View(tuple(dims), tuple(left)))
 
 
 def _begins(whole: Dim, part: Dim, mesh: Mapping[str, int]) -> Affine | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 from math import prod
@@ -80,7 +81,7 @@ class Sums(Values):
         """Collect equal addends, join partial ones; a complete sum of several becomes a node."""
         if has_places(x):
             try:
-                return each([x], lambda lineages: self.fold(lineages[0]))
+                return each([x], lambda lineages: self.in_region(self.fold(lineages[0])))
             except Misaligned:
                 return self.piece(x)
         addends = collect(unscaled(self.table, x.addends))
@@ -103,6 +104,9 @@ class Sums(Values):
             whole = [t if t.partials else self._in_sums(t, sums) for t in addends]
             again = collect(merge_partials(self.table, whole, self.mesh))
             addends = again if len(again) < len(addends) else addends
+            merged = self._summed_over([t for t in addends if not t.partials])
+            if merged:
+                return self.fold(x._replace(addends=(*merged, *(t for t in addends if t.partials))))
         addends = self.nonzero([self.whole(t) for t in addends])
         if len(addends) < 2:
             return self.known(Lineage(x.shape, tuple(addends)))
@@ -118,9 +122,13 @@ class Sums(Values):
             return self.fold(Lineage(x.shape, tuple(rest)))
         return self.factored(x.shape, addends) or self._complete_sum(x.shape, addends)
 
+    def in_region(self, x: Lineage) -> Lineage:
+        """A sum in a region of a tensor (what closes parts of sums knows more)."""
+        return x
+
     def whole(self, addend: Addend) -> Addend:
         """Part of a sum as the whole one, where a causal mask hides all else of it."""
-        made = completed(self.table, addend) if addend.partials and self.references else None
+        made = completed(self.table, addend) if addend.partials else None
         if made is None:
             return addend
         self.rewrote = True
@@ -238,10 +246,27 @@ class Sums(Values):
         several = len({addend.node for addend in addends}) > 1
         parts = [part for addend in addends if (part := self.reads.part(addend)) is not None]
         if len(parts) < len(addends):
+            if several and (merged := self._summed_over(addends)):
+                return self.fold(Lineage(shape, tuple(merged)))
             parts = [] if several else self._positions(shape, addends)
         if not parts:
             return None
         return Lineage(shape, tuple(collect(merge_partials(self.table, parts, self.mesh))))
+
+    def _summed_over(self, addends: Sequence[Addend]) -> list[Addend] | None:
+        """Complete addends, with the sum over all positions of a value in place of these; None
+        where no value is there at all of its positions.
+
+        Example: ``n9[a1[4]] at a0[0 +1 of 2]``, ``n9[a1[4]] at a0[1 +1 of 2]`` and ``n7[a0[4]]``,
+        the gradients of two rows, one on each rank, and what is complete already: ``n10[a0[4]]``
+        and ``n7[a0[4]]``, where ``n10`` is the sum of ``n9`` over its rows.
+        """
+        counts = Counter(t.node for t in addends)
+        views = [(counts[t.node] > 1 and self.reads.part(t)) or t for t in addends]
+        if views == list(addends):
+            return None
+        merged = collect(merge_partials(self.table, views, self.mesh))
+        return None if any(t.partials for t in merged) else merged
 
     def _positions(self, shape: tuple[int, ...], addends: Sequence[Addend]) -> list[Addend]:
         """Views of a node that ranks alone have, which differ in one position of many, as parts of
@@ -284,7 +309,12 @@ class Sums(Values):
         part = self.reads.part(addend)
         return addend if part is None or part.node not in sums else part
 
-    def _placed_sum(self, shape: tuple[int, ...], addends: Sequence[Addend]) -> Lineage:
+    def _placed_sum(
+        self,
+        shape: tuple[int, ...],
+        addends: Sequence[Addend],
+        kind: type[Combine] | type[Most] = Combine,
+    ) -> Lineage:
         """`_sum_node`, with positions of one of many where the single-device program has them."""
 
         def another(way: Way) -> Addend:
@@ -293,11 +323,11 @@ class Sums(Values):
                 spread_behind(t, len(shape), own, way.kept)
                 for t, own in zip(way.addends, way.labels, strict=True)
             ]
-            made = self._sum_node((*shape, *(1,) * count), spread).addends[0]
+            made = self._sum_node((*shape, *(1,) * count), spread, kind).addends[0]
             return dropped(made, len(shape))
 
         def made(views: Sequence[Addend]) -> Addend:
-            return self._sum_node(shape, views).addends[0]
+            return self._sum_node(shape, views, kind).addends[0]
 
         def others() -> Iterator[Addend | None]:
             names = [ascii_letters[: len(shape)]] * len(addends)

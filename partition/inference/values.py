@@ -182,17 +182,20 @@ class Values:
 
     def _by_another_route(self, first: Addend | None, readings: Sequence[Addend]) -> Addend | None:
         """The first reading that keeps positions as an axis, and is a value of the single-device
-        program by another route; None where none is.
+        program by another route, or the one by dimensions; None where neither is.
 
         Example: of ``a + (b + c)`` at row ``<dp>`` of 2, row ``<dp>`` of ``(a + b) + c``.
         """
         if self.matcher is None or (first is not None and self._is_of_all(first.node)):
             return None
-        for reading in readings:
-            if self._is_of_all(reading.node):
-                with self.matcher.aside():
-                    made = self.matcher.known(Lineage((), (reading,))).addends[0]
-                return None if made is reading else made
+        wide = (reading for reading in readings if self._is_of_all(reading.node))
+        for reading in (next(wide, None), first):
+            if reading is None:
+                continue
+            with self.matcher.aside():
+                made = self.matcher.known(Lineage((), (reading,))).addends[0]
+            if made is not reading:
+                return made
         return None
 
     def _is_common(self, number: int, size: int) -> bool:

@@ -12,7 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from shardproof.engine.algebra.affine import Affine
-from shardproof.engine.lineage.expressions import Comparison, Einsum, Operand
+from shardproof.engine.lineage.expressions import (
+    Amax,
+    Causal,
+    Combine,
+    Comparison,
+    Einsum,
+    Operand,
+    Restrict,
+)
 from shardproof.engine.lineage.lineage import (
     BROADCAST,
     Addend,
@@ -40,6 +48,45 @@ def shows_all(nodes: NodeTable, mask: Addend) -> bool:
         return False
     last = read[1].start + (read[1].size - 1)
     return _not_behind(last, read[0].start)
+
+
+def hides_all(nodes: NodeTable, number: int) -> bool:
+    """Whether all entries of a node are minus infinity, or a maximum over such entries alone.
+
+    Example: the scores of the queries ``[0, 3)`` and the keys ``[3, 11)`` under a causal mask:
+    every one of these keys is behind every query.
+    """
+    match nodes[number].definition:
+        case Combine(factors=factors, operands=operands):
+            return any(
+                factor > 0 and (_hides_where(nodes, read) or hides_all(nodes, read.node))
+                for factor, read in zip(factors, operands, strict=True)
+                if nodes.is_masked(read.node)
+            )
+        case Amax(operand=read, sign=sign):
+            return sign > 0 and nodes.is_masked(read.node) and hides_all(nodes, read.node)
+    return False
+
+
+def _hides_where(nodes: NodeTable, read: Operand) -> bool:
+    """Whether a causal mask, or a block of one, hides all of what is read of it."""
+    starts = [0, 0]
+    definition = nodes[read.node].definition
+    if isinstance(definition, Restrict):
+        if any(b.extent for b in definition.blocks):
+            return False
+        for block in definition.blocks:
+            starts[block.axis] += block.start
+        definition = nodes[definition.node].definition
+    if not isinstance(definition, Causal) or any(s != 1 for _, s, _, _ in read.intervals):
+        return False
+    sizes = {axis: extent for axis, _, extent, _ in read.intervals}
+    for axis, stride, _, start in read.fixed:
+        if stride != 1 or start.terms or axis in sizes:
+            return False
+        starts[axis] += start.const
+        sizes[axis] = 1
+    return all(sizes.get(axis) for axis in (0, 1)) and starts[0] + sizes[0] <= starts[1]
 
 
 def completed(nodes: NodeTable, addend: Addend) -> tuple[Addend, frozenset[int]] | None:

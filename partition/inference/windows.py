@@ -173,6 +173,8 @@ def _inside(
     start, size = window
     if (start, size) == (0, interval.extent):
         return interval, None, None
+    if size == 1 and interval.extent == ABSOLUTE:
+        return None, interval, None
     inner = StridedInterval(
         interval.axis, interval.stride, size, interval.start - start, interval.size
     )
