@@ -81,10 +81,6 @@ class MixedRadix:
         self.full: dict[Axis, int] = {}
         self.radix: dict[Axis, tuple[tuple[int, int], ...]] = {}
         self.places: dict[int, int] = {}
-        #: Axes without an end of which a block behind the first position is read.
-        self.cut_up: frozenset[Axis] = frozenset()
-        #: Where these blocks begin, and how long they are.
-        self.bounds: set[int] = set()
         local: list[Relation] = []
         if related is not None:
             self.places = {id(lineage): -1 - i for i, lineage in enumerate(lineages)}
@@ -166,7 +162,6 @@ class MixedRadix:
         """Carry strides between axes that a definition or the operator identifies, until nothing
         changes."""
         relations: list[Relation] = []
-        self.cut_up = self._cut_up(sorted(numbers))
         for number in sorted(numbers):
             relations += self.relations(number)
         self._check(relations)
@@ -178,8 +173,6 @@ class MixedRadix:
         for inside, around, digit in shifts:
             self._stride(inside, digit.inner, digit.size)
             self._stride(around, digit.outer, digit.extent)
-            if around in self.cut_up:
-                self.bounds |= {digit.start, digit.size}
         relations += local
         for one, stride, other, _, extent in local:
             if one == other and extent == 1:
@@ -192,22 +185,6 @@ class MixedRadix:
                 changed |= self._carry(other, b, one, a, extent)
             for shift in shifts:
                 changed |= self._carry_shifted(shift)
-
-    def _cut_up(self, numbers: Sequence[int]) -> frozenset[Axis]:
-        """Axes without an end of which a block behind the first position is read, and the same axes
-        of blocks of other axes."""
-        blocks = (shift for number in numbers for shift in self.shifts(number))
-        cut = {s.around for s in blocks if s.digit.extent == ABSOLUTE and s.digit.start}
-        same = [
-            {one, other}
-            for number in numbers
-            if isinstance(self.nodes[number].definition, Restrict)
-            for one, _, other, _, extent in self.relations(number)
-            if extent == ABSOLUTE
-        ]
-        while more := [both for both in same if len(both & cut) == 1]:
-            cut.update(*more)
-        return frozenset(cut)
 
     def _carry(self, source: Axis, a: int, target: Axis, b: int, extent: int) -> bool:
         """Strides of one axis from ``a`` on, as strides of another from ``b`` on."""
@@ -232,8 +209,6 @@ class MixedRadix:
             if s % outer == 0 and (not extent or s < outer * extent)
         }
         fit = [c for c in steps if size % c == 0 and start % c == 0 and extent % c == 0]
-        if around in self.cut_up:  # Its blocks are of several sizes: a digit cuts through none.
-            fit = [c for c in fit if all(b % c == 0 for b in self.bounds)]
         before = len(self.strides[inside]) + len(self.strides[around])
         self.strides[inside].update(inner * c for c in fit)
         self.strides[around].update(outer * c for c in fit)
@@ -261,28 +236,17 @@ class MixedRadix:
                     ((number, i), 1, (operand, i), 1, n) for i, n in enumerate(axes) if i not in cut
                 ]
             case Einsum() | Combine() | Most() | Amax() | Select() as read:
+                place = {label: i for i, label in enumerate(read.outputs)}
                 return [
-                    relation for relation in _labels(number, read) if not self._is_block(relation)
+                    ((number, place.get(label, -1 - label)), 1, (o.node, axis), stride, extent)
+                    for o in read.reads()
+                    for axis, stride, extent, label in o.intervals
                 ]
         return []
-
-    def _is_block(self, relation: Relation) -> bool:
-        """Whether a label runs along the first positions of an axis without an end of which blocks
-        behind these are read, too: it is one block more.
-
-        Example: of a causal mask the queries [0, 3) beside the queries [3, 11).
-        """
-        _, _, axis, stride, extent = relation
-        return axis in self.cut_up and stride == 1 and extent != ABSOLUTE
 
     def shifts(self, number: int) -> list[Shift]:
         """The digits of the axes that a block cuts."""
         definition = self.nodes[number].definition
-        if isinstance(definition, Einsum | Combine | Most | Amax | Select):
-            return [
-                Shift(label, axis, Digit(1, 1, extent, 0, ABSOLUTE))
-                for label, _, axis, _, extent in filter(self._is_block, _labels(number, definition))
-            ]
         if not isinstance(definition, Restrict):
             return []
         operand, blocks = definition.node, definition.blocks
@@ -322,14 +286,6 @@ class MixedRadix:
 
 #: Lineages of a claim, and addends of a lineage, are fewer.
 _MANY = 1 << 20
-
-
-def _labels(number: int, read: Einsum | Combine | Most | Amax | Select) -> Iterator[Relation]:
-    """The labels of a definition, each as an axis of its node, with the axes that they index."""
-    place = {label: i for i, label in enumerate(read.outputs)}
-    for operand in read.reads():
-        for axis, stride, extent, label in operand.intervals:
-            yield (number, place.get(label, -1 - label)), 1, (operand.node, axis), stride, extent
 
 
 def _left(lineage: int, term: int, dim: int) -> Axis:

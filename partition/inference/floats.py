@@ -86,9 +86,6 @@ def _every_way(
         yield from (_with_ones(way, ones) for way in _ways(addends, mesh, letters, roles))
     yield from _as_read(addends, mesh, letters, roles, reads)
     yield from _ways(addends, mesh, letters, roles)
-    # A query that a mask is added to is in its dimension; which row or head it is of is in none.
-    if any(floating(t.view)[1] != t.view.fixed for t in addends):
-        yield from _ways(addends, mesh, letters, roles, stays=True)
     apart = [_in_blocks(t) for t in addends]
     if apart != list(addends):
         yield from _ways(apart, mesh, letters, roles)
@@ -249,11 +246,8 @@ def _ways(
     roles: Sequence[str],
     *,
     usual: bool = True,
-    stays: bool = False,
 ) -> Iterator[Way]:
-    """``stays``: positions of one of many that are in a dimension stay there."""
-    views = [t.view for t in addends]
-    parted = [(v.dims, v.fixed) if stays else floating(v) for v in views]
+    parted = [floating(t.view) for t in addends]
     if not any(single for _, single in parted):
         return
     dims = [list(d) for d, _ in parted]

@@ -18,7 +18,6 @@ from shardproof.engine.plan.collectives import COPIES, TABLE, Effect, group_size
 from shardproof.engine.plan.ir import MICROBATCH, Plan, Program
 from shardproof.engine.schedule.instances import Instance, Unrolled
 from shardproof.engine.specification.conclusions import scaled
-from shardproof.partition.inference.alone import at_known_position, known_positions
 from shardproof.partition.inference.collectives import gather, is_stray, own_slice, total
 from shardproof.partition.inference.forms import Forms
 from shardproof.partition.inference.interpreter import LineageInterpreter
@@ -120,7 +119,6 @@ class Tracer:
         trace = Trace([None] * len(unrolled.tensors))
         size = self.interpreter.reference_size
         empty = any(0 in tensor.shape for tensor in unrolled.tensors)
-        alone = known_positions(unrolled)
         for number, instance in enumerate(unrolled.instances):
             if number % ROWS_TOLD == 0:
                 tell(number)
@@ -150,8 +148,7 @@ class Tracer:
                 trace.partial[number] = self.interpreter.partial[already:]
             for value, lineage in zip(instance.outputs, outputs, strict=True):
                 whole = self.interpreter.summed_up if value in demanded else _as_it_is
-                own = at_known_position(lineage, alone[value]) if value in alone else lineage
-                trace.lineages[value] = whole(own)
+                trace.lineages[value] = whole(lineage)
             if not past_strays and is_stray(instance.kind, inputs, outputs, size):
                 trace.strayed.update(instance.outputs)
         trace.repeats = self.repeats.rows
