@@ -3,6 +3,7 @@ before text, queries for what is hidden.  Their attention may be divided over ra
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 import torch
@@ -61,15 +62,16 @@ class Block(nn.Module):
         return x + self.mix(self.behind(x)) if isinstance(self.mix, nn.Linear) else x
 
 
-class Sided(nn.Module):
+class Sided(nn.Module, ABC):
     """A model with a loss of a batch; ``batch``: of so many rows."""
 
     def __init__(self, ranks: int = 1, mistake: bool = False) -> None:
         super().__init__()
         self.block = Block(ranks, mistake)
 
+    @abstractmethod
     def loss(self, batch: Batch) -> torch.Tensor:
-        raise NotImplementedError
+        """The loss of a batch."""
 
     @staticmethod
     def batch(rows: int) -> dict[str, sp.TensorSpec]:
