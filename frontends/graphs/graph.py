@@ -132,7 +132,7 @@ class Output:
 class Graph:
     """A captured program (the head of this file has an example). ``axes``: names and extents of the
     mesh, slowest first, where the file names them (rank = the coordinates as a number); ``notes``:
-    what the reader had to assume."""
+    sentences of what the framework is believed to do with it."""
 
     dialect: str
     values: tuple[Value, ...]

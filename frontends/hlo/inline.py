@@ -99,6 +99,7 @@ class _Inliner:
             tuple(inputs),
             tuple(outputs),
             self.devices,
+            notes=tuple(n for key, n in self.module.header.items() if key == "manual"),
         )
 
     def placement(self, parameter: Instruction) -> Placement | None:

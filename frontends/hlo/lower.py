@@ -62,6 +62,8 @@ def lower(
     settled = domains is not None
     while True:
         lowering = Lowering(graph, domains_of, settled, expressions, compared)
+        notes = (Assumption("framework", graph.dialect, "", text) for text in graph.notes)
+        lowering.recorder.notes.extend(notes)
         try:
             _run(lowering, stacked)
             return lowering, _outputs(lowering), domains_of

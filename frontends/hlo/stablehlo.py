@@ -1,49 +1,59 @@
 """StableHLO text, as JAX's ``lower().as_text()`` prints it, in HLO's words.
 
-A program before XLA's partitioner: what it says is what one device computes; annotations of
-shardings mean nothing for values.  One statement is one line, but for loops and operators with a
-region.  For example::
+A program before XLA's partitioner: annotations of shardings mean nothing for values.  What it says
+is what one device computes, but for manual computations (shard_map), which are the programs of all
+ranks (`manual`).  A program that joins ranks without one is what every rank runs.  One statement is
+one line, but for loops and operators with regions.  For example::
 
     %2 = stablehlo.reduce(%1 init: %cst) applies stablehlo.add across dimensions = [1] : (...) -> T
 
-becomes ``2 = f32[4] reduce(1, cst), dimensions={1}, to_apply=add.computation``.  A manual
-computation (shard_map) is refused by name: its ranks' program is what the partitioner writes.
+becomes ``2 = f32[4] reduce(1, cst), dimensions={1}, to_apply=add.computation``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-
-from shardproof.engine.errors import InvalidInput
+from shardproof.engine.errors import InvalidInput, Unsupported
 from shardproof.frontends.errors import UnreadablePlan
-from shardproof.frontends.hlo.literals import array_type, numbers
+from shardproof.frontends.hlo import manual
+from shardproof.frontends.hlo.blocks import Block, Scope
 from shardproof.frontends.hlo.module import UNREAD, Array, Computation, Instruction, Module, Type
 from shardproof.frontends.hlo.opcodes import ELEMENTWISE
+from shardproof.frontends.hlo.stable_words import (
+    RENAMED,
+    VALUE,
+    attributes,
+    close,
+    dense,
+    exchanged,
+    signature,
+    tensor,
+    types,
+)
 from shardproof.frontends.hlo.text import MOST_BYTES, MOST_DEPTH, MOST_LINES
 
-_VALUE = r"%[\w.]+(?:#\d+)?"
 _STATEMENT = re.compile(
     r"(?:(%[\w.]+(?:, %[\w.]+)*)(?::(\d+))? = )?\"?((?:[a-z]+\.)?[a-z_][\w\-]*)\"?(.*)"
 )
 _FUNCTION = re.compile(r"func\.func (?:public |private )?@([\w.$-]+)\((.*)")
-_TENSOR = re.compile(r"tensor<((?:\d+x)*)([a-z]\w*|complex<f(?:32|64)>)>")
-_ELEMENTS = {"i1": "pred", "complex<f32>": "c64", "complex<f64>": "c128"}
-_ELEMENTS |= {f"{u}i{n}": f"{u or 's'}{n}" for u in ("", "u") for n in (2, 4, 8, 16, 32, 64)}
 #: A value with its type, of a head of a function or region.
 _GIVEN = re.compile(r"(%[\w.]+): (tensor<(?:[^<>]|<[^<>]*>)*>)")
-_LISTS = re.compile(r"(\w+) = (?:array<i64(?:: )?)?\[?([\d, ]*)[\]>]")
-_RENAMED = {"optimization_barrier": "opt-barrier", "broadcast_in_dim": "broadcast"}
-#: Operators that are no elementwise ones, and whose operands say all of them.
-_PLAIN = frozenset(
+#: Operators whose regions are read; those of others are passed over.
+_REGIONS = frozenset(
     [
-        *("opt-barrier", "reshape", "dynamic-update-slice", "tuple", "real", "imag", "complex"),
-        *("partition-id", "replica-id", "convert"),
+        *("all_reduce", "reduce_scatter", "reduce", "reduce_window", "scatter", "sort"),
+        *("select_and_scatter", "case", "if"),
     ]
 )
+#: Operators whose regions may read what is given outside of them.
+_BRANCHES = frozenset({"case", "if"})
+#: Annotations, which hand on their operand.
+_ANNOTATIONS = frozenset({"sdy.sharding_constraint", "sdy.propagation_barrier"})
+_CALLS = frozenset({"call", "func.call"})
+_RETURNS = ("stablehlo.return", "sdy.return")
 
 
 def parse(text: str) -> Module:
@@ -61,28 +71,8 @@ def parse(text: str) -> Module:
         return reader.module()
     except InvalidInput as error:
         raise UnreadablePlan(str(error), f"line {reader.at}") from None
-
-
-def tensor(text: str) -> Type:
-    """The type that MLIR writes as ``tensor<4x8xf32>``.
-
-    Example: that is float32 of shape (4, 8); ``tensor<?x8xf32>`` is refused.
-    """
-    match = _TENSOR.fullmatch(text.strip())
-    if match is None:
-        raise InvalidInput(f"type {text.strip()[:60]!r} is not understood")
-    dims, element = match.groups()
-    return array_type(_ELEMENTS.get(element, element.lower()), ",".join(dims.split("x")[:-1]))
-
-
-def _types(text: str) -> list[Type]:
-    """All types in a text, in order; tokens are empty tuples."""
-    written = re.findall(r"tensor<(?:[^<>]|<[^<>]*>)*>|!stablehlo\.token", text)
-    return [tensor(t) if t.startswith("tensor") else Type(parts=()) for t in written]
-
-
-def _numbers(text: str) -> str:
-    return "{" + text.replace(" ", "") + "}"
+    except Unsupported as error:
+        raise UnreadablePlan(f"not supported: {error}", f"line {reader.at}") from None
 
 
 class _Reader:
@@ -93,6 +83,10 @@ class _Reader:
         self.at = 0
         self.computations: dict[str, Computation] = {}
         self.depth = 0
+        self.scope: Scope | None = None
+        self.meshes: dict[str, manual.Mesh] = {}
+        self.devices = 1
+        self.bodies: set[str] = set()
 
     def next(self) -> str:
         while self.at < len(self.lines):
@@ -102,14 +96,17 @@ class _Reader:
                 return line
         raise InvalidInput("the text ends early")
 
+    # -- modules and functions --------------------------------------------------------------
+
     def module(self) -> Module:
         head = self.next()
         match = re.fullmatch(r"module(?: @([\w.$-]+))?(?: attributes \{(.*)\})? \{", head)
         if match is None:
             raise InvalidInput("expected module @NAME {")
-        partitions = re.search(r"mhlo\.num_partitions = (\d{1,9})", match.group(2) or "")
         while (line := self.next()) != "}":
             if line.startswith("sdy.mesh "):
+                name, made = manual.mesh(line)
+                self.meshes[name] = made
                 continue
             function = _FUNCTION.fullmatch(line)
             if function is None:
@@ -117,19 +114,25 @@ class _Reader:
             self.function(function.group(1), function.group(2))
         if "main" not in self.computations:
             raise InvalidInput("no function @main")
-        header = {"unpartitioned": partitions.group(1)} if partitions else {}
-        name = match.group(1) or "module"
-        return Module(name, "stablehlo", self.computations, "main", header=header)
+        counts = re.findall(r"mhlo\.num_(partitions|replicas) = (\d{1,9})", match.group(2) or "")
+        return manual.on_devices(
+            match.group(1) or "module",
+            self.computations,
+            {kind: int(n) for kind, n in counts},
+            frozenset(self.bodies),
+            self.devices,
+        )
 
     def function(self, name: str, rest: str) -> None:
         if not rest.endswith("{"):
             raise InvalidInput(f"the head of @{name} goes on in another line")
-        own = rest[: _close(rest)]
+        own = rest[: close(rest)]
         given = self.parameters(own)
         if name in self.computations:
             raise InvalidInput(f"@{name} is given twice")
         self.computations[name] = Computation(name, (), "")
-        self.computations[name] = self.block(name, given, ("return", "func.return"))
+        block = self.block(given, ("return", "func.return"))
+        self.computations[name] = block.computation(name, self.at)
         if self.next() != "}":
             raise InvalidInput(f"@{name} goes on after its return")
 
@@ -143,93 +146,220 @@ class _Reader:
             for i, (n, t) in enumerate(names)
         ]
 
-    def block(self, name: str, given: Sequence[Instruction], returns: Sequence[str]) -> Computation:
-        """Statements up to the return, which is a tuple where it gives several."""
+    # -- blocks -----------------------------------------------------------------------------
+
+    def block(
+        self, given: Sequence[Instruction], returns: Sequence[str], *, sees: bool = False
+    ) -> Block:
+        """Statements up to the return; ``sees``: what is given around it may be read."""
         self.depth += 1
         if self.depth > MOST_DEPTH:
             raise InvalidInput(f"regions are nested deeper than {MOST_DEPTH} times")
+        around = self.scope
+        scope = Scope({i.name: i.type for i in given}, around if sees else None)
+        self.scope = scope
         instructions = list(given)
-        types = {i.name: i.type for i in instructions}
         while True:
             line = self.next()
             word = line.split(" ", 1)[0]
             if word in returns:
-                values = re.findall(_VALUE, line.split(" : ")[0])
-                root = self.root(instructions, types, values)
+                values = tuple(v[1:] for v in re.findall(VALUE, line.split(" : ")[0]))
+                for name in values:
+                    instructions += self.found(scope, name, "a return of what is not given")
                 self.depth -= 1
-                return Computation(name, tuple(instructions), root)
+                self.scope = around
+                return Block(tuple(instructions), values, scope)
             for instruction in self.statement(line):
-                missing = [x for x in instruction.operands if x not in types]
-                if missing:
-                    raise InvalidInput(f"%{missing[0]} is read before it is given")
-                if instruction.name in types:
+                for name in instruction.operands:
+                    missing = f"%{name} is read before it is given"
+                    instructions += self.found(scope, name, missing)
+                if instruction.name in scope.types:
                     raise InvalidInput(f"%{instruction.name} is given twice")
-                types[instruction.name] = instruction.type
+                scope.types[instruction.name] = instruction.type
                 instructions.append(instruction)
 
-    def root(
-        self, instructions: list[Instruction], types: dict[str, Type], values: Sequence[str]
-    ) -> str:
-        names = [v[1:] for v in values]
-        if any(n not in types for n in names):
-            raise InvalidInput("a return of what is not given")
-        if len(names) == 1:
-            return names[0]
-        type = Type(parts=tuple(types[n] for n in names))
-        instructions.append(Instruction("return", "tuple", type, tuple(names), line=self.at))
-        return "return"
+    def found(self, scope: Scope, name: str, missing: str) -> Sequence[Instruction]:
+        """What has to stand before a value is read; raises `InvalidInput`, with the text
+        ``missing``, where there is none."""
+        if name not in scope.types and name not in scope.captured:
+            type = scope.type(name)
+            if type is None:
+                raise InvalidInput(missing)
+            scope.captured[name] = type
+        return scope.waiting.pop(name, ())
+
+    # -- statements -------------------------------------------------------------------------
 
     def statement(self, line: str) -> Iterator[Instruction]:
         match = _STATEMENT.fullmatch(line)
-        if match is None or match.group(1) is None:
+        if match is not None and match.group(3) in _CALLS and line.endswith(" -> ()"):
+            return  # It gives no value that anything could depend on.
+        if match is None or (match.group(1) is None and match.group(3) != "sdy.manual_computation"):
             raise InvalidInput(f"expected %NAME = OPERATOR, found {line[:60]!r}")
         result, count, operator, rest = match.groups()
-        names = [n[1:] for n in result.split(", ")]
-        name = names[0] if len(names) == 1 else f"{names[0]}.all"
+        names = [n[1:] for n in result.split(", ")] if result else []
+        name = names[0] if len(names) == 1 else f"{names[0] if names else self.at}.all"
+        if len(names) == 1 and count is not None:
+            names = [f"{name}#{n}" for n in range(int(count))]
+        word = operator.rpartition(".")[2]
         if operator == "stablehlo.while":
             yield from self.loop(name, rest)
+        elif operator == "sdy.manual_computation":
+            yield from self.manual(name, names, rest)
+        elif word in _REGIONS and rest.endswith("({"):
+            rest, regions = self.regions(rest, sees=word in _BRANCHES)
+            yield from self.of_regions(name, names, word, rest, regions)
+        else:
+            region = ()
+            if rest.endswith("({"):
+                rest = self.behind(rest)
+            elif operator == "stablehlo.reduce" and " applies " not in rest:
+                rest, region = self.reducer(rest)
+            body, written = signature(rest)
+            yield from self.operator(name, names, operator, body, written, region)
+
+    def operator(
+        self,
+        name: str,
+        names: Sequence[str],
+        operator: str,
+        body: str,
+        written: str,
+        regions: Sequence[str] = (),
+    ) -> Iterator[Instruction]:
+        """An operator, and its results by names of their own."""
+        if operator == "stablehlo.all_to_all":
+            yield from self.exchange(name, body, written)
             return
-        region = ""
-        if operator == "stablehlo.scatter" and rest.endswith("({"):
-            rest, region = self.region(rest)
-        elif rest.endswith("({"):
-            rest = self.behind(rest)
-        elif operator == "stablehlo.reduce" and " applies " not in rest:
-            rest, region = self.reducer(rest)
-        body, types = _signature(rest)
-        made = self.instruction(name, operator, body, types, region)
-        if count is None and len(names) == 1:
+        made = self.instruction(name, operator, body, written, regions)
+        if list(names) == [name]:
             yield made
             return
-        parts = tuple(_types(types.split("->")[-1]))
-        if len(names) == 1:
-            names = [f"{name}#{n}" for n in range(int(count))]
+        parts = tuple(types(written.split("->")[-1]))
         if len(parts) != len(names):
             raise InvalidInput(f"{len(names)} results of {len(parts)} types")
-        whole = Type(parts=parts)
         opcode = "tuple" if made.opcode == "opt-barrier" else made.opcode
-        yield Instruction(made.name, opcode, whole, made.operands, made.attrs, line=made.line)
+        yield replace(made, opcode=opcode, type=Type(parts=parts))
         yield from self.elements(name, names, parts)
 
     def elements(
-        self, name: str, names: Sequence[str], parts: Sequence[Type]
+        self, name: str, names: Iterable[str], parts: Sequence[Type]
     ) -> Iterator[Instruction]:
-        """The parts of a tuple by names of their own."""
-        for n, (own, part) in enumerate(zip(names, parts, strict=True)):
+        """The first parts of a tuple by names of their own."""
+        for n, (own, part) in enumerate(zip(names, parts, strict=False)):
             yield Instruction(own, "get-tuple-element", part, (name,), number=n, line=self.at)
 
-    def region(self, rest: str) -> tuple[str, str]:
-        """The region of an operator as a computation of its own, and what follows it."""
-        head = self.next()
-        if not head.startswith("^bb0("):
-            raise InvalidInput("a region without a head")
-        given = self.parameters(head)
-        name = f"region.{self.at}"
-        self.computations[name] = self.block(name, given, ("stablehlo.return",))
-        end = self.next()
-        if not end.startswith("})"):
-            raise InvalidInput("a region that goes on after its return")
-        return rest[: -len("({")] + end[len("})") :], name
+    def instruction(
+        self, name: str, operator: str, body: str, written: str, regions: Sequence[str]
+    ) -> Instruction:
+        dialect, _, word = operator.rpartition(".")
+        given, _, made = written.rpartition("->")
+        type = (types(made) or [Type(parts=())])[-1]
+        operands = tuple(v[1:] for v in re.findall(VALUE, body))
+        if word == "reduce" and " init: " in body:
+            operands = operands[::2] + operands[1::2]
+        opcode = RENAMED.get(word, word.replace("_", "-"))
+        attrs: dict[str, str] = {}
+        literal: Array | None = None
+        if word == "call" and dialect in ("", "func"):
+            attrs = {"to_apply": body.split("(")[0].strip().removeprefix("@")}
+        elif operator == "stablehlo.composite":
+            opcode, attrs = "call", _decomposition(body)
+        elif dialect == "chlo" and word == "square":
+            opcode, operands = "multiply", operands * 2
+        elif operator in _ANNOTATIONS:
+            opcode, operands = "copy", operands[:1]
+        elif dialect not in ("stablehlo", "chlo"):
+            opcode = operator
+        elif word == "constant":
+            literal = None if type.dtype in UNREAD else dense(body, type)
+        elif opcode not in ELEMENTWISE or word == "convert":
+            if " applies " in body:
+                regions = [self.applied(body, type.dtype)]
+            opcode, attrs = attributes(word, body, types(given), regions)
+        return Instruction(name, opcode, type, operands, attrs, literal, -1, self.at)
+
+    def applied(self, body: str, dtype: str) -> str:
+        """The computation that ``applies stablehlo.add`` names."""
+        match = re.search(r"applies stablehlo\.([a-z_]+) across", body)
+        if match is None:
+            return "a region"
+        word = match.group(1)
+        name = f"{word}.{dtype}"
+        number = Type((), dtype)
+        parameters = [
+            Instruction(n, "parameter", number, (), {}, None, i, self.at)
+            for i, n in enumerate(("x", "y"))
+        ]
+        root = Instruction("r", word.replace("_", "-"), number, ("x", "y"), line=self.at)
+        self.computations.setdefault(name, Computation(name, (*parameters, root), "r"))
+        return name
+
+    def exchange(self, name: str, body: str, written: str) -> Iterator[Instruction]:
+        """An all_to_all: HLO cuts and joins along one dimension, what arrives is moved behind."""
+        given, result = types(written.split("->")[0])[0], types(written.split("->")[-1])[-1]
+        split, count, concat = exchanged(body, given)
+        made = self.instruction(name, "stablehlo.all_to_all", body, written, ())
+        if split == concat:
+            yield replace(made, type=result)
+            return
+        shape = list(given.shape)
+        shape[split : split + 1] = [count, shape[split] // count]
+        cut, arrived = Type(tuple(shape), given.dtype), f"{name}.arrived"
+        order = [d for d in range(len(shape)) if d != split]
+        order.insert(concat, split)
+        turned = Type(tuple(shape[d] for d in order), given.dtype)
+        yield Instruction(f"{name}.cut", "reshape", cut, made.operands, line=self.at)
+        yield replace(made, name=arrived, type=cut, operands=(f"{name}.cut",))
+        dims = {"dimensions": "{" + ",".join(map(str, order)) + "}"}
+        yield Instruction(f"{name}.turned", "transpose", turned, (arrived,), dims, line=self.at)
+        yield Instruction(name, "reshape", result, (f"{name}.turned",), line=self.at)
+
+    # -- operators with regions -------------------------------------------------------------
+
+    def regions(self, rest: str, *, sees: bool) -> tuple[str, list[tuple[str, Block]]]:
+        """The regions of an operator, by names, and what stands before and behind them."""
+        found: list[tuple[str, Block]] = []
+        while True:
+            before, head = self.at, self.next()
+            given = self.parameters(head) if head.startswith("^bb0(") else []
+            if not given:
+                self.at = before
+            found.append((f"region.{self.at}", self.block(given, _RETURNS, sees=sees)))
+            end = self.next()
+            if end.startswith("})"):
+                return rest[: -len("({")] + end[len("})") :], found
+            if end != "}, {":
+                raise InvalidInput("a region that goes on after its return")
+
+    def of_regions(
+        self,
+        name: str,
+        names: Sequence[str],
+        word: str,
+        rest: str,
+        regions: Sequence[tuple[str, Block]],
+    ) -> Iterator[Instruction]:
+        """An operator with regions; what branches read from around them is handed to each."""
+        body, written = signature(rest)
+        operands = []
+        for region, block in regions:
+            state: list[Instruction] = []
+            if word in _BRANCHES:
+                state = self.state(block.scope.captured)
+                operands.append(f"{region}.given")
+                all_of = tuple(block.scope.captured)
+                yield Instruction(operands[-1], "tuple", state[0].type, all_of, line=self.at)
+            self.computations[region] = block.computation(region, self.at, state)
+        body += "".join(f", %{operand}" for operand in operands)
+        own = [region for region, _ in regions]
+        yield from self.operator(name, names, f"stablehlo.{word}", body, written, own)
+
+    def state(self, parts: Mapping[str, Type]) -> list[Instruction]:
+        """The parameter of a computation that is a tuple, and its parts by their names."""
+        whole = Type(parts=tuple(parts.values()))
+        given = Instruction("all given", "parameter", whole, (), {}, None, 0, self.at)
+        return [given, *self.elements(given.name, parts, tuple(parts.values()))]
 
     def behind(self, rest: str) -> str:
         """An operator whose regions are not read, without them."""
@@ -243,7 +373,7 @@ class _Reader:
                 return rest[: -len("({")] + line[len("})") :]
             depth += line.endswith("{")
 
-    def reducer(self, rest: str) -> tuple[str, str]:
+    def reducer(self, rest: str) -> tuple[str, tuple[str]]:
         """The computation of a reduction of several tensors: HLO has the operands of the left side
         first, then those of the right side."""
         head = self.next()
@@ -253,240 +383,103 @@ class _Reader:
         order = [*range(0, len(pairs), 2), *range(1, len(pairs), 2)]
         given = [replace(pairs[at], number=n) for n, at in enumerate(order)]
         name = f"region.{self.at}"
-        self.computations[name] = self.block(name, given, ("stablehlo.return",))
+        self.computations[name] = self.block(given, _RETURNS).computation(name, self.at)
         if self.next() != "}":
             raise InvalidInput("a region that goes on after its return")
-        return rest, name
+        return rest, (name,)
 
     def loop(self, name: str, rest: str) -> Iterator[Instruction]:
-        """``stablehlo.while(%a = %x, ...) : types cond { ... } do { ... }``."""
-        body, types = _signature(rest)
-        pairs = re.findall(rf"(%[\w.]+) = ({_VALUE})", body)
-        parts = tuple(_types(types))
+        """``stablehlo.while(%a = %x, ...) : types cond { ... } do { ... }``; what it reads from
+        around it is handed from round to round."""
+        body, written = signature(rest)
+        pairs = re.findall(rf"(%[\w.]+) = ({VALUE})", body)
+        parts = tuple(types(written))
         if len(pairs) != len(parts) or not pairs:
             raise InvalidInput("a loop with another number of types")
-        whole = Type(parts=parts)
-        attrs = {}
-        for key, head in (("condition", "cond {"), ("body", "} do {")):
+        carried = {inner[1:]: part for (inner, _), part in zip(pairs, parts, strict=True)}
+        blocks: list[Block] = []
+        for head in ("cond {", "} do {"):
             if self.next() != head:
                 raise InvalidInput(f"expected {head!r}")
-            own = [Instruction("state", "parameter", whole, (), {}, None, 0, self.at)]
-            for n, ((inner, _), part) in enumerate(zip(pairs, parts, strict=True)):
-                own.append(
-                    Instruction(
-                        inner[1:], "get-tuple-element", part, ("state",), number=n, line=self.at
-                    )
-                )
-            attrs[key] = f"{key}.{self.at}"
-            made = self.block(attrs[key], own, ("stablehlo.return",))
-            self.computations[attrs[key]] = _as_tuple(made) if key == "body" else made
+            given = [Instruction(n, "parameter", t, ()) for n, t in carried.items()]
+            made = self.block(given, _RETURNS, sees=True)
+            blocks.append(replace(made, instructions=made.instructions[len(given) :]))
         if self.next() != "}":
             raise InvalidInput("a loop that goes on after its return")
-        start = f"{name}.start"
-        yield Instruction(start, "tuple", whole, tuple(x[1:] for _, x in pairs), line=self.at)
-        single = len(parts) == 1
-        loop = f"{name}.loop" if single else name
-        yield Instruction(loop, "while", whole, (start,), attrs, line=self.at)
-        if single:
-            yield Instruction(name, "get-tuple-element", parts[0], (loop,), number=0, line=self.at)
-        else:
-            names = [f"{name}#{n}" for n in range(len(parts))]
-            yield from self.elements(name, names, parts)
+        more = {n: t for block in blocks for n, t in block.scope.captured.items()}
+        state = self.state({**carried, **more})
+        test, again = f"condition.{self.at}", f"body.{self.at}"
+        self.computations[test] = blocks[0].computation(test, self.at, state)
+        self.computations[again] = blocks[1].tuple(again, self.at, state, more)
+        operands = (*(x[1:] for _, x in pairs), *more)
+        start, loop = f"{name}.start", f"{name}.loop"
+        yield Instruction(start, "tuple", state[0].type, operands, line=self.at)
+        attrs = {"condition": test, "body": again}
+        yield Instruction(loop, "while", state[0].type, (start,), attrs, line=self.at)
+        names = [name] if len(parts) == 1 else [f"{name}#{n}" for n in range(len(parts))]
+        yield from self.elements(loop, names, parts)
 
-    def instruction(
-        self, name: str, operator: str, body: str, types: str, region: str
-    ) -> Instruction:
-        dialect, _, word = operator.rpartition(".")
-        results = _types(types.split("->")[-1]) or [Type(parts=())]
-        type = results[-1]
-        operands = tuple(v[1:] for v in re.findall(_VALUE, body))
-        if word == "reduce":
-            operands = operands[::2] + operands[1::2]
-        opcode = _RENAMED.get(word, word.replace("_", "-"))
-        attrs: dict[str, str] = {}
-        literal: Array | None = None
-        if word == "call" and dialect in ("", "func"):
-            attrs = {"to_apply": body.split("(")[0].strip().removeprefix("@")}
-        elif dialect == "chlo" and word == "square":
-            opcode, operands = "multiply", operands * 2
-        elif dialect not in ("stablehlo", "chlo"):
-            opcode = operator
-        elif word == "constant":
-            literal = None if type.dtype in UNREAD else _dense(body, type)
-        elif opcode not in ELEMENTWISE or word == "convert":
-            opcode, attrs = self.attributes(word, opcode, body, region, type.dtype)
-        return Instruction(name, opcode, type, operands, attrs, literal, -1, self.at)
+    # -- manual computations ----------------------------------------------------------------
 
-    def attributes(
-        self, word: str, opcode: str, body: str, region: str, dtype: str
-    ) -> tuple[str, dict[str, str]]:
-        """The operator in HLO's words, with its attributes."""
-        lists = {key: _numbers(value) for key, value in _LISTS.findall(body)}
-        match word:
-            case "broadcast_in_dim" | "transpose" | "reverse":
-                return opcode, {"dimensions": lists.get("dims", "{}")}
-            case "concatenate":
-                return opcode, {"dimensions": "{" + _number(body, "dim") + "}"}
-            case "iota":
-                return opcode, {"iota_dimension": _number(body, "dim")}
-            case "compare":
-                direction, *rest = [p.strip() for p in body.split(",")]
-                return opcode, {"direction": direction, "type": rest[-1]}
-            case "dot_general":
-                return "dot", _dot(body)
-            case "reduce":
-                return opcode, self.reduction(body, lists, region, dtype)
-            case "dynamic_slice":
-                return opcode, {"dynamic_slice_sizes": lists.get("sizes", "{}")}
-            case "pad":
-                return opcode, {"padding": _padding(body)}
-            case "gather" | "scatter":
-                return opcode, _rows(body, lists, region)
-        if word in _BODIES:
-            return opcode, _BODIES[word](body)
-        return opcode if opcode in _PLAIN else f"stablehlo.{word}", {}
+    def manual(self, name: str, names: Sequence[str], rest: str) -> Iterator[Instruction]:
+        """A manual computation: operands are cut, its body runs on every rank, results are
+        gathered where they are read as a whole."""
+        around = self.scope
+        assert around is not None
+        head = manual.head(rest, self.meshes)
+        self.on(head.mesh)
+        given = self.parameters(head.parameters)
+        body = f"manual.{self.at}"
+        block = self.block(given, _RETURNS)
+        self.bodies.add(body)
+        self.computations[body] = block.tuple(body, self.at)
+        end = re.fullmatch(r"\} : (\(.*\)) -> (.*)", self.next())
+        if end is None:
+            raise InvalidInput("a manual computation that goes on after its return")
+        ins, outs = types(end.group(1)), types(end.group(2))
+        counts = (len(head.operands), len(given), len(head.outs), len(block.values))
+        if counts != (len(ins), len(ins), len(outs), len(outs)) or len(outs) != len(names):
+            raise InvalidInput("a manual computation with another number of types")
+        parts = [f"{_OWN}{self.at}.{n}" for n in range(len(ins))]
+        for n, (own, operand, whole) in enumerate(zip(parts, head.operands, ins, strict=True)):
+            part = manual.divided(whole, head.ins[n], head.mesh)
+            if part != given[n].type:
+                raise InvalidInput(f"{whole} is divided into {part}, not {given[n].type}")
+            left = around.parts.get(operand)
+            if left is not None and left[1:] == (head.mesh, head.ins[n]):
+                # Gathered and cut in the same way again: what the rank has.
+                yield Instruction(own, "copy", part, (left[0],), line=self.at)
+            else:
+                at = self.at
+                yield from manual.entered(own, operand, whole, head.ins[n], head.mesh, at)
+        returned = self.computations[body].instructions[-1].type
+        call = f"{_OWN}{self.at}"
+        yield Instruction(call, "call", returned, tuple(parts), {"to_apply": body}, line=self.at)
+        results = [f"{call}.result{n}" for n in range(len(outs))]
+        yield from self.elements(call, results, returned.parts or ())
+        for own, result, whole, division, part in zip(
+            results, names, outs, head.outs, returned.parts or (), strict=True
+        ):
+            if manual.divided(whole, division, head.mesh) != part:
+                raise InvalidInput(f"{whole} is divided into other parts than {part}")
+            around.parts[result] = (own, head.mesh, division)
+            around.types[result] = whole
+            around.waiting[result] = manual.left(result, own, part, division, head.mesh, self.at)
 
-    def reduction(
-        self, body: str, lists: dict[str, str], region: str, dtype: str
-    ) -> dict[str, str]:
-        """``applies stablehlo.add across dimensions = [1]``, or a computation behind it."""
-        if region:
-            return {"to_apply": region, "dimensions": lists.get("dimensions", "{}")}
-        match = re.search(r"applies stablehlo\.([a-z_]+) across", body)
-        if match is None:
-            return {"to_apply": "a region", "dimensions": lists.get("dimensions", "{}")}
-        word = match.group(1)
-        name = f"{word}.{dtype}"
-        number = Type((), dtype)
-        parameters = [
-            Instruction(n, "parameter", number, (), {}, None, i, self.at)
-            for i, n in enumerate(("x", "y"))
-        ]
-        root = Instruction("r", word.replace("_", "-"), number, ("x", "y"), line=self.at)
-        self.computations.setdefault(name, Computation(name, (*parameters, root), "r"))
-        return {"to_apply": name, "dimensions": lists.get("dimensions", "{}")}
+    def on(self, mesh: manual.Mesh) -> None:
+        """All manual computations lie on as many devices."""
+        if self.bodies and self.devices != mesh.devices:
+            raise Unsupported(f"meshes of {self.devices} and of {mesh.devices} devices")
+        self.devices = mesh.devices
 
 
-def _box(body: str) -> dict[str, str]:
-    parts = re.findall(r"[\d:]+", body[body.index("[") :] if "[" in body else "")
-    return {"slice": "{" + ", ".join(f"[{p}]" for p in parts) + "}"}
+#: How names begin that are ours, around manual computations.
+_OWN = "manual computation "
 
 
-def _target(body: str) -> dict[str, str]:
-    target = re.match(r"\s*@([\w.$-]+)", body)
-    return {"custom_call_target": target.group(1) if target else ""}
-
-
-def _precision(body: str) -> dict[str, str]:
-    bits = re.search(r"format = e(\d+)m(\d+)", body)
-    if bits is None:
-        raise InvalidInput("no format = eNUMBERmNUMBER")
-    return {"exponent_bits": bits.group(1), "mantissa_bits": bits.group(2)}
-
-
-#: Attributes of operators, from what stands before the types.
-_BODIES: Mapping[str, Callable[[str], dict[str, str]]] = {
-    "slice": _box,
-    "custom_call": _target,
-    "reduce_precision": _precision,
-}
-
-
-def _as_tuple(made: Computation) -> Computation:
-    """A body of a loop gives a tuple, of one tensor too."""
-    root = next(i for i in made.instructions if i.name == made.root)
-    if root.type.parts is not None and root.opcode == "tuple":
-        return made
-    last = Instruction("return", "tuple", Type(parts=(root.type,)), (made.root,), line=root.line)
-    return Computation(made.name, (*made.instructions, last), "return")
-
-
-def _close(text: str) -> int:
-    """Where the bracket that is open at the beginning closes."""
-    depth = 1
-    for at, c in enumerate(text):
-        depth += (c in "({[") - (c in ")}]")
-        if not depth:
-            return at
-    raise InvalidInput("a bracket that does not close")
-
-
-def _signature(rest: str) -> tuple[str, str]:
-    """What stands before the types, and the types: behind the last colon outside of brackets."""
-    depth, last = 0, -1
-    for at, c in enumerate(rest):
-        if c in "({[":
-            depth += 1
-        elif c in ")}]":
-            depth -= 1
-        elif c == ":" and not depth and rest[at - 1 : at + 2] == " : ":
-            last = at
-    if last < 0:
-        raise InvalidInput("a statement without types")
-    return rest[: last - 1], rest[last + 1 :]
-
-
-def _dense(body: str, type: Type) -> Array:
-    """``dense<1.0>``, ``dense<[1, 2]>``, ``dense<0xFF800000>``: bits of floats."""
-    match = re.fullmatch(r"\s*dense<(.*)>\s*", body)
+def _decomposition(body: str) -> dict[str, str]:
+    """A composite operator is, by its definition, the function that decomposes it."""
+    match = re.search(r"\bdecomposition = @([\w.$-]+)", body)
     if match is None:
-        raise InvalidInput(f"constant {body.strip()[:60]!r}, expected dense<...>")
-    if type.parts is not None:
-        raise InvalidInput("a constant that is no tensor")
-    words = re.findall(r"[^\s\[\],]+", match.group(1))
-    if any(w.startswith('"') for w in words):
-        raise InvalidInput("a constant printed as bytes")
-    paired = type.dtype.startswith("complex")
-    words = words if paired else [_bits(w, type) for w in words]
-    count = int(np.prod(type.shape, dtype=np.int64))
-    if len(words) == 1 + paired and count != 1:
-        one = numbers(words, Type((1,), type.dtype))
-        return np.broadcast_to(one, type.shape) if type.shape else one.reshape(())
-    if len(words) != count * (1 + paired):
-        raise InvalidInput(f"a constant of {type} with {len(words)} values")
-    return numbers(words, type)
-
-
-def _bits(word: str, type: Type) -> str:
-    """A float that is written as its bits, as a decimal."""
-    width = {"float64": 16, "float32": 8, "float16": 4, "bfloat16": 4}.get(type.dtype)
-    if width is None or not re.fullmatch(rf"0x[0-9A-Fa-f]{{{width}}}", word):
-        return word
-    number = int(word, 16)
-    if type.dtype == "bfloat16":
-        return repr(float(np.array(number << 16, dtype=np.uint32).view(np.float32)))
-    kind = {16: np.uint64, 8: np.uint32, 4: np.uint16}[width]
-    return repr(float(np.array(number, dtype=kind).view(type.dtype)))
-
-
-def _number(body: str, key: str) -> str:
-    match = re.search(rf"\b{key} = (\d+)", body)
-    if match is None:
-        raise InvalidInput(f"no {key} = NUMBER")
-    return match.group(1)
-
-
-def _dot(body: str) -> dict[str, str]:
-    attrs = {}
-    for key, ours in (("batching_dims", "batch_dims"), ("contracting_dims", "contracting_dims")):
-        match = re.search(rf"{key} = \[([\d, ]*)\] x \[([\d, ]*)\]", body)
-        if match is not None:
-            attrs[f"lhs_{ours}"], attrs[f"rhs_{ours}"] = map(_numbers, match.groups())
-    return attrs
-
-
-def _padding(body: str) -> str:
-    matches = [re.search(rf"{k} = \[([-\d, ]*)\]", body) for k in ("low", "high", "interior")]
-    if any(f is None for f in matches):
-        raise InvalidInput("padding without low, high and interior")
-    columns = [f.group(1).split(",") for f in matches if f is not None]
-    return "x".join("_".join(x.strip() for x in row) for row in zip(*columns, strict=True))
-
-
-def _rows(body: str, lists: dict[str, str], region: str) -> dict[str, str]:
-    """Dimension numbers of gathers and scatters; those that are not printed are empty."""
-    kept = {k: v for k, v in lists.items() if not k.startswith(("indices", "unique"))}
-    if "gather" in body:
-        kept.setdefault("offset_dims", "{}")
-    kept["index_vector_dim"] = _number(body, "index_vector_dim") if "index_vector" in body else "0"
-    return {**kept, "to_apply": region} if region else kept
+        raise InvalidInput("a composite operator without a decomposition")
+    return {"to_apply": match.group(1)}
