@@ -81,7 +81,7 @@ def attributes(
             return opcode, {"dynamic_slice_sizes": lists.get("sizes", "{}")}
         case "gather":
             return opcode, _rows(body, lists)
-        case "convolution":
+        case "convolution" if _CONVOLUTION.search(body):
             return opcode, _convolution(body, given)
     if word in _BODIES:
         return opcode, _BODIES[word](body)
@@ -205,13 +205,16 @@ def _window(body: str, lists: Mapping[str, str], rank: int) -> str:
     return "{" + " ".join(words) + "}"
 
 
+_CONVOLUTION = re.compile(
+    r"dim_numbers = \[([\w, ]*)\]x\[([\w, ]*)\]->\[([\w, ]*)\], window = \{([^{}]*)\}"
+)
+
+
 def _convolution(body: str, given: Sequence[Type]) -> dict[str, str]:
     """``dim_numbers = [b, 0, f]x[0, i, o]->[b, 0, f], window = {stride = [2], ...} {...}``."""
-    labels = re.search(
-        r"dim_numbers = \[([\w, ]*)\]x\[([\w, ]*)\]->\[([\w, ]*)\], window = \{([^{}]*)\}", body
-    )
+    labels = _CONVOLUTION.search(body)
     if labels is None or len(given) != 2:
-        raise Unsupported("a convolution that is written in another form")
+        raise InvalidInput("a convolution of other than two operands")
     left, kernel, out = (x.replace(" ", "").replace(",", "") for x in labels.groups()[:3])
     if len(kernel) != len(given[1].shape):
         raise InvalidInput("dim_numbers of another number of dimensions")

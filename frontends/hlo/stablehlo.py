@@ -205,12 +205,12 @@ class _Reader:
         if operator == "stablehlo.while":
             yield from self.loop(name, rest)
         elif operator == "sdy.manual_computation":
-            yield from self.manual(name, names, rest)
+            yield from self.mapped(name, names, rest)
         elif word in _REGIONS and rest.endswith("({"):
             rest, regions = self.regions(rest, sees=word in _BRANCHES)
             yield from self.of_regions(name, names, word, rest, regions)
         else:
-            region = ()
+            region: Sequence[str] = ()
             if rest.endswith("({"):
                 rest = self.behind(rest)
             elif operator == "stablehlo.reduce" and " applies " not in rest:
@@ -421,7 +421,7 @@ class _Reader:
 
     # -- manual computations ----------------------------------------------------------------
 
-    def manual(self, name: str, names: Sequence[str], rest: str) -> Iterator[Instruction]:
+    def mapped(self, name: str, names: Sequence[str], rest: str) -> Iterator[Instruction]:
         """A manual computation: operands are cut, its body runs on every rank, results are
         gathered where they are read as a whole."""
         around = self.scope
