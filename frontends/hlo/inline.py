@@ -83,7 +83,8 @@ class _Inliner:
             if parameter.type.parts is not None:
                 raise Unsupported(f"parameter {parameter.name} is a tuple")
             value, item = self.parameter(parameter)
-            inputs.append(Input(value, name, self.placement(parameter)))
+            stated = self.placed(parameter.attrs.get("sharding"), value)
+            inputs.append(Input(value, name, stated))
             given.append(item)
         root = self.computation(entry, given, "", ())
         results = root if isinstance(root, tuple) else (root,)
@@ -91,7 +92,9 @@ class _Inliner:
         for number, item in enumerate(results):
             if isinstance(item, tuple):
                 raise Unsupported("a result that is a tuple of tuples")
-            outputs.append(Output(self.tensor(item), f"result[{number}]"))
+            value = self.tensor(item)
+            lies = self.placed(self.module.results.get(number), value)
+            outputs.append(Output(value, f"result[{number}]", lies))
         return Graph(
             self.module.dialect,
             tuple(self.values),
@@ -102,12 +105,11 @@ class _Inliner:
             notes=tuple(n for key, n in self.module.header.items() if key == "manual"),
         )
 
-    def placement(self, parameter: Instruction) -> Placement | None:
-        """As the sharding of a parameter of a partitioned module states it."""
-        text = parameter.attrs.get("sharding")
+    def placed(self, text: str | None, value: int) -> Placement | None:
+        """As a sharding of a partitioned module states it."""
         if text is None or self.devices == 1:
             return None
-        return sharding(text, parameter.type.shape, self.devices, local=True)
+        return sharding(text, self.values[value].shape, self.devices, local=True)
 
     # -- values -----------------------------------------------------------------------------
 

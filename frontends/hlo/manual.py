@@ -36,6 +36,8 @@ _SHARDING = re.compile(
 )
 #: What says of an instruction that it is ours, around a manual computation.
 ORIGIN = {"origin": "manual computation"}
+#: What says how a tensor is cut that enters a manual computation, as HLO spells shardings.
+DIVIDED = "divided"
 #: What a verdict on a program with manual computations rests on.
 PARTITIONER = (
     "the partitioner keeps what the program says around its manual computations (shard_map): "
@@ -192,8 +194,9 @@ def entered(
     start 0 on rank 0 and 4 on rank 1.
     """
     part = divided(whole, division, mesh)
+    divides = {DIVIDED: spelt(division, mesh)}
     if not any(division):
-        yield Instruction(name, "copy", whole, (operand,), line=line)
+        yield Instruction(name, "copy", whole, (operand,), divides, line=line)
         return
     own, number = f"{name}.rank", Type((), "int32")
     yield Instruction(own, "partition-id", Type((), "uint32"), (), ORIGIN, line=line)
@@ -207,7 +210,8 @@ def entered(
         yield Instruction(at, "reshape", number, (f"{at}.own",), line=line)
         starts.append(at)
     sizes = {"dynamic_slice_sizes": "{" + ",".join(map(str, part.shape)) + "}"}
-    yield Instruction(name, "dynamic-slice", part, (operand, *starts), sizes, line=line)
+    attrs = {**sizes, **divides}
+    yield Instruction(name, "dynamic-slice", part, (operand, *starts), attrs, line=line)
 
 
 def left(
@@ -239,15 +243,33 @@ def left(
     return made
 
 
+def spelt(division: Division, mesh: Mesh) -> str:
+    """A division as HLO spells shardings.
+
+    Example: of ``(("x",), ())`` on axes of 2 and 2, ``{devices=[2,1,2]0,1,2,3
+    last_tile_dim_replicate}``.
+    """
+    tiles = [prod(mesh.axes[axis] for axis in axes) for axes in division]
+    if prod(tiles) == 1:
+        return "{replicated}"
+    places = np.array([mesh.along(axes) for axes in division])
+    order = np.lexsort(places[::-1])
+    copies = mesh.devices // prod(tiles)
+    dims = ",".join(map(str, [*tiles, copies] if copies > 1 else tiles))
+    last = " last_tile_dim_replicate" if copies > 1 else ""
+    return f"{{devices=[{dims}]{','.join(map(str, order))}{last}}}"
+
+
 def on_devices(
     name: str,
     computations: Mapping[str, Computation],
     counts: Mapping[str, int],
-    bodies: frozenset[str],
-    devices: int,
+    bodies: Mapping[str, Mesh],
+    results: Mapping[int, str],
 ) -> Module:
     """The module on as many ranks as it is written for; ``counts``: of partitions and replicas, as
-    its head says; ``bodies``: its manual computations, on ``devices``.
+    its head says; ``bodies``: its manual computations; ``results``: how those of ``main`` are
+    divided of which it gives parts.
 
     Example: with a manual computation on 2 by 2 devices, four partitions, whose inputs are whole on
     each; without one, if ``main`` has an all-reduce, what every partition runs; otherwise a program
@@ -256,13 +278,14 @@ def on_devices(
     joining = _joins(computations, "main", bodies, set())
     if joining and bodies:
         raise Unsupported("ranks are joined in and outside of manual computations")
+    sizes = {mesh.devices for mesh in bodies.values()}
     if bodies:
-        if counts.get("partitions", devices) != devices:
-            raise InvalidInput(
-                f"num_partitions = {counts['partitions']} and a mesh of {devices} devices"
-            )
-        own = {**computations, "main": _whole(computations["main"])}
-        return Module(name, "stablehlo", own, "main", devices, header={"manual": PARTITIONER})
+        if sizes != {counts.get("partitions", max(sizes))}:
+            found = " and ".join(map(str, sorted(sizes)))
+            raise InvalidInput(f"num_partitions = {counts.get('partitions')}, a mesh of {found}")
+        own = {**computations, "main": _placed(computations["main"])}
+        header = {"manual": PARTITIONER}
+        return Module(name, "stablehlo", own, "main", max(sizes), header=header, results=results)
     if joining:
         partitions, replicas = counts.get("partitions", 1), counts.get("replicas", 1)
         return Module(name, "stablehlo", computations, "main", partitions, replicas)
@@ -270,17 +293,33 @@ def on_devices(
     return Module(name, "stablehlo", computations, "main", header=alone)
 
 
-def _whole(main: Computation) -> Computation:
-    """A computation whose parameters are whole on every rank."""
-    stated = tuple(
-        replace(i, attrs={**i.attrs, "sharding": "{replicated}"}) if i.opcode == "parameter" else i
-        for i in main.instructions
-    )
-    return replace(main, instructions=stated)
+def _placed(main: Computation) -> Computation:
+    """A computation whose parameters are whole on every rank, but for those of which ranks only
+    ever read one part, which are these parts."""
+    made = {i.name: i for i in main.instructions}
+    cuts: dict[str, list[Instruction]] = {}
+    whole = {main.root}
+    for i in main.instructions:
+        for operand in i.operands[1:] if DIVIDED in i.attrs else i.operands:
+            whole.add(operand)
+        if DIVIDED in i.attrs:
+            cuts.setdefault(i.operands[0], []).append(i)
+    for i in main.instructions:
+        if i.opcode != "parameter":
+            continue
+        ways = {(cut.attrs[DIVIDED], cut.type) for cut in cuts.get(i.name, ())}
+        parts = len(ways) == 1 and i.name not in whole
+        spelling, type = ways.pop() if parts else ("{replicated}", i.type)
+        made[i.name] = replace(i, type=type, attrs={**i.attrs, "sharding": spelling})
+        for cut in cuts.get(i.name, ()) if parts else ():
+            made[cut.name] = Instruction(cut.name, "copy", type, (i.name,), line=cut.line)
+    for n, i in made.items():
+        made[n] = replace(i, attrs={k: v for k, v in i.attrs.items() if k != DIVIDED})
+    return replace(main, instructions=tuple(made.values()))
 
 
 def _joins(
-    computations: Mapping[str, Computation], name: str, bodies: frozenset[str], seen: set[str]
+    computations: Mapping[str, Computation], name: str, bodies: Mapping[str, Mesh], seen: set[str]
 ) -> bool:
     """Whether a computation joins ranks, or asks which one it is, but in manual ones."""
     if name in seen or name in bodies or name not in computations:

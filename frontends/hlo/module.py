@@ -96,7 +96,8 @@ class Computation:
 @dataclass(frozen=True, slots=True)
 class Module:
     """A parsed module: ``partitions`` and ``replicas`` devices run ``entry``; ``header``:
-    attributes of the module; ``frames``: stack frame numbers -> the user's line.
+    attributes of the module; ``frames``: stack frame numbers -> the user's line; ``results``:
+    the shardings of those that ranks give parts of, by number, where the text says them.
 
     Example: of ``HloModule m, num_partitions=8``, eight partitions and one replica.
     """
@@ -109,3 +110,4 @@ class Module:
     replicas: int = 1
     header: Mapping[str, str] = field(default_factory=dict)
     frames: Mapping[int, str] = field(default_factory=dict)
+    results: Mapping[int, str] = field(default_factory=dict)

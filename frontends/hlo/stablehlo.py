@@ -85,8 +85,8 @@ class _Reader:
         self.depth = 0
         self.scope: Scope | None = None
         self.meshes: dict[str, manual.Mesh] = {}
-        self.devices = 1
-        self.bodies: set[str] = set()
+        self.bodies: dict[str, manual.Mesh] = {}
+        self.results: dict[int, str] = {}
 
     def next(self) -> str:
         while self.at < len(self.lines):
@@ -119,8 +119,8 @@ class _Reader:
             match.group(1) or "module",
             self.computations,
             {kind: int(n) for kind, n in counts},
-            frozenset(self.bodies),
-            self.devices,
+            self.bodies,
+            self.results,
         )
 
     def function(self, name: str, rest: str) -> None:
@@ -131,7 +131,7 @@ class _Reader:
         if name in self.computations:
             raise InvalidInput(f"@{name} is given twice")
         self.computations[name] = Computation(name, (), "")
-        block = self.block(given, ("return", "func.return"))
+        block = self.block(given, ("return", "func.return"), gives=name == "main")
         self.computations[name] = block.computation(name, self.at)
         if self.next() != "}":
             raise InvalidInput(f"@{name} goes on after its return")
@@ -149,9 +149,15 @@ class _Reader:
     # -- blocks -----------------------------------------------------------------------------
 
     def block(
-        self, given: Sequence[Instruction], returns: Sequence[str], *, sees: bool = False
+        self,
+        given: Sequence[Instruction],
+        returns: Sequence[str],
+        *,
+        sees: bool = False,
+        gives: bool = False,
     ) -> Block:
-        """Statements up to the return; ``sees``: what is given around it may be read."""
+        """Statements up to the return; ``sees``: what is given around it may be read; ``gives``:
+        what it returns of manual computations are the ranks' parts."""
         self.depth += 1
         if self.depth > MOST_DEPTH:
             raise InvalidInput(f"regions are nested deeper than {MOST_DEPTH} times")
@@ -164,6 +170,8 @@ class _Reader:
             word = line.split(" ", 1)[0]
             if word in returns:
                 values = tuple(v[1:] for v in re.findall(VALUE, line.split(" : ")[0]))
+                if gives:
+                    values = self.parts(scope, values)
                 for name in values:
                     instructions += self.found(scope, name, "a return of what is not given")
                 self.depth -= 1
@@ -177,6 +185,16 @@ class _Reader:
                     raise InvalidInput(f"%{instruction.name} is given twice")
                 scope.types[instruction.name] = instruction.type
                 instructions.append(instruction)
+
+    def parts(self, scope: Scope, values: Sequence[str]) -> tuple[str, ...]:
+        """Values that are returned; of results of manual computations, what every rank has."""
+        own = []
+        for n, name in enumerate(values):
+            part = scope.parts.get(name)
+            if part is not None:
+                self.results[n] = manual.spelt(part[2], part[1])
+            own.append(name if part is None else part[0])
+        return tuple(own)
 
     def found(self, scope: Scope, name: str, missing: str) -> Sequence[Instruction]:
         """What has to stand before a value is read; raises `InvalidInput`, with the text
@@ -271,6 +289,8 @@ class _Reader:
             opcode, operands = "copy", operands[:1]
         elif dialect not in ("stablehlo", "chlo"):
             opcode = operator
+        elif word == "convert" and types(given or made)[:1] == [type]:
+            opcode = "copy"
         elif word == "constant":
             literal = None if type.dtype in UNREAD else dense(body, type)
         elif opcode not in ELEMENTWISE or word == "convert":
@@ -427,11 +447,10 @@ class _Reader:
         around = self.scope
         assert around is not None
         head = manual.head(rest, self.meshes)
-        self.on(head.mesh)
         given = self.parameters(head.parameters)
         body = f"manual.{self.at}"
         block = self.block(given, _RETURNS)
-        self.bodies.add(body)
+        self.bodies[body] = head.mesh
         self.computations[body] = block.tuple(body, self.at)
         end = re.fullmatch(r"\} : (\(.*\)) -> (.*)", self.next())
         if end is None:
@@ -465,12 +484,6 @@ class _Reader:
             around.parts[result] = (own, head.mesh, division)
             around.types[result] = whole
             around.waiting[result] = manual.left(result, own, part, division, head.mesh, self.at)
-
-    def on(self, mesh: manual.Mesh) -> None:
-        """All manual computations lie on as many devices."""
-        if self.bodies and self.devices != mesh.devices:
-            raise Unsupported(f"meshes of {self.devices} and of {mesh.devices} devices")
-        self.devices = mesh.devices
 
 
 #: How names begin that are ours, around manual computations.
