@@ -12,7 +12,7 @@ from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Source
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.builder.piecewise import Piece
-from shardproof.frontends.graphs.graph import Graph, Input, Node
+from shardproof.frontends.graphs.graph import Graph, Input, Node, PerRank
 from shardproof.frontends.graphs.recorder import PlacedInput, everywhere
 from shardproof.frontends.hlo import (
     bits,
@@ -33,6 +33,7 @@ from shardproof.frontends.hlo import (
 from shardproof.frontends.hlo.expressions import Expressions
 from shardproof.frontends.hlo.items import Bits, Ids, Item, Narrow, Tensor, Vectors
 from shardproof.frontends.hlo.known import Known
+from shardproof.frontends.hlo.module import Type
 from shardproof.frontends.hlo.opcodes import NO_RULE
 from shardproof.frontends.hlo.state import Compared, Lowering, Rule, Several, integral
 
@@ -169,7 +170,11 @@ def _folded(low: Lowering, node: Node, operands: Sequence[Item]) -> Item | None:
     constants = [x for x in operands if isinstance(x, Known)]
     if not constants or len(constants) != len(operands):
         return None
-    return known.fold(node.target, node.attrs, constants, low.type(node))
+    starts = [
+        known.ranks(s.values if isinstance(s, PerRank) else [s], Type((), "int64"))
+        for s in node.attrs.get("starts", ())
+    ]
+    return known.fold(node.target, node.attrs, [*constants, *starts], low.type(node))
 
 
 def _outputs(low: Lowering) -> list[int]:

@@ -3,12 +3,15 @@ that are printed as bytes."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.hlo import evaluate, read
 from shardproof.frontends.hlo.lower import lower
+from tests.frontends.hlo.verdicts import verified
 
 Array = np.ndarray
 F, K, P, V = "tensor<4x6xf32>", "tensor<i32>", "tensor<i1>", "tensor<2x3xf32>"
@@ -242,3 +245,23 @@ def test_tables_that_are_written_otherwise_are_refused(written: str, message: st
 %r = "stablehlo.reduce_window"(%x, %c) <{{{written}, {WINDOW}}}> {region("add")} : ({F}, tensor<f32>) -> tensor<4x3xf32>"""
     with pytest.raises(InvalidInput, match=message):
         read.parsed(text(f"%x: {F}", body, "tensor<4x3xf32>", "%r"))
+
+
+# -- what becomes known while operators are lowered -----------------------------------------------
+
+
+@pytest.mark.parametrize(("part", "expected"), [("8.0", "proved"), ("4.0", "refuted")])
+def test_a_slice_of_what_is_known_only_later(part: str, expected: str, tmp_path: Path) -> None:
+    """A quotient is no constant of the file; one of whole numbers is known all the same."""
+    given, quotient = f"%x: {F}", "%q = stablehlo.divide %one, %n : tensor<f32>"
+    numbers = "%one = stablehlo.constant dense<1.0> : tensor<f32>\n%n = stablehlo.constant dense<"
+    wide = f"%w = stablehlo.broadcast_in_dim %q, dims = [] : (tensor<f32>) -> {F}"
+    alone = f"{numbers}8.0> : tensor<f32>\n{quotient}\n{wide}\n%r = stablehlo.multiply %x, %w : {F}"
+    sliced = f"""{numbers}{part}> : tensor<f32>
+{quotient}
+%v = stablehlo.broadcast_in_dim %q, dims = [] : (tensor<f32>) -> tensor<3x6xf32>
+%at = stablehlo.constant dense<1> : {K}
+%s = stablehlo.dynamic_slice %v, %at, %at, sizes = [1, 1] : (tensor<3x6xf32>, {K}, {K}) -> tensor<1x1xf32>
+%w = stablehlo.broadcast_in_dim %s, dims = [0, 1] : (tensor<1x1xf32>) -> {F}
+%r = stablehlo.multiply %x, %w : {F}"""
+    verified(text(given, alone, F, "%r"), text(given, sliced, F, "%r"), tmp_path, expected)
