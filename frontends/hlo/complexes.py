@@ -45,7 +45,6 @@ LINEAR: Mapping[str, int | None] = {
     "negate": None,
     "broadcast": None,
     "reshape": None,
-    "bitcast": None,
     "transpose": None,
     "slice": None,
     "concatenate": None,

@@ -27,7 +27,7 @@ from shardproof.frontends.graphs.graph import (
     Value,
 )
 from shardproof.frontends.graphs.graph import check as check_graph
-from shardproof.frontends.hlo import comparators, complexes, known, metadata
+from shardproof.frontends.hlo import comparators, complexes, known, layouts, metadata
 from shardproof.frontends.hlo.complexes import Complex
 from shardproof.frontends.hlo.groups import joined, sharding
 from shardproof.frontends.hlo.known import Known
@@ -195,6 +195,8 @@ class _Inliner:
                 return self.choice(i, attrs, operands, prefix, stack)
             case "opt-barrier" | "copy":
                 return operands[0]
+            case "bitcast":
+                return self.moved(i, attrs, operands[0], prefix)
             case "custom-call":
                 target = attrs.get("custom_call_target", "").strip('"')
                 if target not in IDENTITIES:
@@ -226,17 +228,8 @@ class _Inliner:
         given = [self.tensor(x) for item in operands for x in _flat(item)]
         results = self.results(i, prefix)
         attrs = {"refused": reason}
-        name = f"{prefix}{i.name}"
-        self.node(
-            Node(
-                name,
-                i.opcode,
-                tuple(given),
-                results,
-                attrs,
-                source=metadata.source(i, self.module.frames),
-            )
-        )
+        name, source = f"{prefix}{i.name}", metadata.source(i, self.module.frames)
+        self.node(Node(name, i.opcode, tuple(given), results, attrs, source=source))
         return _shaped(i.type, iter(results))
 
     def named(self, name: str) -> Computation:
@@ -266,6 +259,12 @@ class _Inliner:
         raise Unsupported(f"while {i.name}, which has more than {MOST_ROUNDS} rounds")
 
     # -- operators --------------------------------------------------------------------------
+
+    def moved(self, i: Instruction, attrs: Mapping[str, str], x: Item, prefix: str) -> Item:
+        """The same bytes in another layout: see `layouts`."""
+        for opcode, type, own in layouts.moves(self.shape(x), self.dtype(x), i.type, attrs):
+            x = self.operator(replace(i, opcode=opcode, type=type), dict(own), [x], prefix)
+        return x
 
     def operator(
         self, i: Instruction, attrs: dict[str, Any], operands: Sequence[Item], prefix: str

@@ -130,8 +130,6 @@ def fold(
         return _of_whole_numbers(opcode, attrs, operands, type)
     if opcode not in _EXACT and floats:
         return None if opcode != "convert" else _converted(attrs, operands[0], type)
-    if opcode == "bitcast" and operands[0].shape != type.shape:
-        return None
     count = max(len(x.arrays) for x in operands)
     compute = _elementwise if opcode in ELEMENTWISE or opcode == "compare" else semantics.apply
     arrays = []

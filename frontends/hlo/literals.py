@@ -7,6 +7,7 @@ A constant is the number of its element type that is nearest to what is printed:
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -17,7 +18,7 @@ from shardproof.frontends.hlo.module import DTYPES, UNREAD, Array, Type
 #: Constants and shapes with more elements are refused.
 MOST_ELEMENTS = 1 << 40
 MOST_WRITTEN = 1 << 22
-_ARRAY = re.compile(r"([a-z]\w*)\[([^\]]*)\](?:\{[^{}]*\})?")
+_ARRAY = re.compile(r"([a-z]\w*)\[([^\]]*)\](\{[^{}]*\})?")
 _NUMBER = re.compile(r"[^\s{},]+")
 
 
@@ -63,7 +64,8 @@ def _type(text: str, at: int, depth: int) -> tuple[Type, int]:
     match = _ARRAY.match(text, at)
     if match is None:
         raise InvalidInput(f"type {text[at : at + 80]!r} is not understood")
-    return array_type(match.group(1), match.group(2)), match.end()
+    type = array_type(match.group(1), match.group(2))
+    return replace(type, layout=match.group(3) or ""), match.end()
 
 
 def array_type(element: str, dims: str) -> Type:

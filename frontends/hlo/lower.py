@@ -235,7 +235,6 @@ RULES: Mapping[str, Rule] = {
     "reduce-precision": movement.rounded,
     "broadcast": movement.broadcast,
     "reshape": movement.reshape,
-    "bitcast": movement.bitcast,
     "transpose": movement.transpose,
     "slice": movement.slice,
     "reverse": movement.reverse,

@@ -44,7 +44,8 @@ UNREAD = frozenset(
 @dataclass(frozen=True, slots=True)
 class Type:
     """The type of a tensor, or of a tuple: ``parts`` is None, or the types of its parts (a
-    ``token`` has none).
+    ``token`` has none); ``layout``: as it is written behind the shape, which says nothing of
+    values.
 
     Example: ``Type((2, 4), "float32")`` prints as ``float32[2, 4]``.
     """
@@ -52,6 +53,7 @@ class Type:
     shape: tuple[int, ...] = ()
     dtype: str = ""
     parts: tuple[Type, ...] | None = None
+    layout: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         if self.parts is not None:

@@ -72,16 +72,6 @@ def rounded(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     return xs[0]
 
 
-def bitcast(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """The operand itself; raises `Unsupported` where the shape changes.
-
-    Example: ``f32[2,3]`` as ``f32[3,2]`` is refused: it may be a transpose.
-    """
-    if low.graph.values[node.operands[0]].shape != low.shape(node):
-        raise Unsupported("a bitcast after layout assignment, which may be a transpose")
-    return xs[0]
-
-
 def transpose(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     """The tensor with its dimensions in another order.
 

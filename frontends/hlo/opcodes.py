@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from shardproof.engine.errors import InvalidInput, Unsupported
 from shardproof.frontends.hlo.groups import integers
+from shardproof.frontends.hlo.layouts import FROM, TO
 from shardproof.frontends.hlo.module import Instruction
 
 #: Why an operator is refused that is in no table.
@@ -93,7 +94,6 @@ ELEMENTWISE = frozenset(
 MOVEMENT: Mapping[str, Mapping[str, str]] = {
     "copy": {},
     "opt-barrier": {},
-    "bitcast": {},
     "broadcast": {"dimensions": _DIMS},
     "reshape": {},
     "transpose": {"dimensions": _DIMS},
@@ -174,6 +174,7 @@ STRUCTURE: Mapping[str, Mapping[str, str]] = {
     "conditional": dict.fromkeys(
         ("branch_computations", "true_computation", "false_computation"), _TEXT
     ),
+    "bitcast": {FROM: _TEXT, TO: _TEXT},
     "partition-id": {},
     "replica-id": {},
     "complex": {},

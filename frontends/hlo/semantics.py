@@ -453,7 +453,6 @@ _OTHERS: Mapping[str, Operation] = {
     "clamp": lambda xs, a, s: np.minimum(np.maximum(xs[1], xs[0]), xs[2]),
     "convert": _convert,
     "reduce-precision": lambda xs, a, s: xs[0],
-    "bitcast": lambda xs, a, s: xs[0].reshape(s),
     "broadcast": _broadcast,
     "reshape": lambda xs, a, s: xs[0].reshape(s),
     "transpose": lambda xs, a, s: xs[0].transpose(a["dimensions"]),

@@ -23,6 +23,7 @@ from collections.abc import Iterator, Mapping
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.errors import UnreadablePlan
+from shardproof.frontends.hlo import layouts
 from shardproof.frontends.hlo.groups import MESH
 from shardproof.frontends.hlo.literals import parse_literal, parse_type
 from shardproof.frontends.hlo.module import UNREAD, Array, Computation, Instruction, Module, Type
@@ -129,7 +130,7 @@ class _Reader:
 
     def _computation(self, name: str) -> Computation:
         instructions: list[Instruction] = []
-        names: set[str] = set()
+        names: dict[str, Type] = {}
         root = ""
         while (line := self.next()) is not None:
             if line == "}" or line.startswith("}, execution_thread="):
@@ -140,8 +141,8 @@ class _Reader:
             missing = [x for x in instruction.operands if x not in names]
             if missing:
                 raise InvalidInput(f"{missing[0]} is read before it is given")
-            names.add(instruction.name)
-            instructions.append(instruction)
+            names[instruction.name] = instruction.type
+            instructions.append(layouts.with_layouts(instruction, names))
             if is_root:
                 if root:
                     raise InvalidInput(f"computation {name} has two roots")
