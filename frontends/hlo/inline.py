@@ -83,8 +83,8 @@ class _Inliner:
             if parameter.type.parts is not None:
                 raise Unsupported(f"parameter {parameter.name} is a tuple")
             value, item = self.parameter(parameter)
-            stated = self.placed(parameter.attrs.get("sharding"), value)
-            inputs.append(Input(value, name, stated))
+            lies = self.placed(parameter.attrs.get("sharding"), value)
+            inputs.append(Input(value, name, lies))
             given.append(item)
         root = self.computation(entry, given, "", ())
         results = root if isinstance(root, tuple) else (root,)
@@ -93,8 +93,8 @@ class _Inliner:
             if isinstance(item, tuple):
                 raise Unsupported("a result that is a tuple of tuples")
             value = self.tensor(item)
-            lies = self.placed(self.module.results.get(number), value)
-            outputs.append(Output(value, f"result[{number}]", lies))
+            own = self.placed(self.module.results.get(number), value)
+            outputs.append(Output(value, f"result[{number}]", own))
         return Graph(
             self.module.dialect,
             tuple(self.values),
@@ -196,7 +196,7 @@ class _Inliner:
             case "opt-barrier" | "copy":
                 return operands[0]
             case "bitcast":
-                return self.moved(i, attrs, operands[0], prefix)
+                return self.bitcast(i, attrs, operands[0], prefix)
             case "custom-call":
                 target = attrs.get("custom_call_target", "").strip('"')
                 if target not in IDENTITIES:
@@ -260,7 +260,7 @@ class _Inliner:
 
     # -- operators --------------------------------------------------------------------------
 
-    def moved(self, i: Instruction, attrs: Mapping[str, str], x: Item, prefix: str) -> Item:
+    def bitcast(self, i: Instruction, attrs: Mapping[str, str], x: Item, prefix: str) -> Item:
         """The same bytes in another layout: see `layouts`."""
         for opcode, type, own in layouts.moves(self.shape(x), self.dtype(x), i.type, attrs):
             x = self.operator(replace(i, opcode=opcode, type=type), dict(own), [x], prefix)

@@ -123,6 +123,8 @@ def mesh(line: str) -> tuple[str, Mesh]:
 def head(rest: str, meshes: Mapping[str, Mesh]) -> Head:
     """What stands before a manual computation.
 
+    Example: of the text in `Head`, two operands would be invalid input: there is one sharding.
+
     Raises `InvalidInput` for what is not understood to its end, and `Unsupported` for values that
     lie on several meshes, parts of axes and results that are not added up yet.
     """
@@ -149,7 +151,7 @@ def head(rest: str, meshes: Mapping[str, Mesh]) -> Head:
 def _divisions(text: str, manual: Sequence[str]) -> list[tuple[str, Division]]:
     """The mesh and the division of every sharding, by the axes that are manual: others say how a
     value is laid out, and what a rank computes is whole along them."""
-    found, at = [], 0
+    divisions, at = [], 0
     while at < len(text):
         match = _SHARDING.match(text, at)
         if match is None:
@@ -163,9 +165,9 @@ def _divisions(text: str, manual: Sequence[str]) -> list[tuple[str, Division]]:
             if not all(re.fullmatch(r'"[\w.-]+"', a) for a in axes):
                 raise Unsupported(f"sharding {{{dim}}} of a dimension")
             division.append(tuple(a[1:-1] for a in axes if a[1:-1] in manual))
-        found.append((name, tuple(division)))
+        divisions.append((name, tuple(division)))
         at = match.end()
-    return found
+    return divisions
 
 
 def divided(whole: Type, division: Division, mesh: Mesh) -> Type:
@@ -281,8 +283,8 @@ def on_devices(
     sizes = {mesh.devices for mesh in bodies.values()}
     if bodies:
         if sizes != {counts.get("partitions", max(sizes))}:
-            found = " and ".join(map(str, sorted(sizes)))
-            raise InvalidInput(f"num_partitions = {counts.get('partitions')}, a mesh of {found}")
+            counted = " and ".join(map(str, sorted(sizes)))
+            raise InvalidInput(f"num_partitions = {counts.get('partitions')}, a mesh of {counted}")
         own = {**computations, "main": _placed(computations["main"])}
         header = {"manual": PARTITIONER}
         return Module(name, "stablehlo", own, "main", max(sizes), header=header, results=results)

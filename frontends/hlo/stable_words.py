@@ -159,11 +159,11 @@ def _table(body: str, key: str) -> list[str]:
         if not re.fullmatch(r"-?\d+", written) or rows * columns > _MOST_SPLAT:
             raise InvalidInput(f"{key} = dense<{written[:60]}>")
         return [", ".join([written] * columns)] * rows
-    found = re.findall(r"\[([-\d, ]*)\]", written[1:-1])
-    plain = "[" + ", ".join(f"[{row}]" for row in found) + "]"
-    if plain != written or len(found) != rows or any(r.count(",") != columns - 1 for r in found):
+    listed = re.findall(r"\[([-\d, ]*)\]", written[1:-1])
+    plain = "[" + ", ".join(f"[{row}]" for row in listed) + "]"
+    if plain != written or len(listed) != rows or any(r.count(",") != columns - 1 for r in listed):
         raise InvalidInput(f"{key} = dense<{written[:60]}> is not of {rows} rows of {columns}")
-    return found
+    return listed
 
 
 #: A table of one number has no more rows and columns than tensors have dimensions, and devices.
@@ -223,9 +223,9 @@ def _convolution(body: str, given: Sequence[Type]) -> dict[str, str]:
     inner = labels.group(4)
     ours = {"stride": "stride", "lhs_dilate": "lhs_dilate", "rhs_dilate": "rhs_dilate"}
     for key in ours:
-        found = re.search(rf"\b{key} = \[([\d, ]*)\]", inner)
-        if found is not None and spatial:
-            words.append(f"{key}=" + "x".join(found.group(1).replace(" ", "").split(",")))
+        numbered = re.search(rf"\b{key} = \[([\d, ]*)\]", inner)
+        if numbered is not None and spatial:
+            words.append(f"{key}=" + "x".join(numbered.group(1).replace(" ", "").split(",")))
     pad = re.search(r"\bpad = \[((?:\[-?\d+, -?\d+\](?:, )?)*)\]", inner)
     if pad is not None and spatial:
         rows = re.findall(r"\[(-?\d+), (-?\d+)\]", pad.group(1))
@@ -305,7 +305,7 @@ _BODIES: Mapping[str, Callable[[str], dict[str, str]]] = {
 
 
 def close(text: str) -> int:
-    """Where the bracket that is open at the beginning closes."""
+    """Where the bracket that is open at the beginning closes.  Example: of ``a(b)) c``, 4."""
     depth = 1
     for at, c in enumerate(text):
         depth += (c in "({[") - (c in ")}]")
@@ -315,7 +315,10 @@ def close(text: str) -> int:
 
 
 def signature(rest: str) -> tuple[str, str]:
-    """What stands before the types, and the types: behind the last colon outside of brackets."""
+    """What stands before the types, and the types: behind the last colon outside of brackets.
+
+    Example: of ``%0, dims = [1] : (T) -> U``, ``%0, dims = [1]`` and ``(T) -> U``.
+    """
     depth, last = 0, -1
     for at, c in enumerate(rest):
         if c in "({[":
@@ -330,7 +333,10 @@ def signature(rest: str) -> tuple[str, str]:
 
 
 def dense(body: str, type: Type) -> Array:
-    """``dense<1.0>``, ``dense<[1, 2]>``, ``dense<0xFF800000>``: bits of floats."""
+    """The values of a constant: one number, all of them, a float's bits, or all bytes.
+
+    Example: ``dense<1.0>``, ``dense<[1, 2]>``, ``dense<0xFF800000>`` (minus infinity).
+    """
     match = re.fullmatch(r"\s*dense<(.*)>\s*", body)
     if match is None:
         raise InvalidInput(f"constant {body.strip()[:60]!r}, expected dense<...>")

@@ -173,14 +173,14 @@ class _Reader:
                 if gives:
                     values = self.parts(scope, values)
                 for name in values:
-                    instructions += self.found(scope, name, "a return of what is not given")
+                    instructions += self.before(scope, name, "a return of what is not given")
                 self.depth -= 1
                 self.scope = around
                 return Block(tuple(instructions), values, scope)
             for instruction in self.statement(line):
                 for name in instruction.operands:
                     missing = f"%{name} is read before it is given"
-                    instructions += self.found(scope, name, missing)
+                    instructions += self.before(scope, name, missing)
                 if instruction.name in scope.types:
                     raise InvalidInput(f"%{instruction.name} is given twice")
                 scope.types[instruction.name] = instruction.type
@@ -196,7 +196,7 @@ class _Reader:
             own.append(name if part is None else part[0])
         return tuple(own)
 
-    def found(self, scope: Scope, name: str, missing: str) -> Sequence[Instruction]:
+    def before(self, scope: Scope, name: str, missing: str) -> Sequence[Instruction]:
         """What has to stand before a value is read; raises `InvalidInput`, with the text
         ``missing``, where there is none."""
         if name not in scope.types and name not in scope.captured:
@@ -339,16 +339,16 @@ class _Reader:
 
     def regions(self, rest: str, *, sees: bool) -> tuple[str, list[tuple[str, Block]]]:
         """The regions of an operator, by names, and what stands before and behind them."""
-        found: list[tuple[str, Block]] = []
+        regions: list[tuple[str, Block]] = []
         while True:
-            before, head = self.at, self.next()
+            first, head = self.at, self.next()
             given = self.parameters(head) if head.startswith("^bb0(") else []
             if not given:
-                self.at = before
-            found.append((f"region.{self.at}", self.block(given, _RETURNS, sees=sees)))
+                self.at = first
+            regions.append((f"region.{self.at}", self.block(given, _RETURNS, sees=sees)))
             end = self.next()
             if end.startswith("})"):
-                return rest[: -len("({")] + end[len("})") :], found
+                return rest[: -len("({")] + end[len("})") :], regions
             if end != "}, {":
                 raise InvalidInput("a region that goes on after its return")
 
