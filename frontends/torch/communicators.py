@@ -8,11 +8,13 @@ in which a rank makes them, so all ranks have to make all groups in the same ord
 that each hold a group of ranks 0 and 1, one named "1" and the other named "2", wait for each other
 for ever. Plans know groups by their ranks only, and match what is issued to them in order; that is
 the same as long as members use groups with the same ranks in the same order, which is checked here.
+So is that a name means the same ranks everywhere: where ranks 0 and 1 make their group alone, and
+2 and 3 theirs, both are named "1", and ranks get each other's numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from shardproof.engine.errors import InvalidInput
@@ -48,7 +50,29 @@ def mismatched(traces: Sequence[Trace]) -> list[Finding]:
                     ends = (issuers[rank], ours), (issuers[first], theirs)
                     findings.append(_finding(*ends, what))
                     break
-    return findings
+    return findings or _named_alike(uses, issuers)
+
+
+def _named_alike(
+    uses: Mapping[int, Mapping[Meeting, Sequence[Event]]], issuers: Mapping[int, Trace]
+) -> list[Finding]:
+    """The first use of a group that has the name of a group of other ranks."""
+    first: dict[str, tuple[Trace, Event, tuple[int, ...]]] = {}
+    for rank, own in uses.items():
+        for events in own.values():
+            for event in events:
+                ranks = next(a.ranks for a in event.args if isinstance(a, Ranks))
+                trace, theirs, others = first.setdefault(
+                    event.communicator, (issuers[rank], event, ranks)
+                )
+                if ranks != others:
+                    what = (
+                        f"process group {event.communicator!r} is of ranks {list(ranks)} for one "
+                        f"and of ranks {list(others)} for the other: all ranks have to make all "
+                        "groups, in the same order"
+                    )
+                    return [_finding((issuers[rank], event), (trace, theirs), what)]
+    return []
 
 
 def _uses(trace: Trace) -> dict[Meeting, list[Event]]:

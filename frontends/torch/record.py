@@ -223,7 +223,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _group(self, group: ProcessGroup) -> Ranks:
         """A process group, whose name is kept if a mesh gave it one."""
-        ranks = tuple(dist.get_process_group_ranks(group))
+        ranks = tuple(map(int, dist.get_process_group_ranks(group)))
         if group.group_desc.startswith("mesh_"):
             self.groups.setdefault(ranks, group.group_desc.removeprefix("mesh_"))
         return Ranks(ranks)

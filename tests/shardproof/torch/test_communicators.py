@@ -65,6 +65,20 @@ def in_two_levels(order: Callable[[int], Sequence[list[int]]]) -> Reduce:
     return reduce
 
 
+def of_members(*, local: bool) -> Reduce:
+    """A sum over each pair of ranks, whose group its members alone make, and one over all;
+    ``local``: the group is named by its members, not by how many were made before."""
+
+    def reduce(job: sp.Job, tensors: Sequence[torch.Tensor]) -> None:
+        first = job.rank // 2 * 2
+        pair = dist.new_group([first, first + 1], use_local_synchronization=local)
+        dist.all_reduce(torch.zeros(1), group=pair)
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+
+    return reduce
+
+
 def of_two_groups(order: Callable[[int], Sequence[int]]) -> Reduce:
     """A sum over one group of both ranks, and a mean of it over another; ``order``: that of use."""
 
@@ -167,6 +181,13 @@ CASES = [
         of_two_groups(lambda rank: (0, 1)),
         of_two_groups(lambda rank: (0, 1) if rank else (1, 0)),
         "these groups have the same ranks and do not know each other",
+    ),
+    (
+        "groups that each rank makes for itself",
+        4,
+        of_members(local=True),
+        of_members(local=False),
+        "is of ranks [2, 3] for one and of ranks [0, 1] for the other",
     ),
     (
         "another root on one rank",
