@@ -319,9 +319,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if given is None or func.overloadpacket in RESHAPED:
             return out
         plain = func.namespace not in ("c10d", "_c10d_functional", "prim", "prims")
-        if not plain or not self._shadows.follow(func, args, kwargs, out):
-            if plain:
-                self._meet(args, tuple(kwargs.values()))
+        followed = plain and self._shadows.follow(func, args, kwargs, out)
+        if plain and not (followed and _kept(out)):
+            self._meet(args, tuple(kwargs.values()))
+        if not followed:
             self._shadows.forget(func, args, kwargs)
         outputs = tuple(self.arg(x) for x in (out if isinstance(out, (list, tuple)) else (out,)))
         source, module, backward, own = self._where()
@@ -460,6 +461,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             tuple(self.splits.minorities),
             tuple(self.functions),
         )
+
+
+def _kept(out: Any) -> bool:
+    """Whether values of these results may be constants.  Where numbers are rounded to fewer digits
+    (a table of angles cast to bfloat16), those before are: rounding changes nothing."""
+    return all(x.dtype in _KEPT or not x.is_floating_point() for x in _tensors(out))
 
 
 def _on_cpu(kwargs: Mapping[str, Any]) -> Mapping[str, Any]:

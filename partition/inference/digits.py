@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
 from shardproof.engine.algebra.affine import affine
-from shardproof.engine.lineage.expressions import Combine, Einsum
+from shardproof.engine.lineage.blocks import Block
+from shardproof.engine.lineage.expressions import Combine, Einsum, Restrict
 from shardproof.engine.lineage.floating import floating, joined, sunk
 from shardproof.engine.lineage.lineage import (
     ABSOLUTE,
@@ -49,8 +50,11 @@ class AsRead(Reductions):
     def __init__(self, table: NodeTable, size: int) -> None:
         super().__init__(table, size)
         self._read: dict[int, list[frozenset[_Digit]]] = {}
+        self._blocks: dict[int, list[tuple[int, Block]]] = {}
         for number in range(size):
             definition = table[number].definition
+            if isinstance(definition, Restrict) and len(definition.blocks) == 1:
+                self._blocks.setdefault(definition.node, []).append((number, definition.blocks[0]))
             if not isinstance(definition, Combine | Einsum):
                 continue
             for operand in definition.operands:
@@ -59,6 +63,22 @@ class AsRead(Reductions):
                 known = self._read.setdefault(operand.node, [])
                 if digits not in known:
                     known.append(frozenset(digits))
+
+    def inside(self, addend: Addend) -> Addend:
+        """The view as one of the smallest part of its node that the single-device program reads by
+        itself, at a position of it; otherwise as it is.
+
+        Example: of a table of 8 rows of which 5 are read, row 4 of 8 is row 4 of these 5.
+        """
+        known = self._blocks.get(addend.node, ())
+        for number, block in sorted(known, key=lambda other: other[1].size):
+            moved = [_inside(a, block) for a in addend.view.fixed]
+            elsewhere = (a.axis == block.axis for dim in addend.view.dims for a in dim)
+            if any(elsewhere) or None in moved or moved == list(addend.view.fixed):
+                continue
+            fixed = tuple(a for a in moved if a is not None)
+            return addend._replace(node=number, view=addend.view._replace(fixed=fixed))
+        return addend
 
     def cuts(self, addend: Addend) -> Iterator[Cut]:
         """A view in each of these ways of which some digit is another than its own or is fixed."""
@@ -77,6 +97,17 @@ class AsRead(Reductions):
             if fixed or len(digits) > len(places) or whole != addend.view:
                 view = View(tuple(own), tuple(d for d in digits if d not in fixed))
                 yield Cut(addend._replace(view=view), fixed)
+
+
+def _inside(interval: StridedInterval, block: Block) -> StridedInterval | None:
+    """A position of an axis as one inside of a block of it; None: it is not in it."""
+    if interval.axis != block.axis:
+        return interval
+    start = interval.start - block.start
+    whole = interval.stride == 1 and interval.extent == block.extent
+    if not whole or start.terms or not 0 <= start.const <= block.size - interval.size:
+        return None
+    return interval._replace(extent=block.size, start=start)
 
 
 def _cut(interval: StridedInterval, read: frozenset[tuple[int, int]]) -> list[StridedInterval]:

@@ -93,6 +93,9 @@ def _every_way(
     if parts != list(addends):
         yield Way(tuple(parts), ("",) * len(parts), "")
         yield from _ways(parts, mesh, letters, roles)
+    inside = [reads.inside(t) for t in addends]
+    if inside != list(addends):
+        yield from _ways(inside, mesh, letters, roles)
     # Of two positions, one may be a digit of what a dimension runs along, and the other a row.
     whole = [t._replace(view=sunk(t.view)) for t in addends]
     if whole != list(addends):
