@@ -93,7 +93,7 @@ class Shares:
         ``n3[a0[1 +1 of 4]] + 2*n5[a1[2], a0[1 +1 of 4]] part #7[0 +1 of 2]``.
         """
         for number, whole in self._known.get(_nodes(addends), ()):
-            sizes = tuple(_size(dim) for dim in whole[0].view.dims)
+            sizes = _sizes(whole[0], shape)
             if sizes == shape:
                 continue
             starts = _common(whole, addends, shape, mesh)
@@ -140,6 +140,18 @@ def _agreed(
 
 def _size(dim: Dim) -> int:
     return prod(interval.size for interval in dim)
+
+
+def _sizes(addend: Addend, shape: Sequence[int]) -> tuple[int, ...]:
+    """The shape of the local tensor that an addend is all of, of which a tensor of ``shape`` may be
+    a part. Along a dimension in which the addend has a place its view is less than the tensor; a
+    part is as long as the whole there, since it has the same view at the same place (`_starts`).
+
+    Example: of ``n9[a0[8], a1[2]] in 1[0 +2 of 4]`` beside a tensor of shape [2, 4] it is [8, 4].
+    """
+    placed = {place.dim for place in addend.places}
+    pairs = zip(addend.view.dims, shape, strict=False)
+    return tuple(n if d in placed else _size(dim) for d, (dim, n) in enumerate(pairs))
 
 
 def _starts(

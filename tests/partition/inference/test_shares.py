@@ -1,0 +1,41 @@
+"""Local tensors of a rank as parts of the single device's, where values lie side by side in them."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from shardproof.engine.algebra.affine import ZERO, Affine
+from shardproof.engine.lineage.expressions import Input, Opaque
+from shardproof.engine.lineage.lineage import Addend, Place, StridedInterval, View
+from shardproof.engine.lineage.nodes import NodeTable
+from shardproof.partition.inference.shares import Shares
+
+MESH = {"dp": 4}
+
+
+def side_by_side(nodes: tuple[int, int], start: Affine, rows: int) -> tuple[Addend, ...]:
+    """Two values of 8 rows in turn along the columns: the rows from ``start`` on."""
+    dims = (StridedInterval(0, 1, 8, start, rows),), (StridedInterval(1, 1, 2, ZERO, 2),)
+    places = (Place(1, 0, 1, 2),), (Place(1, 1, 1, 2),)
+    return tuple(
+        Addend(Fraction(1), node, View(dims), (), own)
+        for node, own in zip(nodes, places, strict=True)
+    )
+
+
+def test_a_part_is_as_long_as_the_whole_where_values_lie_side_by_side() -> None:
+    """Four columns, of which each value has two: it was a view of four of two columns."""
+    table = NodeTable()
+    one, two = (table.define(Input(name), (8, 2)) for name in ("one", "two"))
+    whole = side_by_side((one, two), ZERO, 8)
+    piece = table.define(Opaque(whole), (8, 4))
+    shares = Shares(table, len(table))
+    start = Affine(0, (("dp", 2),))
+    share = shares.of_sum(side_by_side((one, two), start, 2), (2, 4), MESH)
+    assert share is not None
+    view = share.view((2, 4))
+    assert view.node == piece
+    assert str(view.view) == "[a0[<2*dp> +2 of 8], a1[4]]"
+    # In the other order they are no part of it, and all of it is none either.
+    assert shares.of_sum(side_by_side((two, one), start, 2), (2, 4), MESH) is None
+    assert shares.of_sum(whole, (8, 4), MESH) is None
