@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from shardproof.engine.algebra.affine import ZERO, Affine
-from shardproof.engine.lineage.blocks import is_shift
+from shardproof.engine.lineage.blocks import Block, extents, is_shift
 from shardproof.engine.lineage.expressions import Einsum, Operand, Restrict
 from shardproof.engine.lineage.lineage import (
     ABSOLUTE,
@@ -41,6 +41,39 @@ class Product(NamedTuple):
     def read(self) -> tuple[list[Addend], list[tuple[tuple[StridedInterval, int], ...]]]:
         """The nodes that are multiplied, and the labels that each is read along."""
         return [x.addend for x in self.factors], [x.intervals for x in self.factors]
+
+
+def ended(table: NodeTable, addend: Addend, dims: Sequence[int]) -> Addend:
+    """A view that runs along an axis without an end in one of ``dims``, from a known position on,
+    as all of that axis of the block that it reads: an axis of so many positions has digits, which
+    one without an end has not.  It is the same view: the block is these positions of the node, and
+    has its other axes whole.
+
+    Example: of ``n4[a0[0 +6 of *], a1[8]]`` along dimension 0 it is ``n9[a0[6], a1[8]]``, where
+    ``n9`` is ``n4`` where a0[0 +6 of *].
+    """
+    if addend.partials or addend.places or any(a.extent == ABSOLUTE for a in addend.view.fixed):
+        return addend
+    read = [(d, addend.view.dims[d][0]) for d in dims if len(addend.view.dims[d]) == 1]
+    endless = {
+        d: a
+        for d, a in read
+        if a.axis != BROADCAST and a.extent == ABSOLUTE and a.stride == 1 and not a.start.terms
+    }
+    if not endless:
+        return addend
+    node = table[addend.node]
+    blocks = tuple(sorted(Block(a.axis, a.start.const, a.size, ABSOLUTE) for a in endless.values()))
+    try:
+        full = extents(blocks, node.extents)
+    except ValueError:
+        return addend
+    part = table.define(Restrict(addend.node, blocks), full, node.coordinates)
+    own = [
+        (endless[d]._replace(extent=endless[d].size, start=ZERO),) if d in endless else dim
+        for d, dim in enumerate(addend.view.dims)
+    ]
+    return addend._replace(node=part, view=addend.view._replace(dims=tuple(own)))
 
 
 def uncut(table: NodeTable, addend: Addend) -> Addend | None:

@@ -26,7 +26,7 @@ from shardproof.engine.lineage.places import collapsed, has_places
 from shardproof.engine.lineage.positions import normal
 from shardproof.engine.lineage.sums import SOME
 from shardproof.engine.lineage.views import Misaligned, align, constant_interval, merge
-from shardproof.partition.inference.blocks import narrowed, widened
+from shardproof.partition.inference.blocks import ended, narrowed, widened
 from shardproof.partition.inference.canonical import Draft, canonical
 from shardproof.partition.inference.closing import composed
 from shardproof.partition.inference.complete import Complete
@@ -99,7 +99,8 @@ class Products(Complete):
         if has_places(*xs):
             xs = tuple(Lineage(x.shape, tuple(map(collapsed, x.addends))) for x in xs)
             try:
-                return self.fold(multiplied(operands, output, xs, extents, self._einsum))
+                ends = self._ended(operands, xs)
+                return self.fold(multiplied(operands, output, ends, extents, self._einsum))
             except Misaligned:
                 xs = tuple(self.scaled_piece(x) if has_places(x) else x for x in xs)
         terms = partial(self._terms, operands, output, extents=extents)
@@ -113,6 +114,30 @@ class Products(Complete):
         elif len(addends) == len(xs[0].addends) and all(len(x.addends) == 1 for x in xs[1:]):
             addends = self._each_distributed(xs, addends, terms)
         return self.fold(Lineage(shape, tuple(addends)))
+
+    def _ended(self, names: Sequence[str], xs: Sequence[Lineage]) -> list[Lineage]:
+        """The operands of a product in regions, axes without an end as blocks of them where another
+        operand has parts of every so many positions.
+
+        Example: columns chosen by a table (a one-hot) beside numbers that are pairs.
+        """
+        periodic = {
+            own[p.dim]
+            for own, x in zip(names, xs, strict=True)
+            for t in x.addends
+            for p in t.places
+            if p.extent != x.shape[p.dim]
+        }
+        if not periodic:
+            return list(xs)
+        pairs = [
+            ([d for d, a in enumerate(own) if a in periodic], x)
+            for own, x in zip(names, xs, strict=True)
+        ]
+        return [
+            x._replace(addends=tuple(ended(self.table, t, dims) for t in x.addends))
+            for dims, x in pairs
+        ]
 
     def _few_terms(
         self, xs: Sequence[Lineage], terms: Callable[[Sequence[Lineage]], list[Addend]]

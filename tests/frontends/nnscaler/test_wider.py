@@ -18,7 +18,7 @@ from tests.frontends.nnscaler.test_registry import record, turns
 from tests.frontends.plan_generator import Plans, placed, plans
 from tests.frontends.plan_judge import judged, paired
 from tests.frontends.plan_records import viewed
-from tests.frontends.plan_values import Model
+from tests.frontends.plan_values import Model, Value
 from tests.frontends.plan_wider import Wider
 
 
@@ -109,6 +109,45 @@ def test_what_is_another_thing_for_pairs_is_refused(
     x = record(turns(2, 3)(), 1)
     op = cells.ForwardOp(1, "f", signature, (x, *operands), (), kwargs, (), "", None)
     assert "with" in declared(op).name
+
+
+def picked_pairs(made: Wider, x: Value) -> Value:
+    """Columns in another order, turned as pairs: their gradient lies in every other column."""
+    return made.rotary(made.chosen(x))
+
+
+def turned_pairs(made: Wider, x: Value) -> Value:
+    """Columns that are turned as pairs, in another order."""
+    return made.chosen(made.rotary(x))
+
+
+@pytest.mark.parametrize("grown", [picked_pairs, turned_pairs])
+@pytest.mark.parametrize("right", [True, False])
+def test_known_columns_of_numbers_that_are_pairs(
+    grown: Callable[[Wider, Value], Value], right: bool, tmp_path: Path
+) -> None:
+    """The product with a one-hot, whose classes have no end, over every other column: it was a
+    tensor that is no view of a value, on the single device too, and no claim could be stated."""
+    made = Wider(random.Random(3), 2)
+    made.b = 4
+    x = made.linear(made.batch("data", (made.b, made.s, made.h), "float32"), made.h)
+    made.op("torch.sum", "a+ b+ c+ -> 1", made.linear(grown(made, x), made.h), shapes=(1,))
+    made.operations[-1].output.loss = True
+    of = Model(made.batches, made.operations, made.weights, 1)
+    plans = placed(random.Random(5), of, [2], 2, 1)
+    if not right:
+        columns = next(x for x in plans.operators if x[0].state["signature"].endswith("arange"))
+        for op in columns:
+            more = {"start": 0, "end": made.h, "step": 1}
+            op.state["_kwargs"] = {**op.state["_kwargs"], **more}
+    one, many = (
+        viewed(x, tmp_path, k) for k, x in (("one", plans.single), ("two", plans.parallel))
+    )
+    assert bool(judged(plans, 1, tmp_path).different) != right
+    found = verify(paired(one, many), out=tmp_path / "run")
+    assert found.verdict == ("proved" if right else "refuted"), found.reason
+    if right:
+        assert check(tmp_path / "run").problems == ()
 
 
 def test_a_table_in_parts_has_a_padding_row_in_each(tmp_path: Path) -> None:
