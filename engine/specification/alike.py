@@ -70,6 +70,16 @@ def _unfolded(nodes: NodeTable, addends: Iterable[Addend]) -> Iterator[Addend]:
             yield addend
 
 
+def sums_in(nodes: NodeTable, addends: Iterable[Addend]) -> Iterator[int]:
+    """The nodes of terms, and of the terms in sums that these are defined as.
+
+    Example: of ``n11[a0[4]]``, where ``n11`` is ``sum(n9[a:4], n10[a:4] -> a)``, 11, 9 and 10.
+    """
+    for addend in addends:
+        yield addend.node
+        yield from sums_in(nodes, _operands(nodes[addend.node], addend) or _summands(nodes, addend))
+
+
 def _operands(node: Node, addend: Addend) -> list[Addend]:
     """A view of a sum as the views of its operands (none: it is no sum, or one whose operands do
     not have its axes as they are)."""

@@ -27,7 +27,7 @@ from shardproof.engine.plan.expectations import COVERAGE, GRADIENT, LOSS
 from shardproof.engine.plan.ir import MICROBATCH, Plan, Program
 from shardproof.engine.plan.mesh import ranks_at
 from shardproof.engine.schedule.instances import Unrolled
-from shardproof.engine.specification.alike import placed_alike, same_addends, same_number
+from shardproof.engine.specification.alike import placed_alike, same_addends, same_number, sums_in
 from shardproof.engine.specification.box import box_of
 from shardproof.engine.specification.demands import Demand, Sum, demands
 from shardproof.engine.specification.gradients import Derived, first_of_box
@@ -210,7 +210,7 @@ class Wants:
             )
         want = self.single[demand.expected]
         if demand.kind == LOSS:
-            parts = [] if want is None else [addend.node for addend in want.addends]
+            parts = [] if want is None else list(sums_in(self.nodes, want.addends))
             alike = same_number(self.nodes, have, want) or (
                 same_number(self.nodes, self.total(demand, parts), want)
             )
