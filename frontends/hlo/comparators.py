@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from shardproof.engine.errors import Unsupported
+from shardproof.engine.errors import InvalidInput, Unsupported
 from shardproof.frontends.hlo.module import Computation
 from shardproof.frontends.hlo.semantics import REDUCTIONS
 
@@ -55,6 +55,8 @@ def evaluate(computation: Computation, given: Sequence[int]) -> Any:
         elif i.opcode == "constant" and i.literal is not None and i.literal.ndim == 0:
             values[i.name] = _constant(i.literal.item())
         elif i.opcode == "compare" and i.attrs.get("direction") in _COMPARE:
+            if len(xs) != 2:
+                raise InvalidInput(f"a comparison of {len(xs)} operands")
             if any(x != x for x in xs):
                 raise Unsupported("a comparison with what is no number")
             values[i.name] = _COMPARE[i.attrs["direction"]](*xs)

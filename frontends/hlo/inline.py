@@ -199,7 +199,7 @@ class _Inliner:
                 return self.bitcast(i, attrs, operands[0], prefix)
             case "custom-call":
                 target = attrs.get("custom_call_target", "").strip('"')
-                if target not in IDENTITIES:
+                if target not in IDENTITIES or not operands:
                     raise Unsupported(f"custom-call to {target}, which is not declared")
                 return operands[0]
         return self.operator(i, attrs, operands, prefix)
@@ -220,6 +220,8 @@ class _Inliner:
                 if complexes.is_complex(i.type.dtype):
                     return complexes.constant(i.literal, i.type)
                 return known.constant(i.literal, i.type)
+        if i.type.dtype not in ("uint32", "int32", "uint64", "int64") or i.type.shape:
+            raise InvalidInput(f"{i.opcode} of type {i.type}, expected an integer")
         own = self.module.partitions if i.opcode == "partition-id" else self.module.replicas
         return known.ranks(range(self.devices) if own > 1 else [0], i.type)
 
@@ -316,19 +318,8 @@ class _Inliner:
         tensors = self.starts(i, attrs, operands)
         given = tuple(self.tensor(x) for x in tensors)
         results = self.results(i, prefix)
-        name = f"{prefix}{i.name}"
-        self.node(
-            Node(
-                name,
-                i.opcode,
-                given,
-                results,
-                attrs,
-                groups,
-                linked,
-                metadata.source(i, self.module.frames),
-            )
-        )
+        name, source = f"{prefix}{i.name}", metadata.source(i, self.module.frames)
+        self.node(Node(name, i.opcode, given, results, attrs, groups, linked, source))
         return _shaped(i.type, iter(results))
 
     def results(self, i: Instruction, prefix: str) -> tuple[int, ...]:
@@ -425,6 +416,8 @@ class _Inliner:
         source, part = operands[0], operands[first - 1]
         full = source.shape if isinstance(source, Known) else self.values[self.number(source)].shape
         sizes = i.type.shape if first == 1 else self.shape(part)
+        if not len(full) == len(sizes) == len(operands) - first:
+            raise InvalidInput(f"{i.opcode} {i.name} of {full} has {len(operands) - first} starts")
         table = [
             starts(
                 [x.at(rank).item() for x in operands[first:] if isinstance(x, Known)], full, sizes

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from shardproof.engine.errors import Unsupported
+from shardproof.engine.errors import InvalidInput, Unsupported
 from shardproof.frontends.hlo import semantics
 from shardproof.frontends.hlo.module import Array, Type
 from shardproof.frontends.hlo.opcodes import ELEMENTWISE, MOVEMENT
@@ -93,6 +93,8 @@ def iota(type: Type, dimension: int) -> Known:
     Example: of ``s32[2,3]`` along dimension 1, ``[[0, 1, 2], [0, 1, 2]]``, of which one row is
     held.
     """
+    if dimension >= len(type.shape):
+        raise InvalidInput(f"an iota of {type} along dimension {dimension}")
     n = type.shape[dimension]
     if n > MOST_KNOWN:
         raise Unsupported(f"iota of {n} positions")

@@ -182,6 +182,8 @@ STRUCTURE: Mapping[str, Mapping[str, str]] = {
     "imag": {},
     "custom-call": {"custom_call_target": _TEXT},
 }
+#: Operators that are nothing without an operand, whatever else they say.
+_OF_ONE = frozenset({"get-tuple-element", "while", "conditional", "opt-barrier", "copy", "bitcast"})
 KNOWN: Mapping[str, Mapping[str, str]] = {
     **{key: {} for key in ELEMENTWISE},
     **MOVEMENT,
@@ -198,6 +200,8 @@ def typed(instruction: Instruction) -> dict[str, Any]:
     Example: ``dimensions={1,0}`` of a transpose is ``{"dimensions": (1, 0)}``, its ``metadata`` is
     dropped; ``strange=1`` is refused.
     """
+    if instruction.opcode in _OF_ONE and not instruction.operands:
+        raise InvalidInput(f"{instruction.opcode} {instruction.name} of nothing")
     kinds = KNOWN.get(instruction.opcode)
     if kinds is None:
         raise Unsupported(NO_RULE)

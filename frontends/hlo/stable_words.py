@@ -185,6 +185,17 @@ def exchanged(body: str, given: Type) -> tuple[int, int, int]:
     return split, count, concat
 
 
+def decomposition(body: str) -> dict[str, str]:
+    """A composite operator is, by its definition, the function that decomposes it.
+
+    Example: ``stablehlo.composite "my.op" %x {decomposition = @f}`` is a call of ``f``.
+    """
+    match = re.search(r"\bdecomposition = @([\w.$-]+)", body)
+    if match is None:
+        raise InvalidInput("a composite operator without a decomposition")
+    return {"to_apply": match.group(1)}
+
+
 # -- windows ---------------------------------------------------------------------------------------
 
 
@@ -267,6 +278,8 @@ def _padding(body: str) -> dict[str, str]:
     if any(f is None for f in matches):
         raise InvalidInput("padding without low, high and interior")
     columns = [f.group(1).split(",") for f in matches if f is not None]
+    if len({len(column) for column in columns}) > 1:
+        raise InvalidInput("padding of unlike numbers of dimensions")
     rows = ("_".join(x.strip() for x in row) for row in zip(*columns, strict=True))
     return {"padding": "x".join(rows)}
 

@@ -27,6 +27,7 @@ from shardproof.frontends.hlo.stable_words import (
     VALUE,
     attributes,
     close,
+    decomposition,
     dense,
     exchanged,
     signature,
@@ -282,7 +283,7 @@ class _Reader:
         if word == "call" and dialect in ("", "func"):
             attrs = {"to_apply": body.split("(")[0].strip().removeprefix("@")}
         elif operator == "stablehlo.composite":
-            opcode, attrs = "call", _decomposition(body)
+            opcode, attrs = "call", decomposition(body)
         elif dialect == "chlo" and word == "square":
             opcode, operands = "multiply", operands * 2
         elif operator in _ANNOTATIONS:
@@ -317,7 +318,10 @@ class _Reader:
 
     def exchange(self, name: str, body: str, written: str) -> Iterator[Instruction]:
         """An all_to_all: HLO cuts and joins along one dimension, what arrives is moved behind."""
-        given, result = types(written.split("->")[0])[0], types(written.split("->")[-1])[-1]
+        before, _, behind = written.rpartition("->")
+        if len(types(before)) != 1 or len(types(behind)) != 1:
+            raise InvalidInput("an all_to_all of other than one tensor")
+        (given, result) = (*types(before), *types(behind))
         split, count, concat = exchanged(body, given)
         made = self.instruction(name, "stablehlo.all_to_all", body, written, ())
         if split == concat:
@@ -488,11 +492,3 @@ class _Reader:
 
 #: How names begin that are ours, around manual computations.
 _OWN = "manual computation "
-
-
-def _decomposition(body: str) -> dict[str, str]:
-    """A composite operator is, by its definition, the function that decomposes it."""
-    match = re.search(r"\bdecomposition = @([\w.$-]+)", body)
-    if match is None:
-        raise InvalidInput("a composite operator without a decomposition")
-    return {"to_apply": match.group(1)}

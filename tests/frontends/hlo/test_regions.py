@@ -265,3 +265,35 @@ def test_a_slice_of_what_is_known_only_later(part: str, expected: str, tmp_path:
 %w = stablehlo.broadcast_in_dim %s, dims = [0, 1] : (tensor<1x1xf32>) -> {F}
 %r = stablehlo.multiply %x, %w : {F}"""
     verified(text(given, alone, F, "%r"), text(given, sliced, F, "%r"), tmp_path, expected)
+
+
+# -- what does not fit ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (f"%r = stablehlo.iota dim = 2 : {F}", "an iota of .* along dimension 2"),
+        (f"%r = stablehlo.optimization_barrier : {F}", "opt-barrier r of nothing"),
+        (f"%r = stablehlo.partition_id : {F}", "partition-id of type .*, expected an integer"),
+        (
+            f"%c = stablehlo.constant dense<0> : {K}\n%r = stablehlo.dynamic_slice %x, %c, "
+            f"sizes = [4, 6] : ({F}, {K}) -> {F}",
+            "has 1 starts",
+        ),
+        (
+            f'%r = "stablehlo.all_to_all"(%x) <{{concat_dimension = 0 : i64, split_count = 2 : i64, '
+            f"split_dimension = 0 : i64, replica_groups = dense<0> : tensor<1x1xi64>}}> : () -> {F}",
+            "an all_to_all of other than one tensor",
+        ),
+        (
+            "%c = stablehlo.constant dense<0.0> : tensor<f32>\n%r = stablehlo.pad %x, %c, low = "
+            f"[0, 0], high = [0], interior = [0, 0] : ({F}, tensor<f32>) -> {F}",
+            "padding of unlike numbers",
+        ),
+    ],
+    ids=["iota", "nothing", "a rank", "starts", "exchange", "padding"],
+)
+def test_what_does_not_fit_is_invalid_with_its_line(body: str, message: str) -> None:
+    with pytest.raises(InvalidInput, match=rf"line \d+.*{message}"):
+        read.parsed(text(f"%x: {F}", body, F, "%r"))

@@ -50,7 +50,7 @@ def test_operators_without_a_rule_are_refused_by_name(name: str) -> None:
 WITHOUT = {
     "all_gather": "replica_groups",
     "all_reduce": "replica_groups",
-    "all_to_all": "split_dimension",
+    "all_to_all": "of other than one tensor",
     "collective_permute": "source_target_pairs",
     "reduce_scatter": "replica_groups",
     "composite": "decomposition",
