@@ -214,6 +214,10 @@ def test_what_is_read_in_two_ways_is_whole() -> None:
         body = f"{text}\n%1 = stablehlo.add %0, {operand} : {WHOLE}"
         program = module(body, "%x: tensor<8x6xf32>", WHOLE, "%1")
         everywhere(program, twice * X)
+        graph = read.parsed(program, partitioned=True)
+        # What is read in one way is the ranks' parts from the start.
+        shape = graph.values[graph.inputs[0].value].shape
+        assert shape == ((8, 6) if operand == "%x" else (2, 6))
 
 
 def again(ins: str) -> str:

@@ -183,6 +183,15 @@ def test_a_convolution() -> None:
     np.testing.assert_allclose(found, np.einsum("tbpi,tio->bpo", taps, k[::-1]), rtol=1e-5)
 
 
+def test_a_cast_to_the_same_type_says_nothing() -> None:
+    """Minus infinity is no number that a cast could have."""
+    body = f"""%c = stablehlo.constant dense<0xFF800000> : tensor<f32>
+%m = stablehlo.convert %c : tensor<f32>
+%r = stablehlo.reduce(%x init: %m) applies stablehlo.maximum across dimensions = [1] : ({F}, tensor<f32>) -> tensor<4xf32>"""
+    (found,) = run(text(f"%x: {F}", body, "tensor<4xf32>", "%r"), X)
+    np.testing.assert_allclose(found, X.max(1), rtol=1e-6)
+
+
 def test_a_composite_is_what_decomposes_it() -> None:
     own = f"func.func private @f(%y: {F}) -> {F} {{\n%s = stablehlo.add %y, %y : {F}\nreturn %s : {F}\n}}\n"
     body = (
