@@ -285,7 +285,7 @@ def on_devices(
         if sizes != {counts.get("partitions", max(sizes))}:
             counted = " and ".join(map(str, sorted(sizes)))
             raise InvalidInput(f"num_partitions = {counts.get('partitions')}, a mesh of {counted}")
-        own = {**computations, "main": _placed(computations["main"])}
+        own = {n: _plain(_placed(c) if n == "main" else c) for n, c in computations.items()}
         header = {"manual": PARTITIONER}
         return Module(name, "stablehlo", own, "main", max(sizes), header=header, results=results)
     if joining:
@@ -315,9 +315,16 @@ def _placed(main: Computation) -> Computation:
         made[i.name] = replace(i, type=type, attrs={**i.attrs, "sharding": spelling})
         for cut in cuts.get(i.name, ()) if parts else ():
             made[cut.name] = Instruction(cut.name, "copy", type, (i.name,), line=cut.line)
-    for n, i in made.items():
-        made[n] = replace(i, attrs={k: v for k, v in i.attrs.items() if k != DIVIDED})
     return replace(main, instructions=tuple(made.values()))
+
+
+def _plain(computation: Computation) -> Computation:
+    """A computation whose instructions say no more how they are divided."""
+    instructions = (
+        replace(i, attrs={k: v for k, v in i.attrs.items() if k != DIVIDED})
+        for i in computation.instructions
+    )
+    return replace(computation, instructions=tuple(instructions))
 
 
 def _joins(

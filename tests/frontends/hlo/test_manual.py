@@ -220,6 +220,35 @@ def test_what_is_read_in_two_ways_is_whole() -> None:
         assert shape == ((8, 6) if operand == "%x" else (2, 6))
 
 
+LOOP = f"""%z = stablehlo.constant dense<0> : tensor<i32>
+%n1 = stablehlo.constant dense<1> : tensor<i32>
+%n3 = stablehlo.constant dense<3> : tensor<i32>
+%w:2 = stablehlo.while(%i = %z, %y = %x) : tensor<i32>, {WHOLE}
+cond {{
+%p = stablehlo.compare LT, %i, %n3, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+stablehlo.return %p : tensor<i1>
+}} do {{
+%j = stablehlo.add %i, %n1 : tensor<i32>
+%v = func.call @f(%y) : ({WHOLE}) -> {WHOLE}
+stablehlo.return %j, %v : tensor<i32>, {WHOLE}
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("body", "returned"),
+    [(f"%1 = call @f(%x) : ({WHOLE}) -> {WHOLE}", "%1"), (LOOP, "%w#1")],
+    ids=["once", "three times"],
+)
+def test_in_a_function_that_is_called(body: str, returned: str) -> None:
+    text = mapped(
+        SAME, '[{"x", "y"}, {}]', '[{"y", "x"}, {}]', "tensor<2x6xf32> -> tensor<2x6xf32>", WHOLE
+    )
+    own = f"func.func private @f(%x: {WHOLE}) -> {WHOLE} {{\n{text}\nreturn %0 : {WHOLE}\n}}\n}}\n"
+    program = module(body, "%x: tensor<8x6xf32>", WHOLE, returned).removesuffix("}\n") + own
+    rows = X.reshape(2, 2, 2, 6).swapaxes(0, 1).reshape(8, 6)
+    everywhere(program, -rows)
+
+
 def again(ins: str) -> str:
     """A result that enters a second manual computation, by the sharding ``ins``."""
     first = mapped(
