@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,7 @@ def evaluate(computation: Computation, given: Sequence[int]) -> Any:
     Example: of the body of JAX's ``argmax``, the parameters (1, 0, 2, 1) give (2, 1): the larger
     number with its place. An ``add`` among its operators is refused.
     """
+    computation = _without_copies(computation)
     values: dict[str, Any] = {}
     for i in computation.instructions:
         xs = [values[name] for name in i.operands]
@@ -71,6 +73,19 @@ def evaluate(computation: Computation, given: Sequence[int]) -> Any:
         else:
             raise Unsupported(f"{i.opcode} in what compares")
     return values[computation.root]
+
+
+def _without_copies(body: Computation) -> Computation:
+    """A computation in which nobody reads a copy: annotations of shardings are such."""
+    names: dict[str, str] = {}
+    others = []
+    for i in body.instructions:
+        i = replace(i, operands=tuple(names.get(x, x) for x in i.operands))
+        if i.opcode == "copy" and len(i.operands) == 1:
+            names[i.name] = i.operands[0]
+        else:
+            others.append(i)
+    return Computation(body.name, tuple(others), names.get(body.root, body.root))
 
 
 def _constant(number: Any) -> Any:
@@ -147,6 +162,7 @@ def combined(body: Computation, written: bool = False) -> str:
     Example: ``add(x, y)`` of f32 is ``add``, of predicates ``or``; ``add(x, multiply(y, y))`` is
     refused.
     """
+    body = _without_copies(body)
     root = {i.name: i for i in body.instructions}[body.root]
     parameters = [i.name for i in body.instructions if i.opcode == "parameter"]
     if written and root.opcode == "parameter" and root.number == 1 and len(parameters) == 2:

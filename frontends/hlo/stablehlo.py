@@ -53,7 +53,7 @@ _REGIONS = frozenset(
 _BRANCHES = frozenset({"case", "if"})
 #: Annotations, which hand on their operand.
 _ANNOTATIONS = frozenset({"sdy.sharding_constraint", "sdy.propagation_barrier"})
-_CALLS = frozenset({"call", "func.call"})
+_CALLS = frozenset({"call", "func.call", "stablehlo.custom_call"})
 _RETURNS = ("stablehlo.return", "sdy.return")
 
 

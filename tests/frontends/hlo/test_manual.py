@@ -191,6 +191,32 @@ def test_axes_that_are_not_manual_divide_nothing() -> None:
     everywhere(module(text, "%x: tensor<8x6xf32>", WHOLE, "%0"), -X)
 
 
+def test_annotations_say_nothing_of_values() -> None:
+    """Also in what combines two numbers, where axes that are not manual are left to others."""
+    constrained = reducer("add").replace(
+        "stablehlo.return %s",
+        "%t = sdy.sharding_constraint %s <@mesh, []> : tensor<f32>\nstablehlo.return %t",
+    )
+    body = joined("all_reduce", groups(ROWS) + WORLD, constrained, "4x3")
+    body = f"{body.replace('%r =', '%q =', 1)}\n%r = sdy.sharding_constraint %q <@mesh, [{{?}}, {{?}}]> : tensor<4x3xf32>"
+    text = mapped(
+        body,
+        '[{"x"}, {"y"}]',
+        '[{}, {"y"}]',
+        "tensor<4x3xf32> -> tensor<4x3xf32>",
+        "tensor<4x6xf32>",
+    )
+    everywhere(module(text, "%x: tensor<8x6xf32>", "tensor<4x6xf32>", "%0"), X[:4] + X[4:])
+
+
+def test_what_gives_no_value_is_passed_over() -> None:
+    body = f"{SAME}\nstablehlo.custom_call @print(%a) {{has_side_effect = true}} : (tensor<2x6xf32>) -> ()"
+    text = mapped(
+        body, '[{"x", "y"}, {}]', '[{"x", "y"}, {}]', "tensor<2x6xf32> -> tensor<2x6xf32>", WHOLE
+    )
+    everywhere(module(text, "%x: tensor<8x6xf32>", WHOLE, "%0"), -X)
+
+
 def test_along_other_axes_a_rank_keeps_what_it_has() -> None:
     text = mapped(
         "%r = stablehlo.negate %a : tensor<4x3xf32>",
