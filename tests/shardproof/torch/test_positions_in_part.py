@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 import shardproof.torch as sp
-from shardproof.api import check
+from tests.shardproof.torch.words_on_two_ranks import verified
 
 WORDS, LENGTH, PLACES, WIDTH = 16, 5, 8, 4
 IDS = sp.tensor((4, LENGTH), torch.int64, low=0, high=WORDS)
@@ -44,7 +44,7 @@ def step(job: sp.Job, model: nn.Module, rows: slice, optimizer: torch.optim.Opti
     job.end(loss=loss)
 
 
-def verify(folder: Path, slices: bool, own: Optimizer, ranks: Optimizer) -> sp.Result:
+def trained(folder: Path, slices: bool, own: Optimizer, ranks: Optimizer, expected: str) -> None:
     def single(job: sp.Job) -> None:
         model = Model(slices=slices)
         step(job, model, slice(None), own(model))
@@ -53,15 +53,7 @@ def verify(folder: Path, slices: bool, own: Optimizer, ranks: Optimizer) -> sp.R
         model = fully_shard(Model(slices=slices))
         step(job, model, slice(2 * job.rank, 2 * job.rank + 2), ranks(model))
 
-    return sp.verify(
-        single,
-        parallel,
-        world_size=2,
-        batch={"ids": IDS, "labels": IDS},
-        executor="local",
-        cache=False,
-        out=folder / "run",
-    )
+    verified(folder, single, parallel, IDS, expected)
 
 
 def descent(rate: float) -> Optimizer:
@@ -79,8 +71,5 @@ CASES = [(descent, True), (descent, False), (adam, True)]
 def test_one_row_of_a_shard_is_read(
     optimizer: Callable[[float], Optimizer], slices: bool, tmp_path: Path
 ) -> None:
-    result = verify(tmp_path / "right", slices, optimizer(0.1), optimizer(0.1))
-    assert result.verdict == "proved", sp.told(result)
-    assert check(tmp_path / "right" / "run").ok
-    result = verify(tmp_path / "wrong", slices, optimizer(0.1), optimizer(0.2))
-    assert result.verdict == "refuted", sp.told(result)
+    trained(tmp_path / "right", slices, optimizer(0.1), optimizer(0.1), "proved")
+    trained(tmp_path / "wrong", slices, optimizer(0.1), optimizer(0.2), "refuted")

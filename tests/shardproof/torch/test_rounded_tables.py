@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 import shardproof.torch as sp
-from shardproof.api import check
+from tests.shardproof.torch.words_on_two_ranks import verified
 
 WORDS, LENGTH, WIDTH = 16, 4, 8
 IDS = sp.tensor((4, LENGTH), torch.int64, low=0, high=WORDS)
@@ -54,16 +54,4 @@ def test_a_table_that_is_cast_to_fewer_digits(base: float, expected: str, tmp_pa
         model = fully_shard(Model(base), mp_policy=policy)
         step(job, model, slice(2 * job.rank, 2 * job.rank + 2))
 
-    result = sp.verify(
-        single,
-        parallel,
-        world_size=2,
-        batch={"ids": IDS, "labels": IDS},
-        executor="local",
-        cache=False,
-        validate=True,
-        out=tmp_path / "run",
-    )
-    assert result.verdict == expected, sp.told(result)
-    if expected == "proved":
-        assert check(tmp_path / "run").ok
+    verified(tmp_path, single, parallel, IDS, expected, validate=True)

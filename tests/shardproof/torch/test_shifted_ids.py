@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import shardproof.torch as sp
-from shardproof.api import check
+from tests.shardproof.torch.words_on_two_ranks import verified
 
 WORDS, WIDTH = 8, 4
 IDS = sp.tensor((2, 3), torch.int64, low=0, high=WORDS)
@@ -51,15 +51,5 @@ def test_one_row_for_each_rank(labels: str, other: int, tmp_path: Path) -> None:
         model = DistributedDataParallel(Model())
         step(job, model, job.batch["ids"][job.rank : job.rank + 1], own)
 
-    result = sp.verify(
-        single,
-        parallel,
-        world_size=2,
-        batch={"ids": IDS, "labels": IDS},
-        executor="local",
-        cache=False,
-        out=tmp_path / "run",
-    )
-    assert result.verdict == ("refuted" if other else "proved"), sp.told(result)
-    if not other:
-        assert check(tmp_path / "run").ok
+    expected = "refuted" if other else "proved"
+    verified(tmp_path, single, parallel, IDS, expected)
