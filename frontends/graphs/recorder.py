@@ -61,7 +61,8 @@ class PlacedInput:
 class Constant:
     """A tensor of unlike numbers that the program holds, for one rank or for each; ``drawn``:
     numbers that nobody knows, of which equal ones in ``arrays`` are equal; ``domain``: of integers,
-    from, to (exclusive).
+    from, to (exclusive); ``begins``: where it begins in a table of the other side, if that is known
+    (for every rank, or once).
 
     Example: the causal mask of a program, one array for all ranks; a part of a table by rows, one
     array for each.
@@ -71,6 +72,7 @@ class Constant:
     arrays: tuple[Array, ...]
     domain: tuple[int, int] | None = None
     drawn: bool = False
+    begins: tuple[tuple[int, ...], ...] = ()
 
 
 GROUP, PAIRS = "group", "pairs"
@@ -140,14 +142,15 @@ class Recorder:
         self.ops.append(Recorded(operator, tuple(inputs), (output,), attrs, self.source))
         return output
 
-    def constant(self, arrays: Sequence[Array]) -> int:
+    def constant(self, arrays: Sequence[Array], begins: tuple[tuple[int, ...], ...] = ()) -> int:
         """A tensor of unlike numbers; the same one is held once.  Where all are 0 or 1 (masks),
-        whoever tries others tries these."""
-        key = tuple(fingerprint(a) for a in arrays)
+        whoever tries others tries these.  ``begins``: where it begins in the other side's table."""
+        key = (*begins, *(fingerprint(a) for a in arrays))
         if key not in self._same:
             flags = all(np.isin(a.astype(np.float64), (0, 1)).all() for a in arrays)
             value = self.value(arrays[0].shape, "int32" if flags else "float32", "constant")
-            self.constants.append(Constant(value, tuple(arrays), (0, 2) if flags else None))
+            domain = (0, 2) if flags else None
+            self.constants.append(Constant(value, tuple(arrays), domain, begins=begins))
             self._same[key] = value
         return self._same[key]
 
@@ -180,6 +183,22 @@ def fingerprint(array: Array) -> str:
     """
     data = np.ascontiguousarray(array.astype(np.float64))
     return f"{list(array.shape)} {hashlib.sha256(data.tobytes()).hexdigest()}"
+
+
+def holds(table: Array, begins: Sequence[Sequence[int]], arrays: Sequence[Array]) -> bool:
+    """Whether a table has these numbers from there on, for every rank.
+
+    Example: the lower triangle of 4 by 4 has [[1, 0], [1, 1]] from (2, 2) on, and ones from (2, 0).
+    """
+    for rank in range(max(len(begins), len(arrays))):
+        begin = begins[rank if len(begins) > 1 else 0]
+        array = arrays[rank if len(arrays) > 1 else 0]
+        if table.ndim != array.ndim:
+            return False
+        box = table[tuple(slice(b, b + n) for b, n in zip(begin, array.shape, strict=True))]
+        if not np.array_equal(box, array):
+            return False
+    return True
 
 
 def without_dead(recorder: Recorder, results: Sequence[int]) -> None:

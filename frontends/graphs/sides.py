@@ -26,6 +26,7 @@ from shardproof.frontends.graphs.recorder import (
     Recorded,
     Recorder,
     everywhere,
+    holds,
     mesh_of,
     offsets,
     programs,
@@ -294,7 +295,16 @@ def _matching_box(
 ) -> tuple[str, Constant, Placement] | None:
     """Which box of which known tensor has these numbers, on every rank; None: none has. The
     smallest such tensor: one with just these numbers before one that has them among others (the
-    windows of a smaller picture lie among those of a larger one)."""
+    windows of a smaller picture lie among those of a larger one).  Where it begins in one may be
+    known."""
+    for name, whole in known:
+        if (
+            constant.begins
+            and not whole.drawn
+            and holds(whole.arrays[0], constant.begins, constant.arrays)
+        ):
+            rows = list(constant.begins) * (ranks // len(constant.begins))
+            return name, whole, Placement(whole.arrays[0].shape, tuple(rows))
     for name, whole in sorted(known, key=lambda item: item[1].arrays[0].size):
         if whole.drawn != constant.drawn:
             continue

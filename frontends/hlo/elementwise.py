@@ -13,7 +13,7 @@ from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.graphs.graph import Node, PerRank
-from shardproof.frontends.hlo import gates, indices, masks
+from shardproof.frontends.hlo import gates, indices, masks, origins
 from shardproof.frontends.hlo.items import Gated, Ids, Item, Lookup, Tensor, exact
 from shardproof.frontends.hlo.known import Known, compact
 from shardproof.frontends.hlo.positive import nonnegative
@@ -373,6 +373,14 @@ def _of_rank(p: Item) -> PerRank | None:
     return PerRank(tuple(int(core.min()) for core in cores))
 
 
+def _is_part(low: Lowering, xs: Sequence[Item]) -> bool:
+    """Whether a choice between numbers is by a part of a mask that the other side has."""
+    p, *numbers = xs
+    if not isinstance(p, Known) or any(number_of(x) in (inf, -inf) for x in numbers):
+        return False
+    return origins.part(p, low.values.tables) is not None
+
+
 def _chosen_by_rank(low: Lowering, p: PerRank, x: int, y: int) -> Tensor:
     """One of two tensors side by side, by the rank."""
     shape = low.recorder.shape(x)
@@ -389,7 +397,7 @@ def select(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     number = p.number() if isinstance(p, Known | Ids) else None
     if number is not None:
         return x if number else y
-    by_rank = _of_rank(p)
+    by_rank = None if _is_part(low, xs) else _of_rank(p)
     if by_rank is not None and not any(isinstance(i, Ids) for i in (x, y)):
         return _chosen_by_rank(low, by_rank, low.tensor(x), low.tensor(y))
     by_ids = isinstance(p, Ids) and any(isinstance(i, Ids | Lookup) for i in (x, y))

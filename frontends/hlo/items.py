@@ -22,7 +22,7 @@ from shardproof.frontends.builder import piecewise
 from shardproof.frontends.builder.piecewise import Function, chosen_rows
 from shardproof.frontends.graphs.graph import PerRank, Shape
 from shardproof.frontends.graphs.recorder import Recorder
-from shardproof.frontends.hlo import exchange, repeats
+from shardproof.frontends.hlo import exchange, origins, repeats
 from shardproof.frontends.hlo.exchange import Exchanged
 from shardproof.frontends.hlo.expressions import Expressions
 from shardproof.frontends.hlo.known import Known, compact
@@ -194,6 +194,8 @@ class Values:
         self.places: dict[int, Places] = {}
         #: What is zero wherever a predicate does not hold by how it is made, with this predicate.
         self.bare: set[tuple[int, Ids]] = set()
+        #: Constants of unlike numbers that the other side has.
+        self.tables: Sequence[Array] = ()
 
     def tensor(self, item: Item) -> int:
         """The value that an item becomes once an operator computes with it; equal items become one
@@ -241,6 +243,10 @@ class Values:
             return self.full(item.shape, exact(number))
         if any(not np.all(np.isfinite(compact(a).astype(np.float64))) for a in item.arrays):
             raise Unsupported("a constant with numbers that are not finite")
+        part = origins.part(item, self.tables)
+        if part is not None:
+            value = self.recorder.constant(part.arrays, part.begins)
+            return self.broadcast(value, part.dims, item.shape)
         if all(compact(a).size and compact(a).min() == compact(a).max() for a in item.arrays):
             return self.by_rank([compact(a).reshape(-1)[0].item() for a in item.arrays], item.shape)
         cores = [_core(a) for a in item.arrays]

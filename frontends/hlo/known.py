@@ -10,15 +10,16 @@ there is a slice whose start depends on the rank.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from shardproof.engine.errors import InvalidInput, Unsupported
-from shardproof.frontends.hlo import semantics
+from shardproof.frontends.hlo import origins, semantics
 from shardproof.frontends.hlo.module import Array, Type
 from shardproof.frontends.hlo.opcodes import ELEMENTWISE, MOVEMENT
+from shardproof.frontends.hlo.origins import Begins
 
 #: Known tensors may have this many different elements.
 MOST_KNOWN = 1 << 26
@@ -35,13 +36,15 @@ _LIMITS = {"float64": 1 << 53, "float32": 1 << 24, "float16": 1 << 11, "bfloat16
 @dataclass(frozen=True, slots=True)
 class Known:
     """A tensor whose numbers are known on every rank. ``arrays``: one for all ranks, or one for
-    each; repeated elements are held once (NumPy views with stride 0).
+    each; repeated elements are held once (NumPy views with stride 0). ``begins``: where the
+    positions begin of which it is made (`origins`).
 
     Example: ``partition-id() * 4`` on four ranks has the arrays 0, 4, 8 and 12; a constant has one.
     """
 
     arrays: tuple[Array, ...]
     dtype: str
+    begins: Begins = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -147,7 +150,8 @@ def fold(
             )
         arrays.append(computed)
     same = all(a is arrays[0] or np.array_equal(a, arrays[0]) for a in arrays)
-    return Known(tuple(arrays[:1] if same else arrays), type.dtype)
+    made = Known(tuple(arrays[:1] if same else arrays), type.dtype)
+    return replace(made, begins=origins.begins(opcode, attrs, operands, made))
 
 
 def _elementwise(
@@ -209,4 +213,4 @@ def _converted(attrs: Mapping[str, Any], x: Known, type: Type) -> Known | None:
         arrays.append(
             np.broadcast_to(semantics.apply("convert", attrs, [core], core.shape), x.shape)
         )
-    return Known(tuple(arrays), type.dtype)
+    return Known(tuple(arrays), type.dtype, x.begins)

@@ -33,7 +33,7 @@ from shardproof.frontends.hlo import (
 from shardproof.frontends.hlo.expressions import Expressions
 from shardproof.frontends.hlo.items import Bits, Ids, Item, Narrow, Tensor, Vectors
 from shardproof.frontends.hlo.known import Known
-from shardproof.frontends.hlo.module import Type
+from shardproof.frontends.hlo.module import Array, Type
 from shardproof.frontends.hlo.opcodes import NO_RULE
 from shardproof.frontends.hlo.state import Compared, Lowering, Rule, Several, integral
 
@@ -50,11 +50,12 @@ def lower(
     stacked: frozenset[int] = frozenset(),
     expressions: Expressions | None = None,
     compared: Compared | None = None,
+    tables: Sequence[Array] = (),
 ) -> tuple[Lowering, list[int], dict[int, tuple[int, int]]]:
     """The graph's operators, the values of its outputs, and the domains of its integer inputs: as
     given, or narrowed to the rows that lookups have; ``stacked``: inputs that are held row by
     row; ``expressions``: of bits, those of both sides; ``compared``: how the other side
-    reads ids that it looks nothing up by.
+    reads ids that it looks nothing up by; ``tables``: its constants of unlike numbers.
 
     Example: ``gather`` of ``f32[32,8]`` by an input of ids makes ``onehot`` and ``einsum``, and the
     domain of that input is (0, 32).
@@ -63,6 +64,7 @@ def lower(
     settled = domains is not None
     while True:
         lowering = Lowering(graph, domains_of, settled, expressions, compared)
+        lowering.values.tables = tables
         notes = (Assumption("framework", graph.dialect, "", text) for text in graph.notes)
         lowering.recorder.notes.extend(notes)
         try:

@@ -170,7 +170,8 @@ def paired(
         parallel, assumptions = places.with_output_places(single, parallel, domains)
         parallel, others_inferred = placed_outputs(single, parallel)
         notes = (*inferred, *assumptions, *others_inferred)
-        other, others, _ = lower(parallel, domains, stacked, expressions)
+        tables_of = [c.arrays[0] for c in alone.recorder.constants if not c.drawn]
+        other, others, _ = lower(parallel, domains, stacked, expressions, tables=tables_of)
         one = Side(single, alone.recorder, tuple(results))
         many = Side(parallel, other.recorder, tuple(others))
         made = plan(name, one, many, notes)

@@ -1,0 +1,131 @@
+"""Where the positions begin of which known numbers are made, on every rank.
+
+A mask of positions on a rank is a part of the mask of one device, ``rows >= columns`` of its own
+rows and columns.  Its numbers may lie at many places there, or be the same all over (the block of
+a causal ring that is visible altogether); where its positions begin says which place is meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from shardproof.frontends.graphs.recorder import holds
+from shardproof.frontends.hlo.module import Array
+from shardproof.frontends.hlo.opcodes import ELEMENTWISE
+
+if TYPE_CHECKING:
+    from shardproof.frontends.hlo.known import Known
+
+#: For every rank (or once for all), where positions begin along each dimension; None: numbers do
+#: not depend on positions along it.
+Begins: TypeAlias = tuple[tuple[int | None, ...], ...]
+#: What computes entry by entry.
+_ENTRYWISE: Final = frozenset({*ELEMENTWISE, "compare", "copy"})
+
+
+def begins(
+    opcode: str, attrs: Mapping[str, Any], operands: Sequence[Known], result: Known
+) -> Begins:
+    """Where the positions of a result begin; empty: it says so itself, or nothing is known of it.
+
+    Example: of ``compare([[4], [5]], [[0, 1]])``, rows 4 and 5 beside columns 0 and 1, ((4, 0),).
+    """
+    shape = result.shape
+    if _own(result):
+        return ()
+    if opcode in _ENTRYWISE:
+        return _together([_own(x) for x in operands if x.begins or x.number() is None])
+    own = _own(operands[0]) if len(operands) == 1 else ()
+    if opcode == "broadcast" and own:
+        places = attrs.get("dimensions", ())
+        return _moved(own, {d: i for i, d in enumerate(places)}, len(shape))
+    if opcode == "transpose" and own:
+        return _moved(own, dict(enumerate(attrs["dimensions"])), len(shape))
+    if opcode == "reshape" and own:
+        return _reshaped(own, operands[0].shape, shape)
+    return ()
+
+
+class Part(NamedTuple):
+    """A part of a table on every rank (or one for all): its numbers, along which dimensions of a
+    tensor they differ, and where they begin in the table.
+
+    Example: rows 4 to 7 of a causal mask of 8 by 8, of scores with two dimensions before these.
+    """
+
+    arrays: tuple[Array, ...]
+    dims: tuple[int, ...]
+    begins: tuple[tuple[int, ...], ...]
+
+
+def part(item: Known, tables: Sequence[Array]) -> Part | None:
+    """The part of one of these tables that a tensor is by its positions and its numbers; None: of
+    none.
+
+    Example: ones on rank 1 and zeros on rank 0, from (1, 0) and (0, 1) on, of a lower triangle.
+    """
+    if not item.begins or not tables:
+        return None
+    dims = tuple(d for d, n in enumerate(item.begins[0]) if n is not None)
+    if any(tuple(d for d, n in enumerate(row) if n is not None) != dims for row in item.begins):
+        return None
+    begins = tuple(tuple(n for n in row if n is not None) for row in item.begins)
+    at = tuple(slice(None) if d in dims else slice(0, 1) for d in range(len(item.shape)))
+    if any(not np.array_equal(np.broadcast_to(a[at], a.shape), a) for a in item.arrays):
+        return None
+    line = tuple(item.shape[d] for d in dims)
+    arrays = tuple(a[at].reshape(line) for a in item.arrays)
+    if any(holds(table, begins, arrays) for table in tables):
+        return Part(arrays, dims, begins)
+    return None
+
+
+def _own(x: Known) -> Begins:
+    """Where positions begin of which a tensor is made: as is kept of it, or it is positions."""
+    if x.begins:
+        return x.begins
+    if not np.issubdtype(x.arrays[0].dtype, np.integer):
+        return ()
+    rows = []
+    for array in x.arrays:
+        moving = [d for d, n in enumerate(array.shape) if n > 1 and array.strides[d]]
+        moving = [0] if array.ndim == 1 else moving
+        if len(moving) != 1:
+            return ()
+        (dim,) = moving
+        line = array[tuple(slice(None) if d == dim else 0 for d in range(array.ndim))]
+        if line[0] < 0 or not np.array_equal(line, line[0] + np.arange(line.size)):
+            return ()
+        rows.append(tuple(int(line[0]) if d == dim else None for d in range(array.ndim)))
+    return tuple(rows)
+
+
+def _together(operands: Sequence[Begins]) -> Begins:
+    """Where the positions begin of which several operands are made; empty: they do not meet."""
+    if not operands or not all(operands):
+        return ()
+    rows = []
+    for rank in range(max(map(len, operands))):
+        own = [o[rank if len(o) > 1 else 0] for o in operands]
+        columns = [{n for n in column if n is not None} for column in zip(*own, strict=True)]
+        if any(len(column) > 1 for column in columns):
+            return ()
+        rows.append(tuple(next(iter(column), None) for column in columns))
+    return tuple(rows)
+
+
+def _moved(own: Begins, source: Mapping[int, int], dims: int) -> Begins:
+    """Where positions begin once dimension d is what was dimension ``source[d]``."""
+    return tuple(tuple(row[source[d]] if d in source else None for d in range(dims)) for row in own)
+
+
+def _reshaped(own: Begins, before: Sequence[int], after: Sequence[int]) -> Begins:
+    """The same between shapes that differ in dimensions of size 1."""
+    kept = [d for d, n in enumerate(before) if n > 1]
+    places = [d for d, n in enumerate(after) if n > 1]
+    if [before[d] for d in kept] != [after[d] for d in places]:
+        return ()
+    return _moved(own, dict(zip(places, kept, strict=True)), len(after))
