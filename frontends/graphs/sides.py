@@ -297,17 +297,14 @@ def _matching_box(
     smallest such tensor: one with just these numbers before one that has them among others (the
     windows of a smaller picture lie among those of a larger one).  Where it begins in one may be
     known."""
-    for name, whole in known:
-        if (
-            constant.begins
-            and not whole.drawn
-            and holds(whole.arrays[0], constant.begins, constant.arrays)
-        ):
-            rows = list(constant.begins) * (ranks // len(constant.begins))
-            return name, whole, Placement(whole.arrays[0].shape, tuple(rows))
-    for name, whole in sorted(known, key=lambda item: item[1].arrays[0].size):
-        if whole.drawn != constant.drawn:
-            continue
+    alike = [item for item in known if item[1].drawn == constant.drawn]
+    alike.sort(key=lambda item: item[1].arrays[0].size)
+    for name, whole in alike if constant.begins else ():
+        (full,) = whole.arrays
+        if holds(full, constant.begins, constant.arrays):
+            rows = constant.begins * (ranks // len(constant.begins))
+            return name, whole, Placement(full.shape, rows)
+    for name, whole in alike:
         (full,) = whole.arrays
         starts = []
         for array in constant.arrays:
@@ -316,8 +313,8 @@ def _matching_box(
                 break
             starts.append(at)
         else:
-            rows = starts * ranks if len(starts) == 1 else starts
-            return name, whole, Placement(full.shape, tuple(rows))
+            every = starts * ranks if len(starts) == 1 else starts
+            return name, whole, Placement(full.shape, tuple(every))
     return None
 
 

@@ -14,6 +14,7 @@ from shardproof.engine.plan.assumption import Assumption
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.graphs.graph import Node, PerRank
 from shardproof.frontends.hlo import gates, indices, masks, origins
+from shardproof.frontends.hlo.endless import Endless
 from shardproof.frontends.hlo.items import Gated, Ids, Item, Lookup, Tensor, exact
 from shardproof.frontends.hlo.known import Known, compact
 from shardproof.frontends.hlo.positive import nonnegative
@@ -123,6 +124,8 @@ def multiply(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     for place in (0, 1):
         if isinstance(one := xs[place], Gated):
             return gates.product(low, one, xs[1 - place])
+        if (number := number_of(one)) in (inf, -inf) and isinstance(xs[1 - place], Tensor):
+            return Endless(low.tensor(xs[1 - place]), 1 if number > 0 else -1, low.shape(node))
     return low.op("mul", *map(low.tensor, xs))
 
 
@@ -178,20 +181,6 @@ def function(operator: str) -> Rule:
         return low.op(operator, low.tensor(xs[0]))
 
     return rule
-
-
-def power(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """x ** c for a known exponent, and c ** x for a known positive base, by the exponential.
-    Example: ``power(x, 3)`` is ``pow`` with exponent 3, ``power(3, x)`` is ``exp(x * log(3))``."""
-    base, exponent = (finite(x) for x in xs)
-    if exponent is not None:
-        return low.op("pow", low.tensor(xs[0]), exponent=exponent)
-    if base is not None and base > 0:
-        # c ** x is exp(x log c)
-        logarithm = low.op("log", low.values.full(low.shape(node), base))
-        product = low.op("mul", low.tensor(xs[1]), logarithm.value)
-        return low.op("exp", product.value)
-    raise Unsupported("a power of two tensors")
 
 
 def _step(low: Lowering, x: int) -> int:
@@ -408,7 +397,7 @@ def select(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     gated = _gated(low, p, x, y)
     if gated is not None:
         return gated
-    return _mixed(low, node, p, *(masks.hidden(low, i) for i in (x, y)))
+    return _mixed(low, node, p, *(masks.hidden(low, p, i) for i in (x, y)))
 
 
 def _gated(low: Lowering, p: Item, x: Item, y: Item) -> Gated | None:

@@ -23,6 +23,7 @@ from shardproof.frontends.builder.piecewise import Function, chosen_rows
 from shardproof.frontends.graphs.graph import PerRank, Shape
 from shardproof.frontends.graphs.recorder import Recorder
 from shardproof.frontends.hlo import exchange, origins, repeats
+from shardproof.frontends.hlo.endless import Endless
 from shardproof.frontends.hlo.exchange import Exchanged
 from shardproof.frontends.hlo.expressions import Expressions
 from shardproof.frontends.hlo.known import Known, compact
@@ -150,7 +151,7 @@ MOST_DRAWN = 1 << 30
 #: Places at which another function of an id begins, where it becomes a number.
 MOST_KINKS = 8
 
-Item: TypeAlias = "Tensor | Known | Ids | Lookup | Vectors | Gated | Bits | Exchanged"
+Item: TypeAlias = "Tensor | Known | Ids | Lookup | Vectors | Gated | Bits | Exchanged | Endless"
 
 
 class Narrow(Exception):
@@ -185,17 +186,23 @@ class Values:
     a constant 7 of shape (4,), a ``full``, the same one whenever it is asked for.
     """
 
-    def __init__(self, recorder: Recorder, expressions: Expressions, settled: bool = True) -> None:
-        """``settled``: ids stay in the domains that they have."""
+    def __init__(
+        self,
+        recorder: Recorder,
+        expressions: Expressions,
+        settled: bool = True,
+        tables: Sequence[Array] = (),
+    ) -> None:
+        """``settled``: ids stay in the domains that they have; ``tables``: constants of unlike
+        numbers that the other side has."""
         self.recorder, self.expressions, self.settled = recorder, expressions, settled
+        self.tables = tables
         #: Lookups by the value that they became.
         self.lookups: dict[int, Lookup] = {}
         #: Comparisons of ids with positions, where several ids are one number, likewise.
         self.places: dict[int, Places] = {}
         #: What is zero wherever a predicate does not hold by how it is made, with this predicate.
         self.bare: set[tuple[int, Ids]] = set()
-        #: Constants of unlike numbers that the other side has.
-        self.tables: Sequence[Array] = ()
 
     def tensor(self, item: Item) -> int:
         """The value that an item becomes once an operator computes with it; equal items become one
@@ -218,6 +225,8 @@ class Values:
                 return self.bits(item)
             case Vectors():
                 raise Unsupported("vectors of indices read as numbers")
+            case Endless():
+                raise Unsupported("the constant inf")
             case Ids() | Lookup() | Exchanged():
                 emitted = self.recorder.known(("item", item))
                 if emitted is None:

@@ -18,8 +18,10 @@ from shardproof.frontends.hlo import (
     bits,
     choices,
     collectives,
+    custom,
     doubles,
     elementwise,
+    functions,
     index_vectors,
     indices,
     known,
@@ -33,9 +35,9 @@ from shardproof.frontends.hlo import (
 from shardproof.frontends.hlo.expressions import Expressions
 from shardproof.frontends.hlo.items import Bits, Ids, Item, Narrow, Tensor, Vectors
 from shardproof.frontends.hlo.known import Known
-from shardproof.frontends.hlo.module import Array, Type
+from shardproof.frontends.hlo.module import Type
 from shardproof.frontends.hlo.opcodes import NO_RULE
-from shardproof.frontends.hlo.state import Compared, Lowering, Rule, Several, integral
+from shardproof.frontends.hlo.state import Lowering, Other, Rule, Several, integral
 
 #: Integers that nothing else is known of lie below this one.
 MOST = 1 << 30
@@ -49,13 +51,11 @@ def lower(
     domains: Mapping[int, tuple[int, int]] | None = None,
     stacked: frozenset[int] = frozenset(),
     expressions: Expressions | None = None,
-    compared: Compared | None = None,
-    tables: Sequence[Array] = (),
+    other: Other | None = None,
 ) -> tuple[Lowering, list[int], dict[int, tuple[int, int]]]:
     """The graph's operators, the values of its outputs, and the domains of its integer inputs: as
     given, or narrowed to the rows that lookups have; ``stacked``: inputs that are held row by
-    row; ``expressions``: of bits, those of both sides; ``compared``: how the other side
-    reads ids that it looks nothing up by; ``tables``: its constants of unlike numbers.
+    row; ``expressions``: of bits, those of both sides; ``other``: what is known of the other side.
 
     Example: ``gather`` of ``f32[32,8]`` by an input of ids makes ``onehot`` and ``einsum``, and the
     domain of that input is (0, 32).
@@ -63,8 +63,7 @@ def lower(
     domains_of = dict(domains or {})
     settled = domains is not None
     while True:
-        lowering = Lowering(graph, domains_of, settled, expressions, compared)
-        lowering.values.tables = tables
+        lowering = Lowering(graph, domains_of, settled, expressions, other)
         notes = (Assumption("framework", graph.dialect, "", text) for text in graph.notes)
         lowering.recorder.notes.extend(notes)
         try:
@@ -93,7 +92,7 @@ def _run(low: Lowering, stacked: frozenset[int]) -> None:
             whole = (0, 2) if value.dtype == "bool" else (0 if given.mark is None else -1, MOST)
             domain = low.domains.get(position, whole)
             low.origins[number] = position
-            if position in low.compared.inputs:
+            if position in low.other.compared.inputs:
                 low.compared_ids.add(number)
             low.items[given.value] = Ids(
                 number, indices.own_axes(value.shape), value.shape, (_own(given, domain),)
@@ -218,7 +217,11 @@ RULES: Mapping[str, Rule] = {
     "erf": elementwise.function("erf"),
     "exponential-minus-one": elementwise.shifted("exp", 0, -1),
     "log-plus-one": elementwise.shifted("log", 1, 0),
-    "power": elementwise.power,
+    "power": functions.power,
+    "remainder": functions.remainder,
+    "atan2": functions.atan2,
+    "erf-inv": functions.inverse_of_erf,
+    **{word: functions.of_one(form) for word, form in functions.FORMS.items()},
     "maximum": elementwise.maximum,
     "minimum": elementwise.maximum,
     "clamp": elementwise.clamp,
@@ -232,6 +235,7 @@ RULES: Mapping[str, Rule] = {
     "convert": elementwise.convert,
     "floor": elementwise.function("floor"),
     "ceil": elementwise.function("ceil"),
+    "round-nearest-even": elementwise.function("round"),
     "xor": elementwise.logical,
     "is-finite": elementwise.is_finite,
     "reduce-precision": movement.rounded,
@@ -256,4 +260,5 @@ RULES: Mapping[str, Rule] = {
     "reduce-scatter": collectives.reduce_scatter,
     "all-to-all": collectives.all_to_all,
     "collective-permute": collectives.permute,
+    "custom-call": custom.call,
 }

@@ -11,6 +11,8 @@ import numpy as np
 
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.assumption import Assumption
+from shardproof.frontends.hlo import endless
+from shardproof.frontends.hlo.endless import Endless
 from shardproof.frontends.hlo.extended import HIDDEN, May
 from shardproof.frontends.hlo.items import Item, Tensor
 from shardproof.frontends.hlo.known import Known, compact
@@ -23,13 +25,16 @@ ASSUMED: Final = (
 )
 
 
-def hidden(low: Lowering, item: Item) -> Item:
+def hidden(low: Lowering, mask: Item, item: Item) -> Item:
     """One of two tensors between which a mask chooses, with minus infinity as a large negative
-    number.
+    number; so is a product with infinity, where the mask is computed of numbers.
 
     Example: ``broadcast(constant(-inf))`` is -1e30, with a printed assumption; other items are as
     they are.
     """
+    if isinstance(item, Endless) and isinstance(mask, Tensor):
+        low.recorder.notes.append(Assumption("inferred", "infinity", "", endless.ASSUMED))
+        return low.op("mul", item.value, other=Fraction(item.sign * endless.LARGE))
     if not isinstance(item, Known) or item.number() != -inf:
         return item
     low.recorder.notes.append(Assumption("inferred", "minus infinity", "", ASSUMED))

@@ -207,6 +207,7 @@ def _by_rank(low: Lowering, around: Item, part: int, dim: int, start: PerRank, s
         return low.recorder.op("slice", padded, dim=dim, start=own, size=count)
 
     written = window(part)
+    low.recorder.apart.add(written)
     if finite(around) == 0:
         low.framed[written] = Framed(part, dim, start.values)
         return written

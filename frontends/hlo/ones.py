@@ -105,7 +105,7 @@ def difference(low: Lowering, item: Lookup) -> int | None:
     if kept != result:
         rest = low.op("einsum", rest, equation=f"{kept}->{result}").value
     left = replace(item, table=first)
-    rows = difference(low, left) if low.compared.sums else None
+    rows = difference(low, left) if low.other.compared.sums else None
     if rows is None:
         rows = low.values.tensor(left)
     return low.op("sub", rows, low.values.broadcast(rest, item.dims, item.shape)).value

@@ -15,7 +15,7 @@ from shardproof.engine.plan.ir import Plan, Program
 from shardproof.engine.plan_files import store
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.graphs.graph import Graph, Placement
-from shardproof.frontends.graphs.recorder import Array, mesh_of, programs
+from shardproof.frontends.graphs.recorder import Array, Recorder, mesh_of, programs
 from shardproof.frontends.graphs.replayed import NOT_REPLAYED
 from shardproof.frontends.graphs.sides import Side, placed_inputs, placed_outputs, plan
 from shardproof.frontends.hlo import inline, places, stablehlo, text
@@ -26,6 +26,7 @@ from shardproof.frontends.hlo.marks import marked
 from shardproof.frontends.hlo.ones import compared
 from shardproof.frontends.hlo.related import with_relations
 from shardproof.frontends.hlo.stacks import stacks
+from shardproof.frontends.hlo.state import Other
 from shardproof.frontends.untrusted.inert import printable
 
 #: Numbers that are longer are refused; the digits of an array in hexadecimal are no number.
@@ -105,14 +106,14 @@ def tables(single: str, parallel: str, relations: str) -> bytes:
     Example: of the causal attention ``block`` in the tests, "constant 0", its mask of 6 by 6.
     """
     _, alone, _ = paired(*both(single, parallel, relations), "plan")
-    arrays = {name: np.asarray(x, dtype=float) for name, x in contents(alone).items()}
+    arrays = {name: np.asarray(x, dtype=float) for name, x in contents(alone.recorder).items()}
     return msgspec.msgpack.encode({name: (x.shape, x.tobytes()) for name, x in arrays.items()})
 
 
-def contents(single: Side) -> dict[str, Array]:
+def contents(recorder: Recorder) -> dict[str, Array]:
     """The constants of unlike numbers of the single side, by the name that the plan has for each.
     Example: a causal mask of six positions is "constant 0"."""
-    constants = enumerate(single.recorder.constants)
+    constants = enumerate(recorder.constants)
     return {f"constant {n}": c.arrays[0] for n, c in constants if not c.drawn}
 
 
@@ -165,13 +166,14 @@ def paired(
         single = marked(single)
         stacked = stacks(single, parallel)
         expressions = Expressions()
-        alone, results, domains = lower(single, None, stacked, expressions, compared(parallel))
+        beside = Other(compared(parallel))
+        alone, results, domains = lower(single, None, stacked, expressions, beside)
         parallel, inferred = placed_inputs(single, parallel)
         parallel, assumptions = places.with_output_places(single, parallel, domains)
         parallel, others_inferred = placed_outputs(single, parallel)
         notes = (*inferred, *assumptions, *others_inferred)
-        tables_of = [c.arrays[0] for c in alone.recorder.constants if not c.drawn]
-        other, others, _ = lower(parallel, domains, stacked, expressions, tables=tables_of)
+        beside = Other(tables=list(contents(alone.recorder).values()))
+        other, others, _ = lower(parallel, domains, stacked, expressions, beside)
         one = Side(single, alone.recorder, tuple(results))
         many = Side(parallel, other.recorder, tuple(others))
         made = plan(name, one, many, notes)

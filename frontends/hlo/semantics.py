@@ -16,13 +16,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shardproof.engine.errors import InvalidInput, Unsupported
+from shardproof.frontends.hlo import erf_inv
 from shardproof.frontends.hlo.module import Array
 from shardproof.frontends.hlo.opcodes import Taps
 
 Attrs = Mapping[str, Any]
 Operation = Callable[[Sequence[Any], Attrs, tuple[int, ...]], Any]
 
-_erf = np.frompyfunc(math.erf, 1, 1)
+_erf, _erfc = np.frompyfunc(math.erf, 1, 1), np.frompyfunc(math.erfc, 1, 1)
 
 _UNARY: Mapping[str, Callable[[Any], Any]] = {
     "abs": np.abs,
@@ -44,6 +45,18 @@ _UNARY: Mapping[str, Callable[[Any], Any]] = {
     "log-plus-one": np.log1p,
     "is-finite": np.isfinite,
     "erf": lambda x: np.asarray(_erf(x), dtype=np.asarray(x).dtype),
+    "erfc": lambda x: np.asarray(_erfc(x), dtype=np.asarray(x).dtype),
+    "erf-inv": erf_inv.value,
+    "tan": np.tan,
+    "sinh": np.sinh,
+    "cosh": np.cosh,
+    "asin": np.arcsin,
+    "atan": np.arctan,
+    "asinh": np.arcsinh,
+    "acosh": np.arccosh,
+    "atanh": np.arctanh,
+    "round-nearest-even": np.rint,
+    "round-nearest-afz": lambda x: np.where(x < 0, np.ceil(x - 0.5), np.floor(x + 0.5)),
     "copy": lambda x: x,
     "opt-barrier": lambda x: x,
 }
@@ -79,6 +92,7 @@ _BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
     "minimum": np.minimum,
     "power": np.power,
     "remainder": np.fmod,
+    "atan2": np.arctan2,
     "and": np.bitwise_and,
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,

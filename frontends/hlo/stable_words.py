@@ -270,7 +270,9 @@ def _box(body: str) -> dict[str, str]:
 
 def _target(body: str) -> dict[str, str]:
     target = re.match(r"\s*@([\w.$-]+)", body)
-    return {"custom_call_target": target.group(1) if target else ""}
+    config = re.search(r'backend_config = (?:"((?:[^"\\]|\\.)*)"|\{([^}]*)\})', body)
+    written = (config.group(1) or config.group(2) or "") if config else ""
+    return {"custom_call_target": target.group(1) if target else "", "backend_config": written}
 
 
 def _padding(body: str) -> dict[str, str]:

@@ -26,6 +26,16 @@ class Compared(NamedTuple):
     sums: bool = False
 
 
+class Other(NamedTuple):
+    """What is known of the other side: how it reads ids, and its constants of unlike numbers.
+
+    Example: ``Other(tables=[mask])`` of the ranks, where the single side has a causal mask.
+    """
+
+    compared: Compared = Compared()
+    tables: Sequence[Array] = ()
+
+
 class Numbers(NamedTuple):
     """What a float is on every rank (one array for all, or one for each), in double precision;
     ``exact``: neither these nor the type's own numbers are rounded on the way; ``single``: the same
@@ -58,7 +68,7 @@ class Lowering:
     recorder the operator ``add`` of values 0 and 1.
 
     ``domains``: of integer inputs, by position, [low, high); ``settled``: they stay as they are;
-    ``expressions``: those of bits on both sides; ``compared``: how the other side reads ids.
+    ``expressions``: those of bits on both sides; ``other``: what is known of the other side.
     """
 
     def __init__(
@@ -67,22 +77,22 @@ class Lowering:
         domains: Mapping[int, tuple[int, int]],
         settled: bool,
         expressions: Expressions | None = None,
-        compared: Compared | None = None,
+        other: Other | None = None,
     ) -> None:
         self.expressions = expressions or Expressions()
+        self.other = other or Other()
         self.graph = graph
         self.domains = domains
         self.settled = settled
         self.recorder = Recorder(graph.ranks)
         self.reaches = Reaches(self.recorder)
-        self.values = Values(self.recorder, self.expressions, settled)
+        self.values = Values(self.recorder, self.expressions, settled, self.other.tables)
         self.items: dict[int, Item] = {}
         #: What floats are that constants alone make (`doubles`).
         self.numbers: dict[int, Numbers] = {}
         self.origins: dict[int, int] = {}
         #: Integer inputs by which the other side looks nothing up (`ones.compared`).
         self.compared_ids: set[int] = set()
-        self.compared = compared or Compared()
         #: Values of places, none of which is twice in a row along the axis.
         self.distinct: dict[int, int] = {}
         #: Parts between zeros, by the value that they became.

@@ -85,7 +85,7 @@ class Chains:
 
         Example: of ``2 (a + b) + c`` these are twice a, twice b, and c.
         """
-        labels = Labels(endless=True)
+        labels = Labels()
         axes = [labels.new(n) for n in self._table[number].extents]
         whole = tuple((axis, 1, labels.extents[label], label) for axis, label in enumerate(axes))
         addends: list[tuple[Fraction, Read]] = []

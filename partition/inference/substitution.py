@@ -46,25 +46,20 @@ class Read(NamedTuple):
 
 
 class Labels:
-    """The labels of an expansion, numbered from 0, with their extents.
-
-    ``endless``: whether axes without an end may be read, by labels that nothing reduces: sums of
-    tensors do no more with them.
+    """The labels of an expansion, numbered from 0, with their extents.  Axes without an end are
+    read by labels that nothing reduces.
 
     Example: after ``new(4)`` and ``new(8)``, ``extents`` is ``{0: 4, 1: 8}``.
     """
 
-    def __init__(self, *, endless: bool = False) -> None:
+    def __init__(self) -> None:
         self.extents: dict[int, int] = {}
-        self._endless = endless
 
     def new(self, extent: int) -> int:
-        """A label that nothing reads yet; raises `TooLarge` for one of absolute positions.
+        """A label that nothing reads yet.
 
         Example: the first label of an expansion is 0.
         """
-        if extent == ABSOLUTE and not self._endless:
-            raise TooLarge
         self.extents[len(self.extents)] = extent
         return len(self.extents) - 1
 
@@ -78,7 +73,8 @@ class Labels:
     ) -> Read:
         """How a definition with ``outputs`` reads its operand number ``place``, where its node is
         ``read``; ``inner``: the labels that the definition reduces, which get those of operands
-        that came before and are given new ones here.
+        that came before and are given new ones here.  Raises `TooLarge` where it reduces an axis
+        without an end.
 
         Example: in ``n2[i] = sum(n1[i, k] for k)``, read as ``n2[label 0]``, the operand is
         ``n1[label 0, label 1]``, and ``inner`` has that k is label 1.
@@ -86,7 +82,7 @@ class Labels:
         intervals: list[tuple[int, int, int, int]] = []
         fixed = list(operand.fixed)
         for axis, stride, extent, label in operand.intervals:
-            if extent == ABSOLUTE and (label not in outputs or not self._endless):
+            if extent == ABSOLUTE and label not in outputs:
                 raise TooLarge
             if label not in outputs:
                 if label not in inner:

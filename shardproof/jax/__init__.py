@@ -77,7 +77,8 @@ def verify(
     except InvalidInput as error:
         return Result("invalid input", reason=str(error))
     plan, alone, _ = made
-    result = api.run(replace(plan, tables=contents(alone)), None, Options(**options), progress)
+    plan = replace(plan, tables=contents(alone.recorder))
+    result = api.run(plan, None, Options(**options), progress)
     if not validate or result.verdict == "invalid input":
         return result
     from shardproof import sources

@@ -42,10 +42,10 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path}
 
 
-def verified(file: Path, environment: dict[str, str]) -> dict[str, Any]:
+def verified(file: Path, environment: dict[str, str], *more: Path) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, "-m", "shardproof", "verify", str(file), "--json", "--no-cache",
-         "--out", str(file.with_suffix(".run"))],
+        [sys.executable, "-m", "shardproof", "verify", str(file), *map(str, more), "--json",
+         "--no-cache", "--out", str(file.with_suffix(".run"))],
         env=environment, cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     document: dict[str, Any] = json.loads(done.stdout)
@@ -72,6 +72,45 @@ def test_the_format_is_read_and_a_mistake_in_it_is_found(
     refused = verified(wrong, environment)
     assert refused["verdict"] == "invalid input"
     assert "expected the name of a value, found 'v'" in refused["reason"]
+
+
+#: A custom call on the rows of each rank, in StableHLO and in HLO.
+CALLED = """module @m attributes {mhlo.num_partitions = 1 : i32} {
+  func.func public @main(%arg0: tensor<4x3xf32>, %arg1: tensor<4x3xf32>) -> tensor<4x3xf32> {
+    %0 = stablehlo.custom_call @example_gated(%arg0, %arg1) {api_version = 4 : i32CONFIG} : \
+(tensor<4x3xf32>, tensor<4x3xf32>) -> tensor<4x3xf32>
+    return %0 : tensor<4x3xf32>
+  }
+}
+"""
+CALLED_ON_RANKS = """HloModule m, num_partitions=2
+
+ENTRY main {
+  x = f32[2,3]{1,0} parameter(0), sharding={devices=[2,1]<=[2]}
+  y = f32[2,3]{1,0} parameter(1), sharding={devices=[2,1]<=[2]}
+  ROOT r = f32[2,3]{1,0} custom-call(FIRST), custom_call_target="example_gated", \
+operand_layout_constraints={f32[2,3]{1,0}, f32[2,3]{1,0}}, api_version=API_VERSION_TYPED_FFI
+}
+"""
+
+
+def test_custom_calls_are_what_a_package_declares(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    def found(name: str, config: str, first: str) -> dict[str, Any]:
+        one, many = tmp_path / f"{name}.mlir", tmp_path / f"{name}.hlo"
+        one.write_text(CALLED.replace("CONFIG", config))
+        many.write_text(CALLED_ON_RANKS.replace("FIRST", first))
+        return verified(one, environment, many)
+
+    right = found("right", "", "x, y")
+    assert right["verdict"] == "proved", right["reason"]
+    believed = {a["about"] for a in right["assumption_details"] if a["kind"] == "user's word"}
+    assert believed == {"example_gated"}
+    assert found("exchanged", "", "y, x")["verdict"] == "refuted"
+    configured = found("configured", ", mhlo.backend_config = {eps = 1.0e-5 : f32}", "x, y")
+    assert configured["verdict"] == "inconclusive"
+    assert "with a configuration (eps = 1.0e-5 : f32)" in configured["reason"]
 
 
 def test_packages_are_asked_only_about_what_nobody_knows(

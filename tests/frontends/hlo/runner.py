@@ -28,6 +28,9 @@ UNARY: Mapping[str, Callable[[Array], Array]] = {
     "floor": np.floor,
     "ceil": np.ceil,
     "trunc": np.trunc,
+    "round": np.rint,
+    "atan": np.arctan,
+    "abs": np.abs,
 }
 BINARY: Mapping[str, Callable[[Array, Array], Array]] = {
     "add": np.add,
