@@ -263,6 +263,8 @@ def concatenate(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     Example: ``f32[4,3]`` and ``f32[2,3]`` along dimension 0 is ``concat``; of counts and ids along
     the last one, vectors of indices.
     """
+    shapes = [low.graph.values[v].shape for v in node.operands]
+    xs = [x for x, shape in zip(xs, shapes, strict=True) if 0 not in shape]
     if len(xs) == 1:
         return xs[0]
     vectors = index_vectors.joined(xs, node.attrs["dimensions"][0], low.shape(node))

@@ -48,13 +48,13 @@ def compared(graph: Graph) -> Compared:
 
 
 def _has_sums_with_logarithms(graph: Graph) -> bool:
-    """Whether something is added to a logarithm, as the maximum is in a ``logsumexp``."""
+    """Whether something is added to a logarithm, as the maximum is in a ``logsumexp``, or one is
+    taken off numbers of which there are as many."""
     maker = {result: node for node in graph.nodes for result in node.results}
-    return any(
-        _logarithm(graph, maker, value)[0]
-        for node in graph.nodes
-        if node.target == "add"
-        for value in node.operands
+    added = (v for node in graph.nodes if node.target == "add" for v in node.operands)
+    taken_off = (node.operands[1] for node in graph.nodes if node.target == "subtract")
+    return any(_logarithm(graph, maker, value)[0] for value in added) or any(
+        _logarithm(graph, maker, value) == (True, False) for value in taken_off
     )
 
 

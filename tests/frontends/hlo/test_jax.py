@@ -212,6 +212,37 @@ def _compared() -> None:
                 )
 
 
+def _functions() -> None:
+    """What StableHLO names and XLA writes out in its own way; in a child of its own."""
+    jax.config.update("jax_platforms", "cpu")
+    x = np.linspace(-0.95, 0.95, 21, dtype="float32")
+    functions: dict[str, Any] = {
+        **{n: getattr(jnp, n) for n in ("tan", "sinh", "cosh", "arcsin", "arctan", "arcsinh")},
+        **{n: getattr(lax, n) for n in ("erf", "erfc", "erf_inv")},
+        **{n: getattr(jnp, n) for n in ("arctanh", "cbrt", "rint")},
+        "arccosh": lambda x: jnp.arccosh(2 + x),
+        "gelu": lambda x: jax.nn.gelu(x, approximate=False),
+        "atan2": lambda x: jnp.arctan2(x, 2 + x),
+        "power": lambda x: jnp.power(x * x + 1, x),
+        "fmod": lambda x: jnp.fmod(x, 0.3),
+        "floor_divide": lambda x: x // 0.3,
+        "round away": lambda x: lax.round(4 * x, lax.RoundingMethod.AWAY_FROM_ZERO),
+    }
+    for name, function in functions.items():
+        low = jax.jit(function).lower(x)
+        for printed in (low.as_text(), low.as_text(dialect="hlo")):
+            found = evaluate.run(read.parsed(printed), [[x]])[0][0]
+            expected = np.asarray(function(x))
+            np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-6, err_msg=name)
+
+
+def test_functions_are_those_of_jax() -> None:
+    child = multiprocessing.get_context("fork").Process(target=_functions)
+    child.start()
+    child.join(300)
+    assert child.exitcode == 0
+
+
 def _pooled() -> None:
     """Gradients of maxima over windows; in a child of its own."""
     jax.config.update("jax_platforms", "cpu")

@@ -476,6 +476,17 @@ def test_a_choice_by_the_rank_is_one_of_both(direction: str) -> None:
     agree(inline.graph(text.parse("HloModule m, num_partitions=4\n" + body)))
 
 
+def test_what_has_no_entries_is_left_out() -> None:
+    """As ``jnp.pad`` by edges, which adds none at one end."""
+    body = (
+        "ENTRY e {\n  x = f32[3,4] parameter(0)\n  c = f32[3,0] slice(x), slice={[0:3], [0:0]}\n"
+        "  d = f32[3,0] exponential(c)\n  z = f32[] constant(0)\n"
+        "  b = f32[3,0] broadcast(z), dimensions={}\n"
+        "  ROOT y = f32[3,4] concatenate(b, x, d), dimensions={1}\n}\n"
+    )
+    agree(inline.graph(text.parse("HloModule m\n\n" + body)))
+
+
 def test_every_rule_is_met() -> None:
     """What has a rule is in a program above, or in a sample."""
     met = {word for body in PROGRAMS.values() for word in RULES if f" {word}(" in body}
