@@ -46,9 +46,10 @@ class _Product(NamedTuple):
 
 @dataclass(slots=True)
 class _Expansion:
-    """Writes sums as sums of products, in labels of its own."""
+    """Writes sums as sums of products, in labels of its own; ``closed``: not by these."""
 
     table: NodeTable
+    closed: frozenset[int] = frozenset()
     labels: Labels = field(default_factory=Labels)
     opened: set[int] = field(default_factory=set)
 
@@ -73,6 +74,7 @@ class _Expansion:
         node = self.table[leaf.node]
         definition = node.definition
         known = not node.coordinates and not self.table.is_masked(leaf.node)
+        known = known and leaf.node not in self.closed
         if known and isinstance(definition, Einsum):
             self.opened.add(leaf.node)
             inner: dict[int, int] = {}
@@ -261,15 +263,26 @@ def zero(
     """
     for depth in range(1, DEEPEST + 1):
         opened = _vanishes(table, definition, depth, factors)
-        if opened is not None:
-            return opened
+        if opened is None:
+            continue
+        # A claim is the easier, the less of what is below it reads.
+        closed: frozenset[int] = frozenset()
+        for number in sorted(opened):
+            fewer = _vanishes(table, definition, depth, factors, closed | {number})
+            if fewer is not None:
+                closed, opened = closed | {number}, fewer
+        return opened
     return None
 
 
 def _vanishes(
-    table: NodeTable, definition: Einsum, depth: int, chosen: Sequence[int] | None
+    table: NodeTable,
+    definition: Einsum,
+    depth: int,
+    chosen: Sequence[int] | None,
+    closed: frozenset[int] = frozenset(),
 ) -> frozenset[int] | None:
-    expansion = _Expansion(table)
+    expansion = _Expansion(table, closed)
     names: dict[int, int] = {}
     try:
         for operand in definition.operands:

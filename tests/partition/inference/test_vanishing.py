@@ -6,8 +6,14 @@ from fractions import Fraction
 
 import pytest
 
+from shardproof.engine.algebra.affine import ZERO
+from shardproof.engine.lineage.expressions import Einsum, Input, Operand
+from shardproof.engine.lineage.lineage import Addend, Lineage, StridedInterval, View
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.plan.ir import Plan
 from shardproof.frontends.builder.builder import BodyBuilder, along
+from shardproof.partition.inference.interpreter import LineageInterpreter
+from shardproof.partition.inference.vanishing import zero
 from tests.partition.formulas import Formula, Given, Weight, not_proved, pair, proved
 from tests.partition.truth import truth
 
@@ -110,3 +116,26 @@ def test_what_is_divided_by_its_own_sum() -> None:
     )
     assert truth(wrong).wrong == ()
     not_proved(wrong)
+
+
+def test_what_is_centred_is_read_as_one_value() -> None:
+    """Of the product that is centred nothing is read: only its mean counts."""
+    nodes = NodeTable()
+    table = LineageInterpreter(nodes)
+
+    def given(name: str, shape: tuple[int, ...]) -> Lineage:
+        number = nodes.define(Input(name), shape)
+        dims = tuple((StridedInterval(i, 1, n, ZERO, n),) for i, n in enumerate(shape))
+        return Lineage(shape, (Addend(Fraction(1), number, View(dims)),))
+
+    y = table.einsum("ac,bc->ab", given("x", (ROWS, 3)), given("w", (WIDTH, 3)))
+    total = table.einsum("ab->a", y)
+    apart = table.einsum("a->ab", total, sizes={"b": WIDTH})
+    centre = table.combine([y, apart], [Fraction(1), Fraction(-1, WIDTH)], Fraction(0))
+    number = centre.addends[0].node
+    operand = Operand(number, ((0, 1, ROWS, 0), (1, 1, WIDTH, 1)), ())
+    by = zero(nodes, Einsum((operand,), (0,)))
+    assert by == {number, total.addends[0].node}
+    apart_twice = table.combine([y, apart], [Fraction(1), Fraction(-2, WIDTH)], Fraction(0))
+    other = operand._replace(node=apart_twice.addends[0].node)
+    assert zero(nodes, Einsum((other,), (0,))) is None
