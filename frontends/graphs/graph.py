@@ -106,7 +106,8 @@ class Input:
     ``placement``: as the file states it; None: it says nothing.
     ``trainable``: whether the file says that it is a parameter.
     ``mark``: the negative number that its integers may be, beside those from 0 on; where domains
-    are and numbers are drawn, -1 stands for it.
+    are and numbers are drawn, -1 stands for it; ``domain``: of integers, from, to (exclusive), as
+    the user states it.
     """
 
     value: int
@@ -114,6 +115,7 @@ class Input:
     placement: Placement | None = None
     trainable: bool = False
     mark: int | None = None
+    domain: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,13 +56,15 @@ def lower(
     other: Other | None = None,
 ) -> tuple[Lowering, list[int], dict[int, tuple[int, int]]]:
     """The graph's operators, the values of its outputs, and the domains of its integer inputs: as
-    given, or narrowed to the rows that lookups have; ``stacked``: inputs that are held row by
-    row; ``expressions``: of bits, those of both sides; ``other``: what is known of the other side.
+    given or stated, or narrowed to the rows that lookups have; ``stacked``: inputs that are held
+    row by row; ``expressions``: of bits, those of both sides; ``other``: what is known of the other
+    side.
 
     Example: ``gather`` of ``f32[32,8]`` by an input of ids makes ``onehot`` and ``einsum``, and the
     domain of that input is (0, 32).
     """
-    domains_of = dict(domains or {})
+    stated = {n: item.domain for n, item in enumerate(graph.inputs) if item.domain is not None}
+    domains_of = stated | dict(domains or {})
     settled = domains is not None
     while True:
         lowering = Lowering(graph, domains_of, settled, expressions, other)
@@ -75,7 +77,7 @@ def lower(
             position = lowering.origins.get(error.origin, -1)
             least = 0 if position < 0 or graph.inputs[position].mark is None else -1
             low, high = domains_of.get(position, (least, MOST))
-            settled = position < 0 or error.rows >= high
+            settled = position < 0 or position in stated or error.rows >= high
             if not settled:
                 domains_of[position] = (low, error.rows)
 

@@ -55,7 +55,7 @@ def marked(graph: Graph) -> Graph:
             for position, mark in _marks_of(node, origins, numbers):
                 marks.setdefault(position, set()).add(mark)
     inputs = tuple(
-        replace(item, mark=min(marks[n])) if n in marks else item
+        replace(item, mark=min(marks[n])) if n in marks and item.domain is None else item
         for n, item in enumerate(graph.inputs)
     )
     return replace(graph, inputs=inputs)

@@ -14,10 +14,11 @@ from shardproof.frontends.graphs import relations
 from shardproof.frontends.graphs.graph import Graph, Input, Output, Placement
 from shardproof.frontends.graphs.recorder import everywhere
 from shardproof.frontends.graphs.relations import Place, Relations
+from shardproof.frontends.hlo.state import integral
 
 #: What a relations file may say that has no meaning for HLO text: its groups are lists of ranks,
-#: its constants have their numbers, domains follow from what reads an input.
-OTHER = ("groups", "constants", "domains", "zeros", "accepted", "partial")
+#: its constants have their numbers.
+OTHER = ("groups", "constants", "zeros", "accepted", "partial")
 
 
 def with_relations(single: Graph, parallel: Graph, file: str) -> tuple[Graph, Graph]:
@@ -32,7 +33,9 @@ def with_relations(single: Graph, parallel: Graph, file: str) -> tuple[Graph, Gr
         return single, parallel
     user_relations = relations.read(Path(file))
     try:
-        return _outputs(single, _inputs(single, parallel, user_relations), user_relations)
+        parallel = _inputs(single, parallel, user_relations)
+        single = _domains(single, parallel, user_relations)
+        return _outputs(single, parallel, user_relations)
     except InvalidInput as error:
         raise error.within(file) from None
 
@@ -61,6 +64,24 @@ def _inputs(single: Graph, parallel: Graph, user_relations: Relations) -> Graph:
         names = ", ".join(own.name for own in parallel.inputs[:16])
         raise InvalidInput(f"expected an input ({names})", f"inputs.{next(iter(left))}")
     return replace(parallel, inputs=(*made, *parallel.inputs[len(made) :]))
+
+
+def _domains(single: Graph, parallel: Graph, user_relations: Relations) -> Graph:
+    """The single side with the domains of its integers, by their names on either side."""
+    inputs = list(single.inputs)
+    for name, domain in user_relations.domains.items():
+        where = f"domains.{name}"
+        pairs = enumerate(zip(single.inputs, parallel.inputs, strict=False))
+        numbers = [n for n, (own, other) in pairs if name in (own.name, other.name)]
+        if not numbers:
+            names = ", ".join(own.name for own in single.inputs[:16])
+            raise InvalidInput(f"expected an input ({names})", where)
+        for n in numbers:
+            dtype = single.values[inputs[n].value].dtype
+            if not integral(dtype):
+                raise InvalidInput(f"expected integers, found {dtype}", where)
+            inputs[n] = replace(inputs[n], domain=domain)
+    return replace(single, inputs=tuple(inputs))
 
 
 def _outputs(single: Graph, parallel: Graph, user_relations: Relations) -> tuple[Graph, Graph]:

@@ -98,7 +98,9 @@ def test_another_part_is_refuted(tmp_path: Path) -> None:
         ("[inputs.x]\nreplicated = true\n", "is not all of"),
         ('[inputs.x]\nof = "w"\nshard = 0\n', "expected x, which has its number, found w"),
         ("[inputs.x]\npieces = [[0, 4]]\n", "pieces say nothing"),
-        ("[domains]\nx = [0, 4]\n", "domains: says nothing of HLO text"),
+        ("[domains]\nx = [0, 4]\n", "domains.x: expected integers, found float32"),
+        ("[domains]\nz = [0, 4]\n", "domains.z: expected an input"),
+        ('[groups]\n"0" = [[0, 1]]\n', "groups: says nothing of HLO text"),
         ('[[outputs]]\nsingle = "y"\nparallel = "y"\n', r"expected an output \(result"),
     ],
 )
@@ -106,3 +108,57 @@ def test_what_says_nothing_is_refused(tmp_path: Path, relations: str, message: s
     result = verified(tmp_path, "{{0,1},{2,3}}", relations)
     assert result.verdict == "invalid input"
     assert re.search(message, result.reason), result.reason
+
+
+#: The mean of the numbers of labels that count.
+COUNTED = """HloModule m
+
+add {
+  u = f32[] parameter(0)
+  v = f32[] parameter(1)
+  ROOT w = f32[] add(u, v)
+}
+
+ENTRY main {
+  x = f32[4] parameter(0)
+  y = s32[4] parameter(1)
+  l = s32[] constant(0)
+  b = s32[4] broadcast(l), dimensions={}
+  p = pred[4] compare(y, b), direction=GE
+  n = f32[4] convert(p)
+  e = f32[4] multiply(x, n)
+  z = f32[] constant(0)
+  s = f32[] reduce(e, z), dimensions={0}, to_apply=add
+  c = f32[] reduce(n, z), dimensions={0}, to_apply=add
+  ROOT m = f32[] divide(s, c)
+}
+"""
+#: The mean of the means of two ranks.
+MEANS = (
+    COUNTED.replace("HloModule m", "HloModule m, num_partitions=2")
+    .replace("[4]", "[2]")
+    .replace("parameter(0)\n  y", "parameter(0), sharding={devices=[2]<=[2]}\n  y")
+    .replace("parameter(1)\n  l", "parameter(1), sharding={devices=[2]<=[2]}\n  l")
+    .replace("ROOT m", "m")
+    .replace(
+        "divide(s, c)\n",
+        "divide(s, c)\n  h = f32[] constant(0.5)\n  o = f32[] multiply(m, h)\n"
+        "  ROOT r = f32[] all-reduce(o), channel_id=1, replica_groups={{0,1}}, "
+        "use_global_device_ids=true, to_apply=add\n",
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("domain", "expected"), [("[0, 9]", "proved"), ("[-1, 9]", "refuted")], ids=["all", "some"]
+)
+def test_a_mean_of_means_is_the_mean_where_all_labels_count(
+    tmp_path: Path, domain: str, expected: str
+) -> None:
+    one, many, stated = (tmp_path / name for name in ("one.hlo", "many.hlo", "stated.toml"))
+    one.write_text(COUNTED)
+    many.write_text(MEANS)
+    stated.write_text(f"[domains]\ny = {domain}\n")
+    result = shardproof.verify(one, many, relations=stated, out=tmp_path / "run", cache=False)
+    assert result.verdict == expected, result.reason
+    assert shardproof.check(tmp_path / "run").ok
