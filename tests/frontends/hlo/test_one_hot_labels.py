@@ -96,3 +96,62 @@ def test_inputs_that_are_only_compared() -> None:
     right = PARALLEL.replace("HOW", "EQ").replace("LESS", "l")
     sides = [inline.graph(text.parse(t)) for t in (SINGLE, right)]
     assert [compared(side).inputs for side in sides] == [frozenset(), frozenset({1})]
+
+
+#: A loss that is no linear function of the logarithm of a label's share, as the focal one.
+FOCAL = f"""HloModule m
+
+{ADD}
+ENTRY main {{
+  s = f32[4,8] parameter(0)
+  y = s32[4] parameter(1)
+  e = f32[4,8] exponential(s)
+  z = f32[] constant(0)
+  t = f32[4] reduce(e, z), dimensions={{1}}, to_apply=add
+  l = f32[4] log(t)
+  w = f32[4,8] broadcast(l), dimensions={{0}}
+  p = f32[4,8] subtract(s, w)
+  i = s32[4,1] reshape(y)
+  g = f32[4] gather(p, i), {HOW}
+  x = f32[4] exponential(g)
+  ROOT r = f32[4] multiply(x, g)
+}}
+"""
+LOOKED_UP = f"""HloModule m, num_partitions=2
+
+{ADD}
+ENTRY main {{
+  s = f32[4,4] parameter(0)
+  y = s32[4] parameter(1)
+  e = f32[4,4] exponential(s)
+  z = f32[] constant(0)
+  own = f32[4] reduce(e, z), dimensions={{1}}, to_apply=add
+  t = f32[4] all-reduce(own), channel_id=1, replica_groups={{{{0,1}}}}, \
+use_global_device_ids=true, to_apply=add
+  l = f32[4] log(OF)
+  k = u32[] partition-id()
+  k0 = s32[] convert(k)
+  four = s32[] constant(4)
+  k1 = s32[] multiply(k0, four)
+  first = s32[4] broadcast(k1), dimensions={{}}
+  d = s32[4] subtract(y, first)
+  none = s32[] constant(0)
+  last = s32[] constant(3)
+  i = s32[4] clamp(none, d, last)
+  j = s32[4,1] reshape(i)
+  g0 = f32[4] gather(s, j), {HOW}
+  inside = pred[4] compare(d, i), direction=EQ
+  zeros = f32[4] broadcast(z), dimensions={{}}
+  m = f32[4] select(inside, g0, zeros)
+  u = f32[4] all-reduce(m), channel_id=2, replica_groups={{{{0,1}}}}, \
+use_global_device_ids=true, to_apply=add
+  g = f32[4] subtract(u, l)
+  x = f32[4] exponential(g)
+  ROOT r = f32[4] multiply(x, g)
+}}
+"""
+
+
+@pytest.mark.parametrize(("of", "expected"), [("t", "proved"), ("own", "refuted")])
+def test_what_is_no_linear_function_of_a_share(of: str, expected: str, tmp_path: Path) -> None:
+    verified(FOCAL, LOOKED_UP.replace("OF", of), tmp_path, expected)
