@@ -63,8 +63,10 @@ def lower(
     Example: ``gather`` of ``f32[32,8]`` by an input of ids makes ``onehot`` and ``einsum``, and the
     domain of that input is (0, 32).
     """
-    stated = {n: item.domain for n, item in enumerate(graph.inputs) if item.domain is not None}
-    domains_of = stated | dict(domains or {})
+    user_domains = {
+        n: item.domain for n, item in enumerate(graph.inputs) if item.domain is not None
+    }
+    domains_of = user_domains | dict(domains or {})
     settled = domains is not None
     while True:
         lowering = Lowering(graph, domains_of, settled, expressions, other)
@@ -77,7 +79,7 @@ def lower(
             position = lowering.origins.get(error.origin, -1)
             least = 0 if position < 0 or graph.inputs[position].mark is None else -1
             low, high = domains_of.get(position, (least, MOST))
-            settled = position < 0 or position in stated or error.rows >= high
+            settled = position < 0 or position in user_domains or error.rows >= high
             if not settled:
                 domains_of[position] = (low, error.rows)
 

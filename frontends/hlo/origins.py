@@ -8,7 +8,7 @@ a causal ring that is visible altogether); where its positions begin says which 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -16,18 +16,29 @@ from shardproof.frontends.graphs.recorder import holds
 from shardproof.frontends.hlo.module import Array
 from shardproof.frontends.hlo.opcodes import ELEMENTWISE
 
-if TYPE_CHECKING:
-    from shardproof.frontends.hlo.known import Known
-
 #: For every rank (or once for all), where positions begin along each dimension; None: numbers do
 #: not depend on positions along it.
 Begins: TypeAlias = tuple[tuple[int | None, ...], ...]
+
+
+class _Numbers(Protocol):
+    """What is read of known numbers (`known.Known`)."""
+
+    @property
+    def arrays(self) -> tuple[Array, ...]: ...
+    @property
+    def begins(self) -> Begins: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    def number(self) -> Any: ...
+
+
 #: What computes entry by entry.
 _ENTRYWISE: Final = frozenset({*ELEMENTWISE, "compare", "copy"})
 
 
 def begins(
-    opcode: str, attrs: Mapping[str, Any], operands: Sequence[Known], result: Known
+    opcode: str, attrs: Mapping[str, Any], operands: Sequence[_Numbers], result: _Numbers
 ) -> Begins:
     """Where the positions of a result begin; empty: it says so itself, or nothing is known of it.
 
@@ -41,9 +52,9 @@ def begins(
     own = _own(operands[0]) if len(operands) == 1 else ()
     if opcode == "broadcast" and own:
         places = attrs.get("dimensions", ())
-        return _moved(own, {d: i for i, d in enumerate(places)}, len(shape))
+        return _along(own, {d: i for i, d in enumerate(places)}, len(shape))
     if opcode == "transpose" and own:
-        return _moved(own, dict(enumerate(attrs["dimensions"])), len(shape))
+        return _along(own, dict(enumerate(attrs["dimensions"])), len(shape))
     if opcode == "reshape" and own:
         return _reshaped(own, operands[0].shape, shape)
     return ()
@@ -61,7 +72,7 @@ class Part(NamedTuple):
     begins: tuple[tuple[int, ...], ...]
 
 
-def part(item: Known, tables: Sequence[Array]) -> Part | None:
+def part(item: _Numbers, tables: Sequence[Array]) -> Part | None:
     """The part of one of these tables that a tensor is by its positions and its numbers; None: of
     none.
 
@@ -83,7 +94,7 @@ def part(item: Known, tables: Sequence[Array]) -> Part | None:
     return None
 
 
-def _own(x: Known) -> Begins:
+def _own(x: _Numbers) -> Begins:
     """Where positions begin of which a tensor is made: as is kept of it, or it is positions."""
     if x.begins:
         return x.begins
@@ -117,7 +128,7 @@ def _together(operands: Sequence[Begins]) -> Begins:
     return tuple(rows)
 
 
-def _moved(own: Begins, source: Mapping[int, int], dims: int) -> Begins:
+def _along(own: Begins, source: Mapping[int, int], dims: int) -> Begins:
     """Where positions begin once dimension d is what was dimension ``source[d]``."""
     return tuple(tuple(row[source[d]] if d in source else None for d in range(dims)) for row in own)
 
@@ -128,4 +139,4 @@ def _reshaped(own: Begins, before: Sequence[int], after: Sequence[int]) -> Begin
     places = [d for d, n in enumerate(after) if n > 1]
     if [before[d] for d in kept] != [after[d] for d in places]:
         return ()
-    return _moved(own, dict(zip(places, kept, strict=True)), len(after))
+    return _along(own, dict(zip(places, kept, strict=True)), len(after))

@@ -17,12 +17,12 @@ F, C, P = "tensor<2x3xf32>", "tensor<2x3xcomplex<f32>>", "tensor<2x3xi1>"
 #: Operators that no rule says, in the form in which any operator may be written.
 UNREAD = (
     *("atan2", "batch_norm_grad", "batch_norm_inference"),
-    *("batch_norm_training", "broadcast", "case", "cbrt", "cholesky", "collective_broadcast"),
+    *("batch_norm_training", "broadcast", "case", "cholesky", "collective_broadcast"),
     *("convolution", "count_leading_zeros", "dot", "einsum"),
     *("cross-replica-sum", "dynamic_broadcast_in_dim", "dynamic_conv", "dynamic_gather", "fft"),
     *("dynamic_iota", "dynamic_pad", "dynamic_reshape", "get_dimension_size", "if", "map"),
     *("popcnt", "real_dynamic_slice", "recv", "infeed", "reduce_window", "rng"),
-    *("remainder", "rng_bit_generator", "round_nearest_afz", "round_nearest_even", "sort", "tan"),
+    *("rng_bit_generator", "sort"),
     *("select_and_scatter", "torch_index_select", "triangular_solve", "unary_einsum"),
     *("uniform_quantize", "uniform_dequantize", "get_tuple_element", "async_start", "async_done"),
 )
