@@ -153,9 +153,7 @@ def adapters(wrong: str = "") -> Case:
             return lax.pmean(twin(p, w, x), "tp")
         return twin(p, w, x)
 
-    return made(
-        single, mapped_twin, (p, w, X), (at, {"u": P(None, "tp"), "w": P("tp")}, P()), at
-    )
+    return made(single, mapped_twin, (p, w, X), (at, {"u": P(None, "tp"), "w": P("tp")}, P()), at)
 
 
 def centres(wrong: str = "") -> Case:
