@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
-from shardproof.frontends.hlo import inline, text
-from tests.frontends.hlo.test_lower import agree
+from pathlib import Path
+
+import pytest
+
+import shardproof
+
+#: As ``jnp.pad`` by edges, which adds none at one end.
+SINGLE = """module @m {
+  func.func public @main(%arg0: tensor<4x2xf32>) -> (tensor<4x2xf32>) {
+    %c = stablehlo.slice %arg0 [0:4, 0:1] : (tensor<4x2xf32>) -> tensor<4x1xf32>
+    %b = stablehlo.broadcast_in_dim %c, dims = [0, 1] : (tensor<4x1xf32>) -> tensor<4x0xf32>
+    %e = stablehlo.exponential %b : tensor<4x0xf32>
+    %n = stablehlo.constant dense<> : tensor<4x0xf32>
+    %y = stablehlo.concatenate %e, %arg0, %n, dim = 1 : \
+(tensor<4x0xf32>, tensor<4x2xf32>, tensor<4x0xf32>) -> tensor<4x2xf32>
+    return %y : tensor<4x2xf32>
+  }
+}
+"""
+PARALLEL = """HloModule m, num_partitions=2
+
+ENTRY main {
+  x = f32[2,2] parameter(0), sharding={devices=[2,1]<=[2]}
+  ROOT y = f32[2,2] WORD(x)
+}
+"""
 
 
-def test_what_has_no_entries_is_left_out() -> None:
-    """As ``jnp.pad`` by edges, which adds none at one end."""
-    body = (
-        "ENTRY e {\n  x = f32[3,4] parameter(0)\n  c = f32[3,0] slice(x), slice={[0:3], [0:0]}\n"
-        "  d = f32[3,0] exponential(c)\n  z = f32[] constant(0)\n"
-        "  b = f32[3,0] broadcast(z), dimensions={}\n"
-        "  ROOT y = f32[3,4] concatenate(b, x, d), dimensions={1}\n}\n"
-    )
-    agree(inline.graph(text.parse("HloModule m\n\n" + body)))
+@pytest.mark.parametrize(("word", "expected"), [("copy", "proved"), ("negate", "refuted")])
+def test_what_has_no_entries_is_left_out(word: str, expected: str, tmp_path: Path) -> None:
+    one, many = tmp_path / "one.mlir", tmp_path / "many.hlo"
+    one.write_text(SINGLE)
+    many.write_text(PARALLEL.replace("WORD", word))
+    result = shardproof.verify(one, many, out=tmp_path / "run", cache=False)
+    assert result.verdict == expected, result.reason
+    assert shardproof.check(tmp_path / "run").ok

@@ -12,17 +12,22 @@ ADD = "add {\n  u = f32[] parameter(0)\n  v = f32[] parameter(1)\n  ROOT w = f32
 DOT = "lhs_contracting_dims={1}, rhs_contracting_dims={0}"
 SINGLE = f"""HloModule m
 
-ENTRY main {{
+{ADD}ENTRY main {{
   x = f32[4,3] parameter(0)
   u = f32[3,4] parameter(1)
   q = f32[4,4] parameter(2)
   w = f32[4,5] parameter(3)
   g = f32[4,4] dot(x, u), {DOT}
   h = f32[4,4] multiply(g, q)
-  ROOT y = f32[4,5] dot(h, w), {DOT}
+  n = f32[] constant(0)
+  t = f32[4] reduce(h, n), dimensions={{1}}, to_apply=add
+  b = f32[4,4] broadcast(t), dimensions={{0}}
+  c = f32[4,4] subtract(g, b)
+  d = f32[4,4] multiply(c, q)
+  ROOT y = f32[4,5] dot(d, w), {DOT}
 }}
 """
-#: As the gradient of a router does of which every rank has some experts.
+#: As the gradient of a softmax does of a router of which every rank has some experts.
 PARALLEL = f"""HloModule m, num_partitions=2
 
 {ADD}ENTRY main {{
@@ -42,7 +47,11 @@ PARALLEL = f"""HloModule m, num_partitions=2
   zeros = f32[4,4] broadcast(z), dimensions={{}}
   wide = f32[4,4] dynamic-update-slice(zeros, g, zero, at)
   h = f32[4,4] multiply(wide, q)
-  part = f32[4,5] dot(h, w), {DOT}
+  t = f32[4] reduce(h, z), dimensions={{1}}, to_apply=add
+  b = f32[4,4] broadcast(t), dimensions={{0}}
+  c = f32[4,4] subtract(wide, b)
+  d = f32[4,4] multiply(c, q)
+  part = f32[4,5] dot(d, w), {DOT}
   ROOT y = f32[4,5] all-reduce(part), channel_id=1, replica_groups={{{{0,1}}}}, \
 use_global_device_ids=true, to_apply=add
 }}

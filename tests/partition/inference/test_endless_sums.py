@@ -37,9 +37,12 @@ def test_gradients_of_chosen_scores(factors: tuple[Fraction, Fraction], same: bo
     shape = (ROWS, CHOICES)
     ids = nodes.define(Input("ids"), shape)
     onehot = whole(nodes, nodes.define(Onehot(ONE, ids), (*shape, ABSOLUTE)), (*shape, CLASSES))
+    weights = whole(nodes, nodes.define(Input("weights"), (ROWS,)), (ROWS,))
     x, y = (whole(nodes, nodes.define(Input(name), shape), shape) for name in "xy")
     difference = single.combine([x, y], [ONE, -ONE], Fraction(0))
     expected = single.einsum("rkc,rk->rc", onehot, difference)
+    expected = single.einsum("rc,r->rc", expected, weights)
     ranks = LineageInterpreter(nodes, len(nodes))
     each = [ranks.einsum("rkc,rk->rc", onehot, v) for v in (x, y)]
+    each = [ranks.einsum("rc,r->rc", v, weights) for v in each]
     assert (ranks.combine(each, factors, Fraction(0)) == expected) is same
