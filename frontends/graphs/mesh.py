@@ -137,14 +137,9 @@ class Mesh:
 
 
 def fits(
-    mesh: Mesh,
-    tables: Iterable[Table],
-    groups: Iterable[Groups],
-    pairs: Iterable[Pairs],
-    apart: Iterable[Table] = (),
+    mesh: Mesh, tables: Iterable[Table], groups: Iterable[Groups], pairs: Iterable[Pairs]
 ) -> bool:
-    """Whether tables, groups and permutations of ranks can all be written on the mesh; those in
-    ``apart`` have to be one number in every program.
+    """Whether tables, groups and permutations of ranks can all be written on the mesh.
 
     Example: the permutation {{0,1},{2,3}} fits on axes of 2 and 2, not on one axis of 4.
     """
@@ -152,12 +147,7 @@ def fits(
         all(mesh.along(g) is not None for g in groups)
         and all(mesh.peers(p) is not None for p in pairs)
         and all(mesh.function(t, base) is not None for t in tables for base in mesh.bases())
-        and all(_is_one(mesh.function(t, base)) for t in apart for base in mesh.bases())
     )
-
-
-def _is_one(function: Affine | None) -> bool:
-    return function is not None and not function.terms
 
 
 def find(
@@ -166,10 +156,8 @@ def find(
     groups: Sequence[Groups],
     pairs: Sequence[Pairs],
     named: Sequence[tuple[str, int]] = (),
-    apart: Iterable[Table] = (),
 ) -> Mesh | None:
-    """The mesh with the fewest programs, then the fewest axes; None: there is none.  Along tables
-    in ``apart`` every number is a program of its own.
+    """The mesh with the fewest programs, then the fewest axes; None: there is none.
 
     Example: eight ranks with groups {{0,1,2,3},{4,5,6,7}} lie on axes of 2 and 4; a chain of sends
     0 to 1, 1 to 2, 2 to 3 makes one explicit axis of 4; groups of unequal sizes lie on no mesh.
@@ -189,7 +177,7 @@ def find(
             if best is not None and programs >= prod(best.extents[i] for i in best.explicit):
                 continue
             mesh = Mesh(names, extents, explicit)
-            if fits(mesh, tables, groups, pairs, apart):
+            if fits(mesh, tables, groups, pairs):
                 best = mesh
         if best is not None and not best.explicit:
             break

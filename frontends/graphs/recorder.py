@@ -94,8 +94,6 @@ class Recorder:
     constants: list[Constant] = field(default_factory=list)
     notes: list[Assumption] = field(default_factory=list)
     source: Source = field(default_factory=Source)
-    #: Values that lie elsewhere among zeros on each rank.
-    apart: set[int] = field(default_factory=set)
     _same: dict[Any, int] = field(default_factory=dict)
 
     def shape(self, value: int) -> Shape:
@@ -233,20 +231,18 @@ def mesh_of(
     axes of 2 and 4; of one rank the mesh has no axes.
     """
     tables = {t for p in placements for t in columns(p)}
-    groups, pairs, apart = set(), set(), set()
+    groups, pairs = set(), set()
     for op in recorder.ops:
         for key, value in op.attrs.items():
             if isinstance(value, PerRank):
                 tables.add(value.values)
-                if not recorder.apart.isdisjoint(op.outputs):
-                    apart.add(value.values)
             elif key == GROUP:
                 groups.add(value)
             elif key == PAIRS:
                 pairs.add(value)
     if recorder.ranks == 1:
         return Mesh((), ())
-    mesh = find(recorder.ranks, sorted(tables), sorted(groups), sorted(pairs), named, apart)
+    mesh = find(recorder.ranks, sorted(tables), sorted(groups), sorted(pairs), named)
     if mesh is None:
         raise Unsupported("groups of ranks that are along no axes of any mesh")
     return mesh

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Source
@@ -155,12 +153,9 @@ def _node(low: Lowering, node: Node) -> None:
 
 
 def _single(low: Lowering, node: Node, operands: Sequence[Item]) -> Item:
-    """The result of an operator with one: of what is known (as all is that has no entries), of
-    bits, or by its rule."""
+    """The result of an operator with one: of what is known, of bits, or by its rule."""
     if len(node.results) != 1:
         raise Unsupported(NO_RULE)
-    if 0 in low.shape(node):
-        return known.constant(np.zeros(low.shape(node)), low.type(node))
     folded = _folded(low, node, operands) or doubles.whole(low, node)
     if folded is None and any(isinstance(x, Bits) for x in operands):
         folded = bits.apply(low, node, operands)

@@ -207,7 +207,6 @@ def _by_rank(low: Lowering, around: Item, part: int, dim: int, start: PerRank, s
         return low.recorder.op("slice", padded, dim=dim, start=own, size=count)
 
     written = window(part)
-    low.recorder.apart.add(written)
     if finite(around) == 0:
         low.framed[written] = Framed(part, dim, start.values)
         return written
@@ -319,13 +318,15 @@ def dot(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 def reduce(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     """The sum, maximum or minimum over dimensions, with the initial value; of predicates, all and
-    any.
+    any.  Of no entries that is the initial value.
 
     Example: ``reduce(x, inf)`` by ``minimum`` is the negated ``amax`` of the negated tensor;
     ``reduce(x, 1)`` by ``add`` is ``sum`` plus 1.
     """
     dims = tuple(node.attrs.get("dimensions", ()))
     how = node.attrs["to_apply"]
+    if 0 in low.graph.values[node.operands[0]].shape:
+        return Tensor(low.values.broadcast(low.tensor(xs[1]), (), low.shape(node)))
     if isinstance(xs[0], Ids):
         if all(xs[0].shape[d] == 1 for d in dims) or low.dtype(node) == "bool":
             return indices.reduce(low, xs[0], dims, low.shape(node), how, xs[1])

@@ -1,4 +1,4 @@
-"""Tensors without entries: nothing of them is left."""
+"""Tensors without entries: nothing of them is left, and their sum is what it begins with."""
 
 from __future__ import annotations
 
@@ -17,7 +17,12 @@ SINGLE = """module @m {
     %n = stablehlo.constant dense<> : tensor<4x0xf32>
     %y = stablehlo.concatenate %e, %arg0, %n, dim = 1 : \
 (tensor<4x0xf32>, tensor<4x2xf32>, tensor<4x0xf32>) -> tensor<4x2xf32>
-    return %y : tensor<4x2xf32>
+    %z = stablehlo.constant dense<2.0> : tensor<f32>
+    %s = stablehlo.reduce(%e init: %z) applies stablehlo.add across dimensions = [1] : \
+(tensor<4x0xf32>, tensor<f32>) -> tensor<4xf32>
+    %w = stablehlo.broadcast_in_dim %s, dims = [0] : (tensor<4xf32>) -> tensor<4x2xf32>
+    %r = stablehlo.multiply %y, %w : tensor<4x2xf32>
+    return %r : tensor<4x2xf32>
   }
 }
 """
@@ -25,12 +30,12 @@ PARALLEL = """HloModule m, num_partitions=2
 
 ENTRY main {
   x = f32[2,2] parameter(0), sharding={devices=[2,1]<=[2]}
-  ROOT y = f32[2,2] WORD(x)
+  ROOT y = f32[2,2] WORD(x, x)
 }
 """
 
 
-@pytest.mark.parametrize(("word", "expected"), [("copy", "proved"), ("negate", "refuted")])
+@pytest.mark.parametrize(("word", "expected"), [("add", "proved"), ("multiply", "refuted")])
 def test_what_has_no_entries_is_left_out(word: str, expected: str, tmp_path: Path) -> None:
     one, many = tmp_path / "one.mlir", tmp_path / "many.hlo"
     one.write_text(SINGLE)

@@ -37,12 +37,18 @@ def test_gradients_of_chosen_scores(factors: tuple[Fraction, Fraction], same: bo
     shape = (ROWS, CHOICES)
     ids = nodes.define(Input("ids"), shape)
     onehot = whole(nodes, nodes.define(Onehot(ONE, ids), (*shape, ABSOLUTE)), (*shape, CLASSES))
-    weights = whole(nodes, nodes.define(Input("weights"), (ROWS,)), (ROWS,))
+    scores = whole(nodes, nodes.define(Input("scores"), (ROWS, CLASSES)), (ROWS, CLASSES))
+    matrix = whole(nodes, nodes.define(Input("matrix"), (CLASSES, ROWS)), (CLASSES, ROWS))
+    rows = whole(nodes, nodes.define(Input("rows"), (ROWS,)), (ROWS,))
     x, y = (whole(nodes, nodes.define(Input(name), shape), shape) for name in "xy")
     difference = single.combine([x, y], [ONE, -ONE], Fraction(0))
-    expected = single.einsum("rkc,rk->rc", onehot, difference)
-    expected = single.einsum("rc,r->rc", expected, weights)
+    scaled = single.einsum("rk,r->rk", difference, rows)
+    expected = single.einsum("rkc,rk->rc", onehot, scaled)
+    expected = single.einsum("rc,rc->rc", expected, scores)
+    expected = single.einsum("rc,cw->rw", expected, matrix)
     ranks = LineageInterpreter(nodes, len(nodes))
     each = [ranks.einsum("rkc,rk->rc", onehot, v) for v in (x, y)]
-    each = [ranks.einsum("rc,r->rc", v, weights) for v in each]
+    each = [ranks.einsum("rc,r->rc", v, rows) for v in each]
+    each = [ranks.einsum("rc,rc->rc", v, scores) for v in each]
+    each = [ranks.einsum("rc,cw->rw", v, matrix) for v in each]
     assert (ranks.combine(each, factors, Fraction(0)) == expected) is same
