@@ -335,6 +335,12 @@ def reduce(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         return _any_or_all(low, node, xs, dims)
     if low.dtype(node) == "bool":
         raise Unsupported(f"a reduction of predicates by {how}")
+    return _of_numbers(low, node, xs, dims)
+
+
+def _of_numbers(low: Lowering, node: Node, xs: Sequence[Item], dims: Shape) -> Item:
+    """The sum, maximum or minimum of numbers."""
+    how = node.attrs["to_apply"]
     neutral = {"add": 0, "maximum": -inf, "minimum": inf}.get(how)
     if neutral is None:
         raise Unsupported(f"a reduction by {how}")
