@@ -21,6 +21,18 @@ from shardproof.frontends.torch.unread import Unread
 #: Modules of libraries that do so, for torch 2.13 and transformers 5.23: the optimizer Adafactor.
 LIBRARIES = ("torch.optim._adafactor", "transformers.optimization")
 
+#: What is printed where one of them is a tensor: Python's would be the same object.
+OWN = "stand-in: max and min of tensors of one element are new tensors; none is written later"
+_NOTES: list[Callable[[str], None]] = []
+
+
+def install(note: Callable[[str], None]) -> None:
+    """Tell ``note`` where such a tensor is made.
+
+    Example: a step that scales by ``min(1.0, 1.0 / norm)``, where ``norm`` is a tensor.
+    """
+    _NOTES[:] = [note]
+
 
 def _extreme(own: Callable[..., Any], largest: bool) -> Callable[..., Any]:
     def extreme(*args: Any, **kwargs: Any) -> Any:
@@ -50,7 +62,11 @@ def _number(args: tuple[Any, ...], largest: bool) -> Any:
     result = tensors[0]
     for x in (*tensors[1:], *rest):
         result = _two(result, x, largest)
-    return result if len(read) < len(tensors) else Unread(read[0].where, result)
+    if len(read) == len(tensors):
+        return Unread(read[0].where, result)
+    for note in _NOTES:
+        note(OWN)
+    return result
 
 
 def _two(a: torch.Tensor, b: Any, largest: bool) -> torch.Tensor:

@@ -63,6 +63,7 @@ def verified(folder: Path, read: bool, late: bool) -> sp.Result:
 def test_clipping_by_hand(read: bool, late: bool, tmp_path: Path) -> None:
     result = verified(tmp_path, read, late)
     assert result.verdict == ("refuted" if late else "proved"), sp.told(result)
+    assert any("max and min of tensors" in said for said in result.assumptions) == (not read)
 
 
 @pytest.mark.parametrize("numbers", [(1, 2.5), (2.5, 1), (0, False)])
