@@ -26,6 +26,7 @@ from shardproof.engine.schedule.instances import Instance, Unrolled
 from shardproof.engine.simulation.replay import Coordinates
 from shardproof.engine.simulation.simulate import (
     SHARP,
+    SLIGHT,
     TOLERANCE,
     WIDE,
     Comparison,
@@ -42,6 +43,8 @@ from shardproof.partition.stages.partition import Partition
 MOST_ELEMENTS: Final = 8
 #: Gradients whose largest element is this much smaller than the largest of all are passed over.
 SMALL: Final = 1e-4
+#: Seeds of slight inputs that are tried last.
+SLIGHT_SEEDS: Final = (SLIGHT, SLIGHT + 1)
 ROWS: Final = 3
 COLUMNS: Final = 4
 
@@ -281,7 +284,7 @@ def simulated(
 ) -> Simulation:
     """Both programs run with the true functions, on as many inputs as it takes to see them differ
     (``until_defined``: or to see the single-device program defined), ``seeds`` at most, and as
-    many wide ones.
+    many wide ones, and last on slight ones.
 
     Example: the GPT of examples/gpt.py without its last all-reduce differs on the first inputs,
     those of seed 0.
@@ -294,7 +297,7 @@ def simulated(
     """
     single, parallel = result.derived, result.parallel.unrolled
     first: Simulation | None = None
-    every = [*range(seeds), *range(WIDE, WIDE + seeds)]
+    every = [*range(seeds), *range(WIDE, WIDE + seeds), *SLIGHT_SEEDS]
     for number, seed in enumerate(every):
         tell(number, len(every))
         more = result.more + max(0, seed % WIDE - SHARP + 1)

@@ -73,6 +73,8 @@ class Inputs:
     compared (positions with lengths).
     ``faint``: tables and numbers of the batch are so small that a constant which is added to their
     squares counts, and matrices are not: what a layer adds to a residual stream counts there, too.
+    ``slight``: vectors and numbers of the batch are so small that gradients are, too, and a norm
+    to which they are clipped is not reached.
     ``nudges``: every number is another one by so little that only rounding explains what becomes
     very different.
     """
@@ -88,6 +90,7 @@ class Inputs:
     repeated: bool = False
     signed: bool = False
     faint: bool = False
+    slight: bool = False
     nudges: np.random.Generator | None = None
     _parameters: dict[str, Weighted] = field(default_factory=dict)
     _batch: dict[int, NDArray[np.float64]] = field(default_factory=dict)
@@ -163,7 +166,7 @@ class Inputs:
             return np.stack([np.cos(angles), np.sin(angles)], axis=-1)
         if self.positive and name in self.sizes.recorder.others:
             return self._numbers(shape)
-        if self.wide and name in self.roots:
+        if (self.wide or self.slight) and name in self.roots:
             return self.random.uniform(*POSITIVE, shape) * min(1.0, self.scale) ** 2
         values: NDArray[np.float64] = self.random.standard_normal(shape)
         if self.positive:
@@ -173,6 +176,8 @@ class Inputs:
             return (values + 1) * (MOST_DRAWN / 2)
         if self.scale > 1 and name in named.constants:
             return values
+        if self.slight and name not in named.constants and (vector or name in named.others):
+            return values * FAINT_SIZE
         if vector:
             return values if self.signed and name in named.others else values * 0.2 + 1
         if name in self.tables:
@@ -243,7 +248,7 @@ class Inputs:
         if self.positive:
             return self.random.uniform(*POSITIVE, shape)
         numbers: NDArray[np.float64] = self.random.standard_normal(shape)
-        return numbers * FAINT_SIZE if self.faint else numbers
+        return numbers * FAINT_SIZE if self.faint or self.slight else numbers
 
     def _drawn(self, number: int) -> NDArray[np.float64]:
         """The whole tensor: for each dimension its slice axes, then the slice's positions."""

@@ -55,6 +55,8 @@ SHARP = 4
 WIDE = 1000
 #: From this seed on inputs are faint ones.
 FAINT = 10_000
+#: From this seed on inputs are slight ones.
+SLIGHT = 20_000
 SHARP_SCALE = 3.0
 #: How many times as far off as a nudge of the inputs moves either side a value has to be.
 MOVED = 100.0
@@ -371,7 +373,7 @@ def _evaluated(
     forgetful: bool,
 ) -> tuple[Replay, Replay, dict[int, Floats]]:
     """Both sides on random inputs (``nudged``: on inputs next to these), and what is expected."""
-    kind, faint = seed % WIDE, seed >= FAINT
+    kind, faint = seed % WIDE, FAINT <= seed < SLIGHT
     scale = SHARP_SCALE if kind >= SHARP else SMALL if kind % 2 else 1.0
     inputs = Inputs(
         sizes,
@@ -385,6 +387,7 @@ def _evaluated(
         repeated=kind % 4 == 3,
         signed=kind % 4 == 1,
         faint=faint,
+        slight=seed >= SLIGHT,
         nudges=np.random.default_rng(seed + 1) if nudged else None,
     )
     one = Replay([plan.single], single, sizes, sizes.single, inputs)

@@ -11,6 +11,7 @@ from typing import Any
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten import ids, lookups
+from shardproof.frontends.aten.crossed import crossed
 from shardproof.frontends.aten.filled import in_column
 from shardproof.frontends.aten.lessened import Less, written_back
 from shardproof.frontends.aten.lowering import Const, Lowered, Lowering
@@ -56,7 +57,8 @@ def _index(lo: Lowering, x: Lowered, indices: Sequence[Lowered | None]) -> Any:
     if chosen is None and along is not None:
         return rule_of("aten.index_select.default")(lo, x, along, indices[along])  # type: ignore[misc]
     if chosen is None:
-        return _across(lo, x, indices)
+        box = crossed(lo, x, indices)
+        return _across(lo, x, indices) if box is None else box
     column = _column(x, chosen)
     if column is not None:
         return lo.reshape(lo.slice(x, 1, column, 1), x.shape[:1])

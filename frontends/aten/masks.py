@@ -23,6 +23,7 @@ from shardproof.frontends.aten.lowering import (
     dimensions,
     floating,
     fraction,
+    reduced,
 )
 from shardproof.frontends.aten.roots import square
 from shardproof.frontends.aten.rules import lowers
@@ -264,6 +265,8 @@ def _vector_norm(
     dtype: str | None = None,
 ) -> Any:
     dims = dimensions(x.shape, dim)
+    if 0 in x.shape and 0 < order < inf:
+        return Const(Fraction(0), reduced(x.shape, dims, keepdim), x.dtype)
     if order == inf:
         sizes = lo.real(lo.unary("abs", x))
         return lo.emit("amax", sizes, dim=dims, keepdim=keepdim)

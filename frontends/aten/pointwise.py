@@ -420,6 +420,8 @@ def _sum(
     lo: Lowering, x: Lowered, dim: object = None, keepdim: bool = False, dtype: str = ""
 ) -> Any:
     dims = dimensions(x.shape, dim)
+    if 0 in x.shape:
+        return Const(Fraction(0), reduced(x.shape, dims, keepdim), lo.expected[0][1])
     counted = x.dtype == "bool" and not isinstance(x, Const)
     summand = numbers(lo, lo.real(x), "float32") if counted else operand(lo, x)
     total = _total(lo, summand, dims, keepdim)

@@ -52,8 +52,8 @@ def value(lo: Lowering, number: int) -> Real:
 
 
 def square(lo: Lowering, x: object) -> Real | None:
-    """The square of a value that is made of roots of sums of squares by moving and scaling; None of
-    any other.
+    """The square of a value that is made of roots of sums of squares, and of numbers, by moving and
+    scaling; None of any other.
 
     Example: of ``torch.linalg.vector_norm(x)`` it is ``sum(x * x)``, of its half a quarter of that;
     of ``sum(x).sqrt()`` None: the sum may be negative.
@@ -67,6 +67,9 @@ def square(lo: Lowering, x: object) -> Real | None:
         (inner,) = op.inputs
         return value(lo, inner) if _never_negative(lo, inner) else None
     other = op.attrs.get("other")
+    if op.name == "add":
+        number = _filled(lo, op)
+        return None if number is None else lo.real(Const(number**2, x.shape, x.dtype))
     scaled = op.name == "mul" and len(op.inputs) == 1 and isinstance(other, int | Fraction)
     # No other operator is looked behind: its operands may be all that a deep model has computed.
     if not scaled and op.name not in VIEWS and op.name != "concat":
@@ -78,6 +81,20 @@ def square(lo: Lowering, x: object) -> Real | None:
     if scaled and isinstance(other, int | Fraction):
         return lo.real(lo.scale(known[0], _squared(lo, Fraction(other))))
     return lo.emits(op.name, known, op.attrs)[0]
+
+
+def _filled(lo: Lowering, op: Op) -> Fraction | None:
+    """The number that a value is at all places, as `Lowering.real` writes constants; None: it is
+    none.
+
+    Example: 0, the norm of a rank that has nothing of a tensor, where the others have their norms.
+    """
+    other = op.attrs.get("other")
+    zero = maker(lo, op.inputs[0]) if len(op.inputs) == 1 else None
+    if zero is None or zero.name != "mul" or zero.backward or "alpha" in op.attrs:
+        return None
+    nothing = len(zero.inputs) == 1 and zero.attrs.get("other") == 0
+    return Fraction(other) if nothing and isinstance(other, int | Fraction) else None
 
 
 def _squared(lo: Lowering, factor: Fraction) -> Fraction:

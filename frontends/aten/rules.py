@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.aliases import ALIASES
-from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real, floating
+from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real, Undefined, floating
 
 #: (lowering, arguments ...) -> results.
 Rule: TypeAlias = Callable[..., Any]
@@ -71,6 +71,17 @@ def rule_of(name: str) -> Rule | None:
     return TABLE.get(f"{namespace}.{ALIASES.get(plain, plain)}")
 
 
+def without_entries(lo: Lowering) -> list[Undefined]:
+    """The results of an operator, if none of them has an entry: whatever it is, there is one such
+    tensor of a shape.  Else nothing.
+
+    Example: the gradient of a rank that holds none of a parameter's rows, times a number.
+    """
+    if any(0 not in shape for shape, _ in lo.expected):
+        return []
+    return [Undefined(shape, dtype) for shape, dtype in lo.expected]
+
+
 def typed(x: Any, dtype: str) -> Any:
     """What a rule made of a tensor, as the element type that PyTorch gives the result: what is
     computed of whole numbers need not be whole, and a reader of it goes by its type.  Raises
@@ -101,7 +112,8 @@ def _each(rule: Rule) -> Rule:
         for i, x in enumerate(xs):
             own = [a[i] if isinstance(a, (list, tuple)) else a for a in args]
             lo.expected = expected[i : i + 1]
-            results.append(rule(lo, x, *own, **kwargs))
+            none = without_entries(lo)
+            results.append(none[0] if none else rule(lo, x, *own, **kwargs))
         lo.expected = expected
         return tuple(results)
 

@@ -17,6 +17,8 @@ Array = NDArray[Any]
 
 #: Entries of a table of the single side in which a rank's part is looked for.
 MOST_SEARCHED = 1 << 14
+#: Runs of rows of such a table that a rank has beside each other.
+MOST_RUNS = 8
 
 
 def table(lo: Lowering, array: Array, dtype: str) -> Any:
@@ -83,7 +85,39 @@ def _part(lo: Lowering, table: Array, dtype: str) -> Any:
                 for dim, (at, size) in enumerate(zip(start, part.shape, strict=True)):
                     value = lo.slice(value, dim, at, size)
                 return value
+    return _dealt(lo, table, dtype)
+
+
+def _dealt(lo: Lowering, table: Array, dtype: str) -> Any:
+    """Rows of a table that the single side has, in a few runs; None: they are none.
+
+    Example: of a mask of 8 rows, in which each sees all but itself, the rows 0, 1, 4 and 5.
+    """
+    for name, whole in (lo.shared or {}).items():
+        alike = whole.dtype == table.dtype and whole.shape[1:] == table.shape[1:]
+        if not alike or not table.ndim or whole.size > MOST_SEARCHED:
+            continue
+        runs = _runs(whole, table)
+        if runs:
+            value = _named_input(lo, name, whole, dtype)
+            return lo.concat([lo.slice(value, 0, at, size) for at, size in runs], 0)
     return None
+
+
+def _runs(whole: Array, table: Array) -> list[tuple[int, int]]:
+    """Where rows are in a table whose rows are all unlike: as few runs as there are (at most
+    `MOST_RUNS`); empty: some are not there."""
+    places = {row.tobytes(): i for i, row in enumerate(whole)}
+    rows = [places.get(row.tobytes(), -1) for row in np.ascontiguousarray(table)]
+    if len(places) < len(whole) or -1 in rows:
+        return []
+    runs: list[tuple[int, int]] = []
+    for row in rows:
+        if runs and row == sum(runs[-1]):
+            runs[-1] = runs[-1][0], runs[-1][1] + 1
+        else:
+            runs.append((row, 1))
+    return runs if len(runs) <= MOST_RUNS else []
 
 
 def _place(whole: Array, part: Array) -> tuple[int, ...] | None:

@@ -31,6 +31,7 @@ from shardproof.frontends.torch import (
     alike,
     conversions,
     devices,
+    extremes,
     files,
     reading,
     standins,
@@ -216,6 +217,7 @@ def record(
         files.install(job.note)
         synchronised.install(job.note)
         conversions.install(step, is_own)
+        extremes.install(job.note)
         _run(step, job)
     for note in python.notes():
         recorder.notes.setdefault(note)

@@ -3,13 +3,13 @@
 Python makes a plain float of whatever it asks for one, so a number that nobody knows would be
 forgotten.  So the name ``float`` of the program's modules is a class that gives an `Unread` number
 for such a tensor, and else does what ``float`` does.  Code of libraries has the one of Python, for
-which such a number is refused.
+which such a number is refused.  ``max`` and ``min`` are replaced alike (`extremes`).
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from functools import wraps
 from importlib.machinery import SourceFileLoader
 from types import ModuleType
@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from shardproof.frontends.torch import extremes
 from shardproof.frontends.torch.standins import replace
 from shardproof.frontends.torch.unread import Unread
 
@@ -55,6 +56,10 @@ class Float(float, metaclass=_Reading):
     """
 
 
+#: What these names are in the program's modules.
+NAMES = {"float": Float, **extremes.NAMES}
+
+
 def install(step: Callable[..., Any], own: Callable[[str], bool]) -> None:
     """Put it into the modules that are there, those that are imported later, and the globals of the
     step; ``own`` says whether a file is the program's.
@@ -65,7 +70,7 @@ def install(step: Callable[..., Any], own: Callable[[str], bool]) -> None:
         _name_it(module, own)
     spaces: Any = getattr(step, "__globals__", None)
     if isinstance(spaces, MutableMapping):
-        spaces.setdefault("float", Float)
+        _give(spaces)
     load = SourceFileLoader.exec_module
 
     @wraps(load)
@@ -80,4 +85,11 @@ def _name_it(module: ModuleType, own: Callable[[str], bool]) -> None:
     file = getattr(module, "__file__", None)
     ours = getattr(module, "__name__", "").split(".")[0] == "shardproof"
     if isinstance(file, str) and not ours and own(file):
-        vars(module).setdefault("float", Float)
+        _give(vars(module))
+    if module.__name__ in extremes.LIBRARIES:
+        _give(vars(module), extremes.NAMES)
+
+
+def _give(space: MutableMapping[str, Any], names: Mapping[str, Any] = NAMES) -> None:
+    for name, value in names.items():
+        space.setdefault(name, value)

@@ -312,6 +312,8 @@ class Replay(State):
         count = box is not None and box.full_shape == () and kind == "state"
         if any(cuts):
             state = str(event.kwargs.get("state", ""))
+            if box is not None and box.text == trace.OWN_SHAPE:
+                raise InvalidInput(trace.unlike(str(event.kwargs.get("state")), name))
             for at, cut in enumerate(cuts):
                 piece = f"{name}[{at}]"
                 part = -1 if value < 0 or cut is None else value
@@ -325,7 +327,10 @@ class Replay(State):
             return
         if kind in ("gradient", "updated", "state") and not count:
             own = self.out.boxes[name]
-            if box is None or box.said != "DTensor" or own.said == "computed":
+            if box is not None and box.text == trace.OWN_SHAPE:
+                if own.shape != own.full_shape:
+                    raise InvalidInput(trace.unlike(str(event.kwargs.get("state")), name))
+            elif box is None or box.said != "DTensor" or own.said == "computed":
                 box = own
         state = str(event.kwargs.get("state", ""))
         self.out.compared.append(Compared(kind, name, value, box, self.memory.event, state))

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch.boxes import described, local, whole
 from shardproof.frontends.torch.flat import Flat, flat_parts
-from shardproof.frontends.torch.part import Part, divided, local_box, owns, unknown
+from shardproof.frontends.torch.part import Part, divided, local_box, owns, state_box, unknown
 from shardproof.frontends.torch.record import Recorder
 from shardproof.frontends.torch.stated import Piece, Same, Statement, TensorSpec
 from shardproof.frontends.torch.trace import (
@@ -196,12 +196,7 @@ class Job:
             if not state.dim():
                 continue  # a count, such as ``step``, is what it is in the step
             self._kept.add((id(part.parameter), key))
-            if not isinstance(state, DTensor) and not part.fits(state):
-                raise InvalidInput(
-                    f"the optimizer's {key} of {part.name} has shape {list(local(state).shape)}, "
-                    f"the parameter {list(part.parameter.shape)}"
-                )
-            own, piece = local_box(part, state)
+            own, piece = state_box(part, key, state)
             self._recorder.mark(
                 PARAMETER,
                 outputs=(self._recorder.tensor(piece),),
@@ -354,7 +349,7 @@ class Job:
             if state.dim() and (id(part.parameter), key) not in self._kept:
                 self.note(FRESH)
             if state.dim():
-                own, piece = local_box(part, state)
+                own, piece = state_box(part, key, state)
             else:
                 self.note(COUNTED)
                 own, piece = Box(part.box.name, (), (), (), part.box.said), local(state.detach())

@@ -16,7 +16,7 @@ from shardproof.frontends.aten.labels import Labels
 from shardproof.frontends.aten.levels import constant
 from shardproof.frontends.aten.lowering import Derived
 from shardproof.frontends.aten.masks import FLAGS
-from shardproof.frontends.aten.rules import typed
+from shardproof.frontends.aten.rules import typed, without_entries
 from shardproof.frontends.builder.shapes import Inference
 from shardproof.frontends.torch.draws import ALONE_DRAWN, KINDS, Drawn, Draws, Parts
 from shardproof.frontends.torch.memory import (
@@ -172,6 +172,8 @@ class _Rank:
         if compared is not None:
             return [compared]
         rule = rule_of(op.name)
+        if op.name.startswith("aten.") and (results := without_entries(self.lo)):
+            return results
         if rule is None:
             raise Unsupported(f"operator {op.name} has no lowering")
         args = [self.argument(a) for a in op.args]

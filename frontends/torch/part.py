@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch.boxes import described, local
 from shardproof.frontends.torch.geometry import boxes
-from shardproof.frontends.torch.trace import Box
+from shardproof.frontends.torch.trace import OWN_SHAPE, Box, unlike
 
 
 class Run(NamedTuple):
@@ -88,6 +88,21 @@ def local_box(part: Part, x: torch.Tensor) -> tuple[Box, torch.Tensor]:
         f"{part.name} is {list(part.box.shape)} from {list(part.box.offset)} of {part.box.name}, "
         f"and what belongs to it has {x._spec.placements}: it lies in other pieces"
     )
+
+
+def state_box(part: Part, key: str, x: torch.Tensor) -> tuple[Box, torch.Tensor]:
+    """The same of a state that an optimizer keeps of a parameter.  One that is shaped otherwise
+    than the parameter is a tensor of its own, and whole, where this rank has all of the parameter.
+
+    Example: Adafactor's means over the columns of a parameter [4, 3] are [4], all of [4].
+    """
+    if isinstance(x, DTensor) or part.fits(x):
+        return local_box(part, x)
+    shape, box = tuple(x.shape), part.box
+    if part.cut is not None or part.run is not None or box.shape != box.full_shape:
+        raise InvalidInput(unlike(key, part.name))
+    own = Box(box.name, shape, (0,) * len(shape), shape, box.said, text=OWN_SHAPE)
+    return own, local(x.detach())
 
 
 def divided(part: Part, owned: range) -> Iterator[Part]:

@@ -86,6 +86,10 @@ class Ranks(msgspec.Struct, frozen=True, array_like=True, tag="g"):
 Arg: TypeAlias = "int | float | bool | str | Tensor | Items | Named | Ranks | None"
 
 
+#: The text of a box: all of a state that is shaped otherwise than its parameter.
+OWN_SHAPE = "a shape of its own"
+
+
 class Box(msgspec.Struct, frozen=True):
     """Which part of a full tensor a local one is, and who says so.
 
@@ -104,6 +108,17 @@ class Box(msgspec.Struct, frozen=True):
     said: str
     partial: tuple[tuple[str, tuple[int, ...]], ...] = ()
     text: str = ""
+
+
+def unlike(key: str, name: str) -> str:
+    """Why a state is refused that is shaped otherwise than a parameter of which a rank has a part.
+
+    Example: Adafactor's means, where FSDP has cut the parameter's rows.
+    """
+    return (
+        f"the optimizer's {key} of {name} is not shaped as the parameter, of which this rank has a "
+        "part: nothing says which part of the whole state it is"
+    )
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -84,9 +84,12 @@ class Unread:
 
         Example: ``torch.mul(x, loss.item())`` and ``x *= norm.item()``.
         """
-        return function(
-            *(_as_tensor(x) for x in args), **{k: _as_tensor(x) for k, x in (kwargs or {}).items()}
-        )
+        numbers = [_as_tensor(x) for x in args]
+        named = {k: _as_tensor(x) for k, x in (kwargs or {}).items()}
+        factor = FACTORS.get(function.__name__.removesuffix("_"), "")
+        if isinstance((kwargs or {}).get(factor), Unread) and len(numbers) > 1:
+            numbers[1] = numbers[1] * named.pop(factor)  # PyTorch would ask for its value.
+        return function(*numbers, **named)
 
 
 def _as_tensor(x: Any) -> Any:
@@ -103,6 +106,9 @@ def _operand(x: object) -> object:
         return x.tensor
     return x.item() if isinstance(x, Number) and hasattr(x, "item") else x
 
+
+#: Functions, in place or not, with the name of a factor of the operand behind the first one.
+FACTORS = {"add": "alpha", "sub": "alpha", "addcmul": "value", "addcdiv": "value"}
 
 #: How a program writes ``"%.3f" % number``: an operator with this number, or in place.
 _BINARY, _REMAINDERS = opmap["BINARY_OP"], (6, 19)

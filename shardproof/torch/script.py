@@ -28,7 +28,7 @@ from typing import Any, TypeAlias
 import torch
 
 from shardproof.engine.errors import InvalidInput
-from shardproof.frontends.torch.conversions import Float
+from shardproof.frontends.torch.conversions import NAMES
 from shardproof.frontends.torch.job import Inputs, Job
 from shardproof.frontends.torch.stated import Statement, TensorSpec
 
@@ -123,7 +123,7 @@ def step_of(path: Path, args: Sequence[str]) -> Callable[[Job], None]:
         sys.argv = [str(path), *args]
         sys.path.insert(0, str(path.resolve().parent))
         try:
-            runpy.run_path(str(path), {"float": Float}, "__main__")
+            runpy.run_path(str(path), dict(NAMES), "__main__")
         except _Recorded:
             return
         except SystemExit as error:

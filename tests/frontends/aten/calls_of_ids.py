@@ -434,3 +434,22 @@ def _(d: Draw) -> Call:
     """Of ids."""
     shape = d.sizes(2)
     return (d.ids(6, *shape), 1), {}
+
+
+@call("aten.index.Tensor")
+def _(d: Draw) -> Call:
+    """Boxes by positions that go along dimensions of their own, in either order: masks of padding
+    that are made entry by entry; one index may stand still, and count from the end."""
+    rows, places, width = d.sizes(3)
+    first, size = d.below(places), 1 + d.below(places)
+    size, turned, still = min(size, places - first), bool(d.below(2)), bool(d.below(2))
+    lead = Positions(first - (places if d.below(2) else 0), (0, 1), (1, size), "int64")
+    of_places = lead.permute((1, 0)) if turned else lead
+    shape = (1, rows) if turned else (rows, 1)
+    every = Positions(0, (0, 1) if turned else (1, 0), shape, "int64")
+    row = d.below(rows)
+    own: Positions | Const = Const(Fraction(row), (1, 1), "int64") if still else every
+    chosen = torch.full((1, 1), row) if still else torch.arange(rows).reshape(shape)
+    along = lead.const + torch.arange(size).reshape(of_places.shape)
+    indices = [Both(own, chosen), Both(of_places, along)]
+    return (d.real(rows, places, *([width] if d.below(2) else [])), indices), {}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -39,6 +40,48 @@ def test_a_head_of_one_number(tmp_path: Path, scale: float, verdict: str) -> Non
     result = sp.verify(
         step(1),
         step(2, scale),
+        world_size=2,
+        batch=BATCH,
+        executor="local",
+        cache=False,
+        out=tmp_path / "run",
+    )
+    assert result.verdict == verdict, sp.told(result)
+
+
+def clipped(ranks: int, how: str) -> Callable[[sp.Job], None]:
+    """A head of one number whose gradients are clipped: by PyTorch, or by hand, where the ranks'
+    squares are "added" up or each takes its "own"."""
+
+    def run(job: sp.Job) -> None:
+        model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 1))
+        x, y = (job.batch[name].chunk(ranks)[job.rank] for name in ("x", "y"))
+        if ranks > 1:
+            fully_shard(model, mesh=init_device_mesh("cpu", (ranks,)))
+        job.start(model)
+        loss = (model(x) - y).pow(2).mean()
+        loss.backward()
+        if how == "torch" or ranks == 1:
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        else:
+            own = [p.grad.to_local() for p in model.parameters()]
+            total = sum(gradient.norm() ** 2 for gradient in own)
+            if how == "added":
+                dist.all_reduce(total)
+            for gradient in own:
+                gradient.mul_(torch.clamp(1.0 / (total.sqrt() + 1e-6), max=1.0))
+        job.end(loss=loss)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("how", "verdict"), [("torch", "proved"), ("added", "proved"), ("own", "refuted")]
+)
+def test_clipping_where_a_rank_has_nothing(tmp_path: Path, how: str, verdict: str) -> None:
+    result = sp.verify(
+        clipped(1, how),
+        clipped(2, how),
         world_size=2,
         batch=BATCH,
         executor="local",
