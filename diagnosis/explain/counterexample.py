@@ -23,13 +23,12 @@ from shardproof.engine.lineage.lineage import BROADCAST, Lineage, StridedInterva
 from shardproof.engine.plan.expectations import LOSS
 from shardproof.engine.plan.ir import MICROBATCH
 from shardproof.engine.schedule.instances import Instance, Unrolled
+from shardproof.engine.simulation.comparisons import TOLERANCE, Comparison
 from shardproof.engine.simulation.replay import Coordinates
 from shardproof.engine.simulation.simulate import (
     SHARP,
     SLIGHT,
-    TOLERANCE,
     WIDE,
-    Comparison,
     Simulation,
     simulate,
     simulate_again,

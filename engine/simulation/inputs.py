@@ -32,8 +32,9 @@ MOST_DRAWN = 8
 #: Of what size tables and numbers of the batch are where inputs are faint, and of what scale their
 #: matrices.
 FAINT_SIZE, FAINT_SCALE = 0.001, 0.1
-#: By what part of itself a number is changed where it is asked what rounding may do.
-NUDGE = 1e-12
+#: By what part of itself a number is changed where it is asked what rounding may do, and where it
+#: is asked what it does to what is not straight.
+NUDGE, BEND = 1e-12, 1e-7
 #: How often an index is a negative one, where its domain has any, and where they come again.
 NEGATIVE, OFTEN = 0.25, 0.75
 
@@ -75,8 +76,8 @@ class Inputs:
     squares counts, and matrices are not: what a layer adds to a residual stream counts there, too.
     ``slight``: vectors and numbers of the batch are so small that gradients are, too, and a norm
     to which they are clipped is not reached.
-    ``nudges``: every number is another one by so little that only rounding explains what becomes
-    very different.
+    ``nudges``: every number is another one by ``nudge`` of itself, so little that only rounding
+    explains what becomes very different.
     """
 
     sizes: Sizes
@@ -92,6 +93,7 @@ class Inputs:
     faint: bool = False
     slight: bool = False
     nudges: np.random.Generator | None = None
+    nudge: float = NUDGE
     _parameters: dict[str, Weighted] = field(default_factory=dict)
     _batch: dict[int, NDArray[np.float64]] = field(default_factory=dict)
     _gradient: float = 0.0
@@ -122,7 +124,7 @@ class Inputs:
     def _nudged(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         if self.nudges is None:
             return values
-        return values * (1 + NUDGE * self.nudges.standard_normal(values.shape))
+        return values * (1 + self.nudge * self.nudges.standard_normal(values.shape))
 
     def _integers(self, shard: Shard, axis: int, dims: tuple[Dim, ...]) -> NDArray[np.float64]:
         """Integers of the input's domain; of those that are indices, classes that there are, as

@@ -20,7 +20,16 @@ from shardproof.engine.lineage.sums import SOME
 from shardproof.engine.plan.expectations import GRADIENT, LOSS
 from shardproof.engine.plan.ir import MICROBATCH, Plan
 from shardproof.engine.schedule.instances import Unrolled
-from shardproof.engine.simulation.inputs import FAINT_SCALE, Inputs, read_by
+from shardproof.engine.simulation.comparisons import (
+    LEFT,
+    Comparison,
+    compare,
+    difference,
+    divides_by_zero,
+    settled,
+    straight,
+)
+from shardproof.engine.simulation.inputs import BEND, FAINT_SCALE, NUDGE, Inputs, read_by
 from shardproof.engine.simulation.outcomes import outcomes
 from shardproof.engine.simulation.replay import (
     Coordinates,
@@ -35,8 +44,6 @@ from shardproof.engine.specification.gradients import Derived
 
 Floats = NDArray[np.float64]
 
-#: Largest error, relative to the scale of the tensor, that is rounding.
-TOLERANCE = 1e-6
 #: Scale of the smallest tensor, relative to the largest one, that is no rounding error itself (the
 #: gradient of a key that attends to one position is zero over the reals).
 SMALLEST_SCALE = 1e-7
@@ -58,64 +65,14 @@ FAINT = 10_000
 #: From this seed on inputs are slight ones.
 SLIGHT = 20_000
 SHARP_SCALE = 3.0
-#: How many times as far off as a nudge of the inputs moves either side a value has to be.
-MOVED = 100.0
+#: On how many ways it is looked at whether a small difference is rounding.
+WAYS = 4
 #: Operator instances up to which a second run takes distinct slices of the batch.
 BUDGET = 6_000
 #: Rows beyond which the losses are looked at first; gradients only where those do not differ.
 LARGE = 30_000
 #: Numbers in all tensors together, above which a plan cannot be simulated.
 MOST_ENTRIES = 200_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Worst:
-    """The element that is furthest off; its index is that of a representative position.
-
-    Example: ``Worst((1, 0), -1.648, -0.412)``.
-    """
-
-    index: tuple[int, ...]
-    expected: float
-    actual: float
-
-
-@dataclass(frozen=True, eq=False)
-class Comparison:
-    """What a rank ends up with, and what the single device says it should be.
-
-    Example: the gradient of w1, 0.75 off, of replicas that each count a quarter.
-
-    ``demand``: what this is about.  ``at``: the rank's position along the axes that were expanded.
-    ``error``: relative to the scale of the whole tensor.
-    """
-
-    demand: Demand
-    at: Coordinates
-    expected: Floats
-    actual: Floats
-    error: float
-    worst: Worst
-
-    @property
-    def program(self) -> int:
-        """The parallel program that holds the value."""
-        return self.demand.program
-
-    @property
-    def shard(self) -> int:
-        """The shard whose gradient is compared; -1 where no gradient is."""
-        return self.demand.shard
-
-    @property
-    def name(self) -> str:
-        """The name of the single-device value."""
-        return self.demand.name
-
-    @property
-    def differs(self) -> bool:
-        """Whether the relative error is more than rounding explains, or no number."""
-        return not self.error <= TOLERANCE
 
 
 @dataclass(frozen=True, eq=False)
@@ -335,19 +292,24 @@ def run_both(
     Example: with ``forgetful`` and the demands of losses, ``sides`` of the result have the losses
     alone."""
 
-    def evaluated(*, nudged: bool) -> tuple[Replay, Replay, dict[int, Floats]]:
+    def evaluated(way: int, nudge: float) -> tuple[Replay, Replay, dict[int, Floats]]:
         return _evaluated(
-            plan, single, parallel, sizes, seed, demands, nudged=nudged, forgetful=forgetful
+            plan, single, parallel, sizes, seed, demands, way, nudge, forgetful=forgetful
         )
 
-    one, many, wanted = evaluated(nudged=False)
+    def beside(way: int, nudge: float) -> tuple[Comparison, ...]:
+        near = evaluated(way, nudge)
+        return tuple(_comparisons(demands, near[2], near[0], near[1]))
+
+    one, many, wanted = evaluated(0, 0.0)
     comparisons = tuple(_comparisons(demands, wanted, one, many))
     if any(comparison.differs for comparison in comparisons):
-        near = evaluated(nudged=True)
-        moved = _comparisons(demands, near[2], near[0], near[1])
-        comparisons = tuple(map(_settled, comparisons, moved))
+        comparisons = tuple(map(settled, comparisons, beside(1, NUDGE)))
+    if any(c.differs and difference(c) < LEFT for c in comparisons):
+        ways = ((beside(n, BEND), beside(n, -BEND)) for n in range(1, WAYS + 1))
+        comparisons = straight(comparisons, ways)
     undefined = any(bool(np.isnan(data).any()) for data in wanted.values())
-    undefined |= any(map(_divides_by_zero, comparisons))
+    undefined |= any(map(divides_by_zero, comparisons))
     if seed % WIDE >= SHARP:
         ends = [x for c in comparisons for x in (c.expected, c.actual)]
         undefined |= not all(np.isfinite(x).all() for x in ends)
@@ -368,11 +330,13 @@ def _evaluated(
     sizes: Sizes,
     seed: int,
     demands: Sequence[Demand],
+    way: int,
+    nudge: float,
     *,
-    nudged: bool,
     forgetful: bool,
 ) -> tuple[Replay, Replay, dict[int, Floats]]:
-    """Both sides on random inputs (``nudged``: on inputs next to these), and what is expected."""
+    """Both sides on random inputs (``nudge``: on inputs so far from these, on way number ``way``),
+    and what is expected."""
     kind, faint = seed % WIDE, FAINT <= seed < SLIGHT
     scale = SHARP_SCALE if kind >= SHARP else SMALL if kind % 2 else 1.0
     inputs = Inputs(
@@ -388,7 +352,8 @@ def _evaluated(
         signed=kind % 4 == 1,
         faint=faint,
         slight=seed >= SLIGHT,
-        nudges=np.random.default_rng(seed + 1) if nudged else None,
+        nudges=np.random.default_rng(seed + way) if nudge else None,
+        nudge=nudge,
     )
     one = Replay([plan.single], single, sizes, sizes.single, inputs)
     many = Replay(plan.programs, parallel, sizes, sizes.parallel, inputs)
@@ -396,52 +361,6 @@ def _evaluated(
     one.run(expected if forgetful else None)
     many.run(combined if forgetful else None)
     return one, many, {d.expected: one.get(d.expected, {}).data for d in demands if d.expected >= 0}
-
-
-def _settled(comparison: Comparison, near: Comparison) -> Comparison:
-    """A comparison, without its difference where inputs next to these move a side about as far: a
-    value that is zero over the reals, or a kink that the inputs lie on, tells nothing."""
-    moved = 0.0
-    for here, there in (
-        (comparison.expected, near.expected),
-        (comparison.actual, near.actual),
-    ):
-        if here.shape == there.shape:
-            with np.errstate(invalid="ignore"):  # of what is no number on both
-                change = np.abs(here - there)
-            moved = max(moved, float(change.max(initial=0.0, where=np.isfinite(change))))
-    off = abs(comparison.worst.expected - comparison.worst.actual)
-    return replace(comparison, error=0.0) if off <= MOVED * moved else comparison
-
-
-def compare(
-    demand: Demand, at: Coordinates, expected: Floats, actual: Floats, scale: float
-) -> Comparison:
-    """One comparison; NaN and infinity count as infinitely wrong unless both sides have them.
-
-    Example: of expected [1, 2] and actual [1, 2.5] at the scale 2 the error is 0.25, worst at (1,).
-    """
-    with np.errstate(invalid="ignore"):
-        off = np.abs(actual - expected)
-    off = np.where((actual == expected) | (np.isnan(actual) & np.isnan(expected)), 0.0, off)
-    off = np.where(np.isnan(off), np.inf, off)
-    if not off.size:
-        return Comparison(demand, at, expected, actual, 0.0, Worst((), 0.0, 0.0))
-    index = tuple(int(i) for i in np.unravel_index(int(np.argmax(off)), off.shape))
-    return Comparison(
-        demand,
-        at,
-        expected,
-        actual,
-        float(off[index]) / (scale if scale and np.isfinite(scale) else 1.0),
-        Worst(index, float(expected[index]), float(actual[index])),
-    )
-
-
-def _divides_by_zero(comparison: Comparison) -> bool:
-    """Whether the single device has an infinite number where a rank has none at all."""
-    expected, actual = comparison.expected, comparison.actual
-    return expected.shape == actual.shape and bool((np.isinf(expected) & np.isnan(actual)).any())
 
 
 def _is_count(data: Floats) -> bool:

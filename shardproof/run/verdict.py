@@ -12,7 +12,8 @@ from shardproof.engine.findings import Finding
 from shardproof.engine.plan.assumption import Assumption, beyond_strict, left_out
 from shardproof.engine.plan.expectations import LOSS
 from shardproof.engine.records.run import StageRecord
-from shardproof.engine.simulation.simulate import Comparison, Simulation
+from shardproof.engine.simulation.comparisons import Comparison
+from shardproof.engine.simulation.simulate import Simulation
 from shardproof.engine.specification.conclusions import row_name
 from shardproof.partition.stages.partition import Partition
 from shardproof.run.excuse import stand_in

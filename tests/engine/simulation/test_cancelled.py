@@ -1,0 +1,67 @@
+"""What is left of numbers that cancel is rounding, and tells nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import shardproof
+
+ADD = (
+    "add {\n  u = f32[] parameter(0)\n  v = f32[] parameter(1)\n  ROOT w = f32[] add(u, v)\n}\n\n"
+)
+SINGLE = """HloModule m
+
+ENTRY main {
+  g = f32[4,3] parameter(0)
+  h = f32[] constant(1e-4)
+  k = f32[4,3] broadcast(h), dimensions={}
+  x = f32[4,3] multiply(g, k)
+  a = f32[4,3] multiply(x, x)
+  b = f32[4,3] multiply(a, a)
+  c = f32[4,3] multiply(b, b)
+  ROOT y = f32[4,3] multiply(c, x)
+}
+"""
+#: The same, and x times 1/s - sum(p exp(-2 log s)), which is zero; s is the sum of p.
+PARALLEL = f"""HloModule m, num_partitions=2
+
+{ADD}ENTRY main {{
+  g = f32[2,3] parameter(0), sharding={{devices=[2,1]<=[2]}}
+  h = f32[] constant(1e-4)
+  k = f32[2,3] broadcast(h), dimensions={{}}
+  x = f32[2,3] multiply(g, k)
+  a = f32[2,3] multiply(x, x)
+  b = f32[2,3] multiply(a, a)
+  c = f32[2,3] multiply(b, b)
+  y = f32[2,3] multiply(c, x)
+  p = f32[2,3] logistic(x)
+  z = f32[] constant(0)
+  s = f32[2] reduce(p, z), dimensions={{1}}, to_apply=add
+  one = f32[] constant(TIMES)
+  o = f32[2] broadcast(one), dimensions={{}}
+  r = f32[2] divide(o, s)
+  j = f32[2] log(s)
+  m = f32[2] add(j, j)
+  n = f32[2] negate(m)
+  i = f32[2] exponential(n)
+  w = f32[2,3] broadcast(i), dimensions={{0}}
+  q = f32[2,3] multiply(p, w)
+  t = f32[2] reduce(q, z), dimensions={{1}}, to_apply=add
+  d = f32[2] subtract(r, t)
+  e = f32[2,3] broadcast(d), dimensions={{0}}
+  f = f32[2,3] multiply(e, x)
+  ROOT l = f32[2,3] add(y, f)
+}}
+"""
+
+
+@pytest.mark.parametrize(("times", "refuted"), [("1", False), ("1.5", True)])
+def test_nothing_is_refuted_by_rounding(times: str, refuted: bool, tmp_path: Path) -> None:
+    one, many = tmp_path / "one.hlo", tmp_path / "many.hlo"
+    one.write_text(SINGLE)
+    many.write_text(PARALLEL.replace("TIMES", times))
+    result = shardproof.verify(one, many, out=tmp_path / "run", cache=False)
+    assert (result.verdict == "refuted") is refuted, result.reason
+
