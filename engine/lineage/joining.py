@@ -127,7 +127,9 @@ def _adjoined(addends: Sequence[Addend], dim: int) -> tuple[list[Addend], bool]:
 
 
 def _key(addend: Addend, dim: int) -> object:
-    others = tuple(d for i, d in enumerate(addend.view.dims) if i != dim)
+    dims = (d for i, d in enumerate(addend.view.dims) if i != dim)
+    # One position along which nothing varies is written in two ways.
+    others = tuple(tuple(a for a in d if (a.axis, a.size) != (BROADCAST, 1)) for d in dims)
     places = of_dim(addend, dim)
     rest = tuple(p for p in addend.places if p.dim != dim)
     extents = tuple(p.extent for p in places)

@@ -8,6 +8,7 @@ head), the dimension is split first; then every place is one interval.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
 from itertools import pairwise
 from math import prod
 
@@ -69,6 +70,45 @@ def left(shape: Sequence[int], places: Sequence[Place]) -> Shape:
     for place in places:
         sizes[place.dim] //= place.extent
     return tuple(sizes)
+
+
+def local_positions(addend: Addend, index: Sequence[int]) -> tuple[int, ...] | None:
+    """Where an addend's view is read for one entry of a tensor, whose dimensions of more than one
+    position ``index`` has; None outside of its places, where the addend is zero.
+
+    Example: of ``n5[a0[8]] in 0[8 +8 of 16]`` position 10 is 2 of the view, and 3 is none.
+    """
+    split_dims = [(dim, of_dim(addend, d)) for d, dim in enumerate(addend.view.dims)]
+    sizes = [
+        prod(a.size for a in dim) * prod(Fraction(p.extent, p.size) for p in places)
+        for dim, places in split_dims
+    ]
+    if sum(size > 1 for size in sizes) != len(index):
+        raise Misaligned
+    at = iter(index)
+    own = [next(at) if size > 1 else 0 for size in sizes]
+    inside = [_inside(i, places) for i, (_, places) in zip(own, split_dims, strict=True)]
+    found = tuple(i for i in inside if i is not None)
+    return found if len(found) == len(inside) else None
+
+
+def _inside(position: int, places: Sequence[Place]) -> int | None:
+    """Where a position of a dimension is among those that places of it leave, innermost first.
+
+    Example: of ``0[0 +2 of 4]`` position 5 is the third one that is left, and 6 is none.
+    """
+    # Outer places take whole periods of inner ones, of which so many positions are left.
+    kept = Fraction(1)
+    for place in places:
+        start, size, extent = (n * kept for n in place[1:])
+        if any(n.denominator != 1 for n in (start, size, extent)):
+            raise Misaligned
+        outer, rest = divmod(position, int(extent))
+        if not start <= rest < start + size:
+            return None
+        position = outer * int(size) + rest - int(start)
+        kept = Fraction(place.size, place.extent) * kept
+    return position
 
 
 def reshaped_addend(addend: Addend, shape: Shape, target: Shape) -> Addend:

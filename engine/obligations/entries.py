@@ -43,8 +43,9 @@ from shardproof.engine.lineage.expressions import (
 from shardproof.engine.lineage.lineage import BROADCAST, Lineage, PartialRange
 from shardproof.engine.lineage.lineage import Addend as View
 from shardproof.engine.lineage.nodes import NodeTable
-from shardproof.engine.lineage.places import has_places
+from shardproof.engine.lineage.places import has_places, local_positions
 from shardproof.engine.lineage.sums import largest
+from shardproof.engine.lineage.views import Misaligned
 from shardproof.engine.obligations.regions import side_by_side
 from shardproof.engine.ops.laws import (
     applied,
@@ -351,22 +352,25 @@ class Meaning:
         return self.interpreter.sum_of(self.terms.mul(f, e) for f, e in entries)
 
     def _local(self, definition: Opaque, index: Index) -> Entry:
-        """An entry of a local tensor, whose addends are read where all positions are true ones."""
+        """An entry of a local tensor, whose addends are read where all positions are true ones;
+        each is zero outside of its places."""
         entries = []
         for addend in definition.addends:
-            if addend.places:
-                raise Unsupported("a local tensor of parts side by side")
+            try:
+                own = local_positions(addend, index)
+            except Misaligned:
+                raise Unsupported("a local tensor of parts that are no intervals") from None
+            if own is None:
+                continue
             axes = [0] * len(self.nodes[addend.node].extents)
             for interval in addend.view.fixed:
                 axes[interval.axis] += interval.stride * self.representatives.at(interval.start)
-            long = [d for d in addend.view.dims if prod(a.size for a in d) > 1]
-            short = [d for d in addend.view.dims if prod(a.size for a in d) == 1]
-            for dim, place in (*((d, 0) for d in short), *zip(long, index, strict=True)):
+            for dim, place in zip(addend.view.dims, own, strict=True):
                 for interval in reversed(dim):
-                    place, own = divmod(place, interval.size)
+                    place, inside = divmod(place, interval.size)
                     if interval.axis != BROADCAST:
                         start = self.representatives.at(interval.start)
-                        axes[interval.axis] += interval.stride * (start + own)
+                        axes[interval.axis] += interval.stride * (start + inside)
             entry = self.entry(addend.node, tuple(axes), addend.partials)
             if entry is MASKED:
                 raise Unsupported("a local tensor of masked entries")

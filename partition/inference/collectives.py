@@ -59,7 +59,7 @@ def total(
     addends = merge_partials(
         interpreter.table, [addend for x in joined for addend in x.addends], interpreter.mesh
     )
-    return interpreter.fold(Lineage(shape, tuple(addends)))
+    return interpreter.ended(interpreter.fold(Lineage(shape, tuple(addends))))
 
 
 def _maximum(interpreter: LineageInterpreter, members: Sequence[Lineage]) -> Lineage:

@@ -80,6 +80,23 @@ class Complete(Sums):
         mixed = 0 < parts < len(x.addends)
         return (self.closed(x) if mixed else None) or x
 
+    def ended(self, x: Lineage) -> Lineage:
+        """Parts of sums beside complete values, once ranks have added up what they have, as the
+        value that the single device has of these; as they are where it has none.
+
+        Example: the gradient of half of a weight's rows, for which the single device adds up what
+        comes from a first position and from the others: ``n279[...] + n281[...] part #10[0 +3 of
+        4]`` is its ``n288[...]``.
+        """
+        if self.reference_size is None:
+            return x
+        before = self.rewrote
+        made = self.in_region(x)
+        if self._are_known(made.addends):
+            return made
+        self.rewrote = before
+        return x
+
     def _complete(self, addend: Addend) -> Addend:
         """Part of a sum over a constant block as the sum over that block alone, which may be cut
         like any other value; as it is where it is none, or none that the single device has."""

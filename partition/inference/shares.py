@@ -92,7 +92,10 @@ class Shares:
         Example: of ``piece(n3[a0[4]] + 2*n5[a1[2], a0[4]] part #7[0 +1 of 2])`` the part
         ``n3[a0[1 +1 of 4]] + 2*n5[a1[2], a0[1 +1 of 4]] part #7[0 +1 of 2]``.
         """
-        for number, whole in self._known.get(_nodes(addends), ()):
+        known = self._known.get(_nodes(addends), ())
+        if any(set(whole) == set(addends) for _, whole in known):
+            return None  # the single device has it, whatever it is a part of besides
+        for number, whole in known:
             sizes = _sizes(whole[0], shape)
             if sizes == shape:
                 continue

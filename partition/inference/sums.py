@@ -190,14 +190,23 @@ class Sums(Values):
             total = self.known(self._as_parts(shape, addends) or total)
             if self._are_known(total.addends):
                 return total
-            return self.together(shape, addends) or total
+            return self._of_shares(shape, addends) or self.together(shape, addends) or total
         except Misaligned:
-            if parts := self.shared(shape, addends):
-                made = tried(lambda ts: self._sum_node(shape, ts), parts)
-                if made is not None and made.addends[0].node < (self.reference_size or 0):
-                    return made
+            if made := self._of_shares(shape, addends):
+                return made
             pieces = [self.scaled_piece(Lineage(shape, (t,))).addends[0] for t in addends]
             return self.known(self._sum_node(shape, pieces))
+
+    def _of_shares(self, shape: tuple[int, ...], addends: Sequence[Addend]) -> Lineage | None:
+        """A sum of parts of tensors that the single-device program takes as they are, as part of
+        their sum there; None where it has none.
+
+        Example: half of a table's rows, looked up as rows and read as heads, whose numbers have two
+        digits: a rank's half is two views that agree, all of it is not.
+        """
+        parts = self.shared(shape, addends)
+        made = tried(lambda ts: self._sum_node(shape, ts), parts) if parts else None
+        return made if made is not None and self._are_known(made.addends) else None
 
     def _are_known(self, addends: Iterable[Addend]) -> bool:
         """Whether this is a parallel program, and all of these the single-device program's."""

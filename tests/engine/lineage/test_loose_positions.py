@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import pytest
+
 from shardproof.engine.algebra.affine import affine
 from shardproof.engine.lineage.floating import picked
 from shardproof.engine.lineage.joining import joined
@@ -37,6 +39,19 @@ def test_positions_beside_a_constant_of_one() -> None:
     parts = [part(i, (constant_interval(1),), (at(0, i, 4), WHOLE)) for i in range(4)]
     (one,) = joined(parts)
     assert one.view == View(((at(0, 0, 4, 4),), (WHOLE,)))
+
+
+@pytest.mark.parametrize(("rest", "count"), [((), 1), ((at(2, 0, 4),), 2)])
+def test_a_constant_of_one_beside_nothing(rest: tuple[StridedInterval, ...], count: int) -> None:
+    """In another dimension, along which nothing varies, of one of the parts: it is written in two
+    ways. A position there is another thing."""
+    first = part(0, (constant_interval(1),), (), fixed=(at(0, 0, 4),))
+    others = part(1, rest, (at(0, 1, 4, 3),))._replace(places=(Place(1, 1, 3, 4),))
+    found = joined([first._replace(places=(Place(1, 0, 1, 4),)), others])
+    assert len(found) == count
+    if count == 1:
+        assert found[0].view.dims[1] == (at(0, 0, 4, 4),)
+        assert not found[0].places
 
 
 def test_positions_of_two_digits() -> None:

@@ -13,7 +13,7 @@ from shardproof.checker.values.views import ViewChecker
 from shardproof.engine.algebra.affine import ZERO, affine
 from shardproof.engine.lineage.joining import joined
 from shardproof.engine.lineage.lineage import Addend, Place, StridedInterval, View
-from shardproof.engine.lineage.places import cut, left, reshaped_addend
+from shardproof.engine.lineage.places import cut, left, local_positions, reshaped_addend
 from shardproof.engine.lineage.views import Misaligned
 
 #: Places of a dimension of 2,048, innermost first, and what they leave: the first halves of heads
@@ -57,6 +57,29 @@ def entries(addend: Addend | None, size: int, at: int) -> NDArray[np.float64]:
         ]
         found[held] = [1 + sum(way) for way in product(*steps)]
     return found
+
+
+@pytest.mark.parametrize("places", [places for places, _ in CASES])
+def test_where_a_view_is_read_at_each_position(places: list[Place]) -> None:
+    """The positions that all places hold, in their order; beside a dimension of one position."""
+    size, count = 2048, left((2048,), places)[0]
+    dims = ((StridedInterval(0, 1, count, ZERO, count),), ())
+    addend = Addend(Fraction(1), 0, View(dims), places=tuple(places))
+    held = [
+        i for i in range(size) if all(p.start <= i % p.extent < p.start + p.size for p in places)
+    ]
+    found = [local_positions(addend, (i,)) for i in range(size)]
+    assert [i for i, at in enumerate(found) if at is not None] == held
+    assert [at for at in found if at is not None] == [(n, 0) for n in range(count)]
+    with pytest.raises(Misaligned):
+        local_positions(addend, (0, 0))
+
+
+def test_places_that_cut_a_period_of_inner_ones_are_refused() -> None:
+    dims = ((StridedInterval(0, 1, 4, ZERO, 4),),)
+    places = (Place(0, 0, 2, 4), Place(0, 3, 4, 8))
+    with pytest.raises(Misaligned):
+        local_positions(Addend(Fraction(1), 0, View(dims), places=places), (5,))
 
 
 @pytest.mark.parametrize("first", [0, SHARE])

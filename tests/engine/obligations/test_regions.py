@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from shardproof.engine.algebra.affine import ZERO, affine
-from shardproof.engine.lineage.expressions import Input
+from shardproof.engine.lineage.expressions import Input, Opaque
 from shardproof.engine.lineage.lineage import Addend, Lineage, Place, StridedInterval, View
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.obligations.obligation import Claim
@@ -64,4 +64,33 @@ def test_an_operand_that_is_read_at_no_such_stride_is_not_cut(
         (Lineage((1536,), (made,)),),
         {"mb": 1},
     )
+    assert holds(nodes, claim) is expected
+
+
+@pytest.mark.parametrize(("start", "expected"), [(2, True), (0, False), (3, False)])
+def test_a_tensor_of_its_own_of_parts_side_by_side(
+    start: int, expected: bool, holds: Holds
+) -> None:
+    """Numbers that nothing names, of which a rank has some: read at every position, the second
+    value is two positions further on than it is in the tensor.  It was not stated."""
+    nodes = NodeTable()
+    sizes = (2, 4)
+    parts = [
+        Addend(
+            Fraction(1),
+            nodes.define(Input(name), (size, 3)),
+            View(tuple((StridedInterval(i, 1, n, ZERO, n),) for i, n in enumerate((size, 3)))),
+            places=(Place(0, first, size, 6),),
+        )
+        for name, size, first in zip(("one", "two"), sizes, (0, 2), strict=True)
+    ]
+    own = nodes.define(Opaque(tuple(parts)), (6, 3))
+
+    def rows(first: int) -> Lineage:
+        dims = (StridedInterval(0, 1, 6, affine(first), 3), StridedInterval(1, 1, 3, ZERO, 3))
+        return Lineage((3, 3), (Addend(Fraction(1), own, View(tuple((a,) for a in dims))),))
+
+    given = Lineage((6, 3), tuple(parts))
+    attrs = {"dim": 0, "start": affine(2), "size": 3}
+    claim = Claim("op", "slice", attrs, False, (), 1, (given,), (rows(start),), {"mb": 1})
     assert holds(nodes, claim) is expected

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import pytest
+
 from shardproof.engine.algebra.affine import ZERO, Affine
 from shardproof.engine.lineage.expressions import Input, Opaque
-from shardproof.engine.lineage.lineage import Addend, Place, StridedInterval, View
+from shardproof.engine.lineage.lineage import (
+    ABSOLUTE,
+    Addend,
+    Place,
+    StridedInterval,
+    View,
+)
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.partition.inference.shares import Shares
 
@@ -39,3 +47,22 @@ def test_a_part_is_as_long_as_the_whole_where_values_lie_side_by_side() -> None:
     # In the other order they are no part of it, and all of it is none either.
     assert shares.of_sum(side_by_side((two, one), start, 2), (2, 4), MESH) is None
     assert shares.of_sum(whole, (8, 4), MESH) is None
+
+
+@pytest.mark.parametrize(("start", "part"), [(0, False), (1, True)])
+def test_what_the_single_device_has_is_no_part_of_what_else_it_has(start: int, part: bool) -> None:
+    """The shifts of a padded convolution along 4 rows and along 9 columns are positions of one table:
+    those of the rows were read as part of those of the columns, which is no product with rows."""
+    table = NodeTable()
+    shift = table.define(Input("shift"), (ABSOLUTE, ABSOLUTE))
+
+    def positions(rows: int, columns: int, first: int = 0) -> tuple[Addend]:
+        row = StridedInterval(0, 1, ABSOLUTE, Affine(first), rows)
+        column = StridedInterval(1, 1, ABSOLUTE, Affine(1), columns)
+        return (Addend(Fraction(1), shift, View(((row,), (column,)))),)
+
+    for shape in ((4, 4), (9, 8)):
+        table.define(Opaque(positions(*shape)), shape)
+    shares = Shares(table, len(table))
+    found = shares.of_sum(positions(4, 4, start), (4, 4), MESH)
+    assert (found is not None) == part
