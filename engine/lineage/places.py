@@ -88,8 +88,8 @@ def local_positions(addend: Addend, index: Sequence[int]) -> tuple[int, ...] | N
     at = iter(index)
     own = [next(at) if size > 1 else 0 for size in sizes]
     inside = [_inside(i, places) for i, (_, places) in zip(own, split_dims, strict=True)]
-    left = tuple(i for i in inside if i is not None)
-    return left if len(left) == len(inside) else None
+    read = tuple(i for i in inside if i is not None)
+    return read if len(read) == len(inside) else None
 
 
 def _inside(position: int, places: Sequence[Place]) -> int | None:
