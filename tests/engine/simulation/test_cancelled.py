@@ -8,9 +8,7 @@ import pytest
 
 import shardproof
 
-ADD = (
-    "add {\n  u = f32[] parameter(0)\n  v = f32[] parameter(1)\n  ROOT w = f32[] add(u, v)\n}\n\n"
-)
+ADD = "add {\n  u = f32[] parameter(0)\n  v = f32[] parameter(1)\n  ROOT w = f32[] add(u, v)\n}\n\n"
 SINGLE = """HloModule m
 
 ENTRY main {
@@ -64,4 +62,3 @@ def test_nothing_is_refuted_by_rounding(times: str, refuted: bool, tmp_path: Pat
     many.write_text(PARALLEL.replace("TIMES", times))
     result = shardproof.verify(one, many, out=tmp_path / "run", cache=False)
     assert (result.verdict == "refuted") is refuted, result.reason
-
