@@ -20,7 +20,9 @@ VALUE = r"%[\w.]+(?:#\d+)?"
 _TENSOR = re.compile(r"tensor<((?:\d+x)*)([a-z]\w*|complex<f(?:32|64)>)>")
 _ELEMENTS = {"i1": "pred", "complex<f32>": "c64", "complex<f64>": "c128"}
 _ELEMENTS |= {f"{u}i{n}": f"{u or 's'}{n}" for u in ("", "u") for n in (2, 4, 8, 16, 32, 64)}
-_LISTS = re.compile(r"(\w+) = (?:array<i64(?:: )?)?\[?([\d, ]*)[\]>]")
+_LISTS = re.compile(r"\b(\w++) = (?:array<i64(?:: )?)?\[?([\d, ]*)[\]>]")
+#: Characters of a line that is no constant.
+MOST_OF_A_LINE = 1 << 22
 #: Operators of other names in HLO.
 RENAMED = {"optimization_barrier": "opt-barrier", "broadcast_in_dim": "broadcast", "top_k": "topk"}
 #: Operators that are no elementwise ones, and whose operands say all of them.
@@ -42,6 +44,19 @@ def tensor(text: str) -> Type:
         raise InvalidInput(f"type {text.strip()[:60]!r} is not understood")
     dims, element = match.groups()
     return array_type(_ELEMENTS.get(element, element.lower()), ",".join(dims.split("x")[:-1]))
+
+
+def bare(line: str) -> str:
+    """A line without where it comes from.  Raises `InvalidInput` for one that is very long, and no
+    constant.
+
+    Example: ``return %0 : tensor<f32> loc(#loc1)`` is ``return %0 : tensor<f32>``.
+    """
+    if len(line) > MOST_OF_A_LINE and " stablehlo.constant " not in line[:200]:
+        raise InvalidInput(f"a line of {len(line)} characters")
+    line = line.strip()
+    place = line.find(" loc(")
+    return line[:place] if place >= 0 and line.endswith(")") else line
 
 
 def types(text: str) -> list[Type]:

@@ -26,6 +26,7 @@ from shardproof.frontends.hlo.stable_words import (
     RENAMED,
     VALUE,
     attributes,
+    bare,
     close,
     decomposition,
     dense,
@@ -91,8 +92,8 @@ class _Reader:
 
     def next(self) -> str:
         while self.at < len(self.lines):
-            line = re.sub(r" loc\(.*\)$", "", self.lines[self.at].strip())
             self.at += 1
+            line = bare(self.lines[self.at - 1])
             if line and not line.startswith(("#loc", "//")):
                 return line
         raise InvalidInput("the text ends early")

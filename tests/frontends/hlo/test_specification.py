@@ -244,3 +244,17 @@ def test_elements_that_a_tuple_has_not() -> None:
     for number in ("1", "7"):
         with pytest.raises(InvalidInput, match=f"element {number} of what is no such tuple"):
             read.parsed(f"{head}ROOT g = f32[2] get-tuple-element(t), index={number}\n}}\n")
+
+
+def test_long_lines_are_gone_through_once() -> None:
+    """Long words took as many steps as the square of their length."""
+    word = "1" * (1 << 21)
+    program = text(f"%x: {F}", f"%r = stablehlo.reverse %x, dims = [0] {{a{word}}} : {F}", F, "%r")
+    assert read.parsed(program).nodes[0].target == "reverse"
+    with pytest.raises(InvalidInput, match="a line of 4194"):
+        read.parsed(program.replace(word, word * 2))
+
+
+def test_places_behind_statements_say_nothing() -> None:
+    program = text(f"%x: {F}", f"%r = stablehlo.abs %x : {F} loc(fused[#loc1, #loc(2)])", F, "%r")
+    assert read.parsed(program).nodes[0].target == "abs"
