@@ -194,23 +194,52 @@ def sharding(text: str, shape: Shape, devices: int, *, local: bool) -> Placement
     Example: ``{devices=[2,1,4]<=[8] last_tile_dim_replicate}`` of a whole tensor [4, 8]: devices 0
     to 3 have rows from 0 on, devices 4 to 7 rows from 2 on.
     """
-    match = _SHARDING.fullmatch(re.sub(r", metadata=.*", "", text.strip()))
-    if match is None:
-        raise InvalidInput(f"sharding {text!r} is spelt in no known way")
+    match = _spelt(text)
     replicated, maximal, manual, tiles, last = match.groups()
     if maximal or manual:
         return None
     if replicated:
         return Placement(shape, tuple((0,) * len(shape) for _ in range(devices)))
+    return _tiled(_order(tiles, text), last.strip(), text, shape, devices, local)
+
+
+def tiling(text: str, dimensions: int) -> Devices | None:
+    """The devices of a sharding annotation, in as many dimensions as the tensor has, and one for
+    copies; None: all have the whole tensor.  Raises `Unsupported` for other annotations.
+
+    Example: ``{devices=[2,1,4]<=[8] last_tile_dim_replicate}`` of a matrix are the numbers from 0
+    to 7 as [2, 1, 4].
+    """
+    replicated, _, _, tiles, last = _spelt(text).groups()
+    if replicated:
+        return None
+    kinds = ("", "last_tile_dim_replicate", "last_tile_dims={replicated}")
+    if not tiles or last.strip() not in kinds:
+        raise Unsupported(f"sharding {text[:80]}")
+    order = _order(tiles, text)
+    if order.ndim != dimensions + bool(last):
+        raise Unsupported(f"sharding {text[:80]} of a tensor of {dimensions} dimensions")
+    if sorted(order.ravel().tolist()) != list(range(order.size)):
+        raise InvalidInput(f"sharding {text!r} is not of {order.size} devices, each once")
+    return order
+
+
+def _spelt(text: str) -> re.Match[str]:
+    match = _SHARDING.fullmatch(re.sub(r", metadata=.*", "", text.strip()))
+    if match is None:
+        raise InvalidInput(f"sharding {text!r} is spelt in no known way")
+    return match
+
+
+def _order(tiles: str, text: str) -> Devices:
+    """The devices in the tiles of a sharding, as they are spelt."""
     order = _iota(tiles)
-    if order is None:
-        dims, _, numbers = tiles.partition("]")
-        if not re.fullmatch(r"\d+(?:,\d+)*", numbers) or len(integers(numbers)) != prod(
-            integers(dims)
-        ):
-            raise InvalidInput(f"sharding {text!r} is spelt in no known way")
-        order = np.array(integers(numbers), dtype=np.int64).reshape(integers(dims))
-    return _tiled(order, last.strip(), text, shape, devices, local)
+    if order is not None:
+        return order
+    dims, _, numbers = tiles.partition("]")
+    if not re.fullmatch(r"\d+(?:,\d+)*", numbers) or len(integers(numbers)) != prod(integers(dims)):
+        raise InvalidInput(f"sharding {text!r} is spelt in no known way")
+    return np.array(integers(numbers), dtype=np.int64).reshape(integers(dims))
 
 
 def _tiled(

@@ -18,6 +18,7 @@ from itertools import pairwise
 from math import prod
 
 import numpy as np
+import numpy.typing as npt
 
 from shardproof.engine.errors import InvalidInput, Unsupported
 from shardproof.frontends.hlo.module import Computation, Instruction, Module, Type
@@ -49,17 +50,24 @@ Division = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """Axes with their sizes, the slowest first; a rank's number is its coordinates'.
+    """Axes with their sizes, the slowest first; ``order``: the rank at every place of the mesh, if
+    it is not the number of the place.
 
     Example: of ``<["x"=2, "y"=4]>``, rank 6 is at x = 1 and y = 2.
     """
 
     axes: Mapping[str, int]
+    order: tuple[int, ...] = ()
 
     @property
     def devices(self) -> int:
         """How many ranks there are.  Example: 8 on axes of 2 and 4."""
         return prod(self.axes.values())
+
+    @property
+    def ranks(self) -> npt.NDArray[np.int64]:
+        """The rank at every place.  Example: 1 and 0 on ``<["x"=2], device_ids=[1, 0]>``."""
+        return np.array(self.order or range(self.devices), dtype=np.int64)
 
     def along(self, axes: Sequence[str]) -> list[int]:
         """Each rank's place along some axes, the first of which is the slowest.
@@ -71,7 +79,9 @@ class Mesh:
         place = np.zeros(self.devices, dtype=np.int64)
         for axis in axes:
             place = place * self.axes[axis] + rows[axis]
-        return [int(n) for n in place]
+        places = np.empty_like(place)
+        places[self.ranks] = place
+        return [int(n) for n in places]
 
     def groups(self, axis: str) -> str:
         """The groups of ranks along an axis, as HLO writes them.
@@ -79,7 +89,7 @@ class Mesh:
         Example: along ``x`` of 2 by 2 ranks, ``{{0,2},{1,3}}``.
         """
         at = list(self.axes).index(axis)
-        numbers = np.arange(self.devices).reshape(tuple(self.axes.values()))
+        numbers = self.ranks.reshape(tuple(self.axes.values()))
         rows = np.moveaxis(numbers, at, -1).reshape(-1, self.axes[axis]).tolist()
         return "{" + ",".join("{" + ",".join(map(str, row)) + "}" for row in rows) + "}"
 
@@ -102,8 +112,8 @@ class Head:
 
 
 def mesh(line: str) -> tuple[str, Mesh]:
-    """A mesh and its name; raises `Unsupported` for one that lists its devices, which may stand in
-    another order.
+    """A mesh and its name; raises `Unsupported` for one that says more than its axes and the order
+    of its devices.
 
     Example: ``sdy.mesh @mesh = <["x"=2, "y"=2]>`` is ``mesh`` of four ranks.
     """
@@ -111,12 +121,16 @@ def mesh(line: str) -> tuple[str, Mesh]:
     if match is None:
         raise InvalidInput(f"mesh {line[:80]!r} is not understood")
     name, axes, rest = match.groups()
-    if rest:
+    ids = re.fullmatch(r"(?:, device_ids=\[(\d{1,9}(?:, ?\d{1,9})*)\])?", rest)
+    if ids is None:
         raise Unsupported(f"a mesh with {rest.strip(', ')[:60]}")
     sizes = re.findall(r'"([\w.-]+)"=(\d+)', axes)
-    made = Mesh({axis: int(size) for axis, size in sizes})
+    order = tuple(int(n) for n in ids.group(1).split(",")) if ids.group(1) else ()
+    made = Mesh({axis: int(size) for axis, size in sizes}, order)
     if len(made.axes) != len(sizes) or not 1 <= made.devices <= MOST_DEVICES:
         raise InvalidInput(f"mesh @{name} of axes {axes[:80]}")
+    if order and sorted(order) != list(range(made.devices)):
+        raise Unsupported(f"mesh @{name} of {made.devices} devices, device_ids {rest[:60]}")
     return name, made
 
 
@@ -133,24 +147,29 @@ def head(rest: str, meshes: Mapping[str, Mesh]) -> Head:
         raise InvalidInput("a manual computation that is written in another form")
     operands, ins, outs, axes, parameters = match.groups()
     manual = re.findall(r'"([\w.-]+)"', axes)
-    read = [(name, division) for text in (ins, outs) for name, division in _divisions(text, manual)]
+    read = [(name, division) for text in (ins, outs) for name, division in divisions(text, manual)]
     names = {name for name, _ in read}
     if len(names) > 1:
         raise Unsupported(f"a manual computation on meshes {', '.join(sorted(names))}")
     name = names.pop() if names else next(iter(meshes), "")
     if name not in meshes or not set(manual) <= set(meshes[name].axes):
         raise InvalidInput(f"a manual computation on axes {axes[:60]} of mesh @{name}")
-    count = len(_divisions(ins, manual))
-    divisions = [division for _, division in read]
+    count = len(divisions(ins, manual))
+    ways = [division for _, division in read]
     given = tuple(v[1:] for v in operands.split(", ") if v)
     if count != len(given):
         raise InvalidInput(f"{count} shardings of {len(given)} operands")
-    return Head(meshes[name], given, tuple(divisions[:count]), tuple(divisions[count:]), parameters)
+    return Head(meshes[name], given, tuple(ways[:count]), tuple(ways[count:]), parameters)
 
 
-def _divisions(text: str, manual: Sequence[str]) -> list[tuple[str, Division]]:
+def divisions(text: str, manual: Sequence[str]) -> list[tuple[str, Division]]:
     """The mesh and the division of every sharding, by the axes that are manual: others say how a
-    value is laid out, and what a rank computes is whole along them."""
+    value is laid out, and what a rank computes is whole along them.
+
+    Example: ``<@mesh, [{"x"}, {}]>`` is ``("mesh", (("x",), ()))``.
+
+    Raises `Unsupported` for parts of axes, and for results that are not added up yet.
+    """
     divisions, at = [], 0
     while at < len(text):
         match = _SHARDING.match(text, at)
@@ -262,22 +281,16 @@ def spelt(division: Division, mesh: Mesh) -> str:
     return f"{{devices=[{dims}]{','.join(map(str, order))}{last}}}"
 
 
-def on_devices(
-    name: str,
-    computations: Mapping[str, Computation],
-    counts: Mapping[str, int],
-    bodies: Mapping[str, Mesh],
-    results: Mapping[int, str],
-) -> Module:
+def on_devices(module: Module, counts: Mapping[str, int], bodies: Mapping[str, Mesh]) -> Module:
     """The module on as many ranks as it is written for; ``counts``: of partitions and replicas, as
-    its head says; ``bodies``: its manual computations; ``results``: how those of ``main`` are
-    divided of which it gives parts.
+    its head says; ``bodies``: its manual computations; its ``results`` say how those of the entry
+    are divided of which it gives parts.
 
     Example: with a manual computation on 2 by 2 devices, four partitions, whose inputs are whole on
     each; without one, if ``main`` has an all-reduce, what every partition runs; otherwise a program
     for one device, ``unpartitioned`` in the header if there are to be more.
     """
-    joining = _joins(computations, "main", bodies, set())
+    joining = _joins(module.computations, module.entry, bodies, set())
     if joining and bodies:
         raise Unsupported("ranks are joined in and outside of manual computations")
     sizes = {mesh.devices for mesh in bodies.values()}
@@ -285,14 +298,17 @@ def on_devices(
         if sizes != {counts.get("partitions", max(sizes))}:
             counted = " and ".join(map(str, sorted(sizes)))
             raise InvalidInput(f"num_partitions = {counts.get('partitions')}, a mesh of {counted}")
-        own = {n: _plain(_placed(c) if n == "main" else c) for n, c in computations.items()}
+        own = {
+            n: _plain(_placed(c) if n == module.entry else c)
+            for n, c in module.computations.items()
+        }
         header = {"manual": PARTITIONER}
-        return Module(name, "stablehlo", own, "main", max(sizes), header=header, results=results)
+        return replace(module, computations=own, partitions=max(sizes), header=header)
     if joining:
         partitions, replicas = counts.get("partitions", 1), counts.get("replicas", 1)
-        return Module(name, "stablehlo", computations, "main", partitions, replicas)
+        return replace(module, partitions=partitions, replicas=replicas)
     alone = {"unpartitioned": str(counts["partitions"])} if "partitions" in counts else {}
-    return Module(name, "stablehlo", computations, "main", header=alone)
+    return replace(module, header=alone)
 
 
 def _placed(main: Computation) -> Computation:

@@ -18,7 +18,7 @@ from shardproof.frontends.graphs.graph import Graph, Placement
 from shardproof.frontends.graphs.recorder import Array, Recorder, mesh_of, programs
 from shardproof.frontends.graphs.replayed import NOT_REPLAYED
 from shardproof.frontends.graphs.sides import Side, placed_inputs, placed_outputs, plan
-from shardproof.frontends.hlo import inline, places, stablehlo, text
+from shardproof.frontends.hlo import borders, inline, places, stablehlo, text
 from shardproof.frontends.hlo.expressions import Expressions
 from shardproof.frontends.hlo.frontend import STABLE
 from shardproof.frontends.hlo.lower import lower
@@ -66,9 +66,8 @@ def parsed(data: str, *, partitioned: bool = False) -> Graph:
     if LONG.search(data):
         raise UnreadablePlan(f"a number of more than {MOST_DIGITS} digits")
     stable = STABLE.match(data[: 1 << 12].encode())
-    module = stablehlo.parse(data) if stable else text.parse(data)
-    meshes = "xla.sdy.meshes" in module.header.get("frontend_attributes", "")
-    if partitioned and module.partitions == 1 and (meshes or "unpartitioned" in module.header):
+    module = borders.within(stablehlo.parse(data) if stable else text.parse(data))
+    if partitioned and module.partitions == 1 and borders.unpartitioned(module):
         raise UnreadablePlan(
             "expected what one rank runs, found a program before XLA's partitioner; have XLA write "
             "it: --xla_dump_to=FOLDER --xla_dump_hlo_pass_re=spmd-partition.*"

@@ -287,7 +287,9 @@ def _target(body: str) -> dict[str, str]:
     target = re.match(r"\s*@([\w.$-]+)", body)
     config = re.search(r'backend_config = (?:"((?:[^"\\]|\\.)*)"|\{([^}]*)\})', body)
     written = (config.group(1) or config.group(2) or "") if config else ""
-    return {"custom_call_target": target.group(1) if target else "", "backend_config": written}
+    attrs = {"custom_call_target": target.group(1) if target else "", "backend_config": written}
+    sharding = re.search(r'mhlo\.sharding = "([^"\\]*)"', body)
+    return attrs if sharding is None else {**attrs, "sharding": sharding.group(1)}
 
 
 def _padding(body: str) -> dict[str, str]:

@@ -117,13 +117,9 @@ class _Reader:
         if "main" not in self.computations:
             raise InvalidInput("no function @main")
         counts = re.findall(r"mhlo\.num_(partitions|replicas) = (\d{1,9})", match.group(2) or "")
-        return manual.on_devices(
-            match.group(1) or "module",
-            self.computations,
-            {kind: int(n) for kind, n in counts},
-            self.bodies,
-            self.results,
-        )
+        title, results = match.group(1) or "module", self.results
+        whole = Module(title, "stablehlo", self.computations, "main", results=results)
+        return manual.on_devices(whole, {kind: int(n) for kind, n in counts}, self.bodies)
 
     def function(self, name: str, rest: str) -> None:
         if not rest.endswith("{"):
