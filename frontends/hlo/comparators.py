@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from shardproof.engine.errors import InvalidInput, Unsupported
-from shardproof.frontends.hlo.module import Computation
+from shardproof.frontends.hlo.module import Computation, Instruction, Type
 from shardproof.frontends.hlo.semantics import REDUCTIONS
 
 #: Two numbers and zero are ordered in no more ways than these have.
@@ -26,6 +26,8 @@ NUMBERS = (-2, -1, 0, 1, 2)
 #: Orders of two places.
 PLACES = (0, 1)
 MOST_PARAMETERS = 6
+_NUMBER, _BITS = Type((), "float32"), Type((), "int32")
+_ALL_BUT_THE_SIGN = (1 << 31) - 1
 
 _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
     "LT": operator.lt,
@@ -48,7 +50,7 @@ def evaluate(computation: Computation, given: Sequence[int]) -> Any:
     Example: of the body of JAX's ``argmax``, the parameters (1, 0, 2, 1) give (2, 1): the larger
     number with its place. An ``add`` among its operators is refused.
     """
-    computation = _without_copies(computation)
+    computation = _without_bits(_without_copies(computation))
     values: dict[str, Any] = {}
     for i in computation.instructions:
         xs = [values[name] for name in i.operands]
@@ -86,6 +88,48 @@ def _without_copies(body: Computation) -> Computation:
         else:
             others.append(i)
     return Computation(body.name, tuple(others), names.get(body.root, body.root))
+
+
+def _without_bits(body: Computation) -> Computation:
+    """A computation that orders numbers themselves, where it orders their bits as integers, those
+    of negative numbers but the sign the other way round: both orders are the same.
+
+    XLA makes this of comparisons of a total order: ``b = bitcast(x)`` and
+    ``select(b < 0, 2147483647 xor b, b)``.  Source: IEEE 754, in which bits of positive numbers are
+    ordered as these are.
+    """
+    made = {i.name: i for i in body.instructions}
+
+    def bits_of(name: str) -> str:
+        """The number whose bits these are; empty: none."""
+        i = made[name]
+        whole = i.opcode == "bitcast" and i.type == _BITS and len(i.operands) == 1
+        return i.operands[0] if whole and made[i.operands[0]].type == _NUMBER else ""
+
+    def number(name: str, value: int) -> bool:
+        i = made[name]
+        return i.opcode == "constant" and i.literal is not None and i.literal.item() == value
+
+    def ordered(i: Instruction) -> str:
+        """The number that is ordered as these integers are; empty: none."""
+        if i.opcode != "select" or len(i.operands) != 3:
+            return ""
+        sign, turned, bits = (made[name] for name in i.operands)
+        x = bits_of(bits.name)
+        below = sign.opcode == "compare" and sign.attrs.get("direction") == "LT"
+        below = below and sign.operands[0] == bits.name and number(sign.operands[1], 0)
+        pair = set(turned.operands) - {bits.name}
+        one = turned.opcode == "xor" and len(pair) == 1 and bits.name in turned.operands
+        return x if below and one and number(pair.pop(), _ALL_BUT_THE_SIGN) else ""
+
+    numbers = {i.name: x for i in body.instructions if (x := ordered(i))}
+    needed, kept = {body.root}, []
+    for i in reversed(body.instructions):
+        if i.opcode == "parameter" or (i.name in needed and i.name not in numbers):
+            i = replace(i, operands=tuple(numbers.get(x, x) for x in i.operands))
+            kept.append(i)
+            needed.update(i.operands)
+    return Computation(body.name, tuple(reversed(kept)), numbers.get(body.root, body.root))
 
 
 def _constant(number: Any) -> Any:

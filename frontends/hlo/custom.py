@@ -27,6 +27,8 @@ def call(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     )
     if not declared_elsewhere([target]):
         raise Unsupported(f"custom-call to {target}, which is not declared")
+    if node.attrs.get("called_computations"):
+        raise Unsupported(f"custom-call to {target} with computations of its own")
     if config.strip() not in _NOTHING:
         raise Unsupported(f"custom-call to {target} with a configuration ({config[:60]})")
     return Tensor(low.recorder.op(target, *(low.tensor(x) for x in xs)))

@@ -31,6 +31,8 @@ def run(graph: Graph, inputs: Sequence[Sequence[Array]]) -> list[list[Array]]:
     for own in inputs:
         memories.append({i.value: _double(x) for i, x in zip(graph.inputs, own, strict=True)})
     for node in graph.nodes:
+        if "refused" in node.attrs:
+            raise Unsupported(node.attrs["refused"])
         if len(node.results) > 1:
             for values in memories:
                 _several(graph, node, values)

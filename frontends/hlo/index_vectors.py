@@ -1,7 +1,8 @@
 """Vectors of several indices, as ``x[jnp.arange(n), ids]`` makes them: each index by itself.
 
 A gather or scatter by such vectors is one by the only index that is computed of ids, where every
-other one counts the positions of a dimension: that is a dimension of the batch.
+other one counts the positions of a dimension: that is a dimension of the batch.  XLA's passes let
+every result be a box of one position, which changes nothing of what is read.
 """
 
 from __future__ import annotations
@@ -116,8 +117,34 @@ def _all(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     return holds
 
 
+def dropped(
+    attrs: Mapping[str, Any], count: int, result: Shape, keys: tuple[str, str, str, str, str]
+) -> tuple[Mapping[str, Any], Shape]:
+    """Attributes and the shape of the result (or of the updates) of a gather or scatter by vectors,
+    of a tensor of ``count`` dimensions, whose boxes have no dimension that an index chooses;
+    ``keys``: as for `single`, and which attribute says what boxes are.
+
+    Example: results ``f32[8,1,1]`` of vectors ``s32[8,2]`` are ``f32[8]``.
+
+    Raises `Unsupported` where a box has several positions along such a dimension.
+    """
+    to_dims, gone, batching, _, boxes = keys
+    left = (*attrs.get(gone, ()), *attrs.get(batching, ()))
+    windows = [d for d in range(count) if d not in left]
+    own = tuple(attrs.get(boxes, ()))
+    narrow = {own[windows.index(d)] for d in attrs[to_dims] if d in windows}
+    if any(result[p] != 1 for p in narrow):
+        raise Unsupported("rows chosen by vectors of several indices")
+    kept = [p for p in range(len(result)) if p not in narrow]
+    more = {
+        gone: tuple(sorted({*attrs.get(gone, ()), *attrs[to_dims]})),
+        boxes: tuple(n for n, p in enumerate(kept) if p in own),
+    }
+    return {**attrs, **more}, tuple(result[p] for p in kept)
+
+
 def single(
-    node: Node, x: Vectors, shape: Shape, keys: tuple[str, str, str, str]
+    given: Mapping[str, Any], x: Vectors, shape: Shape, keys: tuple[str, str, str, str]
 ) -> tuple[Mapping[str, Any], Ids]:
     """Attributes and ids of the gather or scatter of a tensor of this shape by the one index that
     is of ids; ``keys``: which attributes say what the indices are of, which dimensions are dropped,
@@ -127,7 +154,7 @@ def single(
     ids, where dimension 0 of ``x`` and of the ids is of the batch.
     """
     to_dims, dropped, batching, own_batching = keys
-    attrs = dict(node.attrs)
+    attrs = dict(given)
     dims = attrs[to_dims]
     if attrs["index_vector_dim"] != len(x.shape) - 1 or attrs.get(batching, ()):
         raise Unsupported("rows chosen by vectors of several indices")

@@ -198,9 +198,7 @@ class _Inliner:
             case "bitcast":
                 return self.bitcast(i, attrs, operands[0], prefix)
             case "custom-call":
-                target = attrs.get("custom_call_target", "").strip('"')
-                if target in IDENTITIES and operands:
-                    return operands[0]
+                return self.custom(i, attrs, operands, prefix)
         return self.operator(i, attrs, operands, prefix)
 
     def given(self, i: Instruction, attrs: Mapping[str, Any], given: Sequence[Item]) -> Item:
@@ -338,6 +336,21 @@ class _Inliner:
             self.operator(replace(i, type=part), dict(attrs), [x], prefix)
             for part, x in zip(parts, operands, strict=True)
         )
+
+    def custom(
+        self, i: Instruction, attrs: dict[str, Any], operands: Sequence[Item], prefix: str
+    ) -> Item:
+        """A call of what XLA has itself: an annotation, or TopK, the largest in falling order."""
+        target = attrs.get("custom_call_target", "").strip('"')
+        if target in IDENTITIES and operands:
+            return operands[0]
+        if target != "TopK" or i.type.parts is None:
+            return self.operator(i, attrs, operands, prefix)
+        compared = self.named(attrs.get("called_computations", "").strip("{} %"))
+        if comparators.order(compared) != (0, True):
+            raise Unsupported("TopK by another comparison than of the largest")
+        attrs = {"k": _parts(i.type)[0].shape[-1], "largest": "true"}
+        return self.operator(replace(i, opcode="topk"), attrs, operands, prefix)
 
     def choice(
         self,

@@ -24,6 +24,7 @@ from shardproof.frontends.hlo.items import (
 )
 from shardproof.frontends.hlo.known import Known
 from shardproof.frontends.hlo.state import Lowering
+from shardproof.frontends.hlo.viewed import viewed
 
 _LETTERS = "abcdefghijklmnopqrstuwxyz"
 #: Attributes: what indices are of; which dimensions are dropped; which are of the batch, of the
@@ -43,22 +44,22 @@ _SCATTER = (
 
 
 def _aimed(
-    x: Item, node: Node, shape: Shape, keys: tuple[str, str, str, str]
+    x: Item, given: Mapping[str, Any], shape: Shape, keys: tuple[str, str, str, str]
 ) -> tuple[Mapping[str, Any], Ids, tuple[int, ...]]:
     """Attributes, scalar ids without the dimension of index vectors, and its dimensions."""
     if isinstance(x, Vectors):
-        attrs, ids = index_vectors.single(node, x, shape, keys)
+        attrs, ids = index_vectors.single(given, x, shape, keys)
         return attrs, ids, tuple(range(len(ids.shape)))
     if not isinstance(x, Ids):
         raise Unsupported("rows chosen by computed numbers")
-    vector = node.attrs["index_vector_dim"]
-    if len(node.attrs[keys[0]]) != 1 or (vector < len(x.shape) and x.shape[vector] != 1):
+    vector = given["index_vector_dim"]
+    if len(given[keys[0]]) != 1 or (vector < len(x.shape) and x.shape[vector] != 1):
         raise Unsupported("rows chosen by vectors of several indices")
     if vector == len(x.shape):
-        return node.attrs, x, tuple(range(len(x.shape)))
+        return given, x, tuple(range(len(x.shape)))
     kept = tuple(d for d in range(len(x.shape)) if d != vector)
     axes = tuple(x.axes[d] for d in kept)
-    return node.attrs, Ids(x.origin, axes, tuple(x.shape[d] for d in kept), x.functions), kept
+    return given, Ids(x.origin, axes, tuple(x.shape[d] for d in kept), x.functions), kept
 
 
 def gather(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
@@ -68,8 +69,17 @@ def gather(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     equation ``abv,vc->abc``.
     """
     table = low.tensor(xs[0])
-    attrs, ids, kept = _aimed(xs[1], node, low.recorder.shape(table), _GATHER)
-    whole = low.shape(node)
+    shape = low.recorder.shape(table)
+    if isinstance(xs[1], Vectors):
+        keys = (*_GATHER, "offset_dims")
+        own, whole = index_vectors.dropped(node.attrs, len(shape), low.shape(node), keys)
+        return viewed(low, _rows(low, own, table, xs[1], whole), low.shape(node))
+    return _rows(low, node.attrs, table, xs[1], low.shape(node))
+
+
+def _rows(low: Lowering, given: Mapping[str, Any], table: int, x: Item, whole: Shape) -> Item:
+    """Rows of a table, of the shape ``whole``."""
+    attrs, ids, kept = _aimed(x, given, low.recorder.shape(table), _GATHER)
     at = _window(attrs, _GATHER, "offset_dims", len(low.recorder.shape(table)))
     if at < 0:
         rows = _gathered(low, attrs, table, ids, kept, whole)
@@ -166,9 +176,14 @@ def scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     32], ``einsum`` with the rows by ``av,ab->vb``, and ``add``.
     """
     shape = low.shape(node)
-    attrs, ids, kept = _aimed(xs[1], node, shape, _SCATTER)
+    attrs, written = node.attrs, xs[2]
+    if isinstance(xs[1], Vectors):
+        keys = (*_SCATTER, "update_window_dims")
+        boxes = low.graph.values[node.operands[2]].shape
+        attrs, whole = index_vectors.dropped(attrs, len(shape), boxes, keys)
+        written = viewed(low, written, whole)
+    attrs, ids, kept = _aimed(xs[1], attrs, shape, _SCATTER)
     (dim,) = attrs["scatter_dims_to_operand_dims"]
-    written = xs[2]
     cut = _window(attrs, _SCATTER, "update_window_dims", len(shape))
     if cut >= 0:
         attrs = _dropped(attrs, _SCATTER, "update_window_dims", cut)

@@ -21,10 +21,11 @@ from shardproof.frontends.hlo import (
 )
 from shardproof.frontends.hlo.elementwise import finite, number_of
 from shardproof.frontends.hlo.exchange import Exchanged
-from shardproof.frontends.hlo.items import Gated, Ids, Item, Lookup, Tensor
+from shardproof.frontends.hlo.items import Gated, Ids, Item, Tensor
 from shardproof.frontends.hlo.known import Known
 from shardproof.frontends.hlo.semantics import dot_equation
 from shardproof.frontends.hlo.state import Framed, Lowering
+from shardproof.frontends.hlo.viewed import viewed
 
 #: Entries of which there is a product.
 MOST_FACTORS = 64
@@ -47,25 +48,9 @@ def broadcast(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def reshape(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """The same entries, in their order, in another shape.
-
-    Example: ``f32[4,3]`` as ``f32[12]`` is ``view``; of ids ``s32[4]`` as ``[4, 1]`` they stay ids.
-    """
-    if isinstance(xs[0], Ids):
-        return indices.reshape(low, xs[0], low.shape(node))
-    if isinstance(xs[0], Lookup):
-        rows = indices.reshaped(xs[0], low.shape(node))
-        if rows is not None:
-            return rows
-    if isinstance(xs[0], Gated):
-        gate = indices.reshape(low, xs[0].gate, low.shape(node))
-        if isinstance(gate, Ids) and gate.origin == xs[0].gate.origin:
-            return Gated(low.values.view(xs[0].value, low.shape(node)), gate)
-    if isinstance(xs[0], Exchanged):
-        exchanged = exchange.reshaped(low.recorder, xs[0], low.shape(node))
-        if exchanged is not None:
-            return Tensor(exchanged) if isinstance(exchanged, int) else exchanged
-    return Tensor(low.values.view(low.tensor(xs[0]), low.shape(node)))
+    """The same entries, in their order, in another shape: see `viewed`.  Example: ``f32[4,3]`` as
+    ``f32[12]``."""
+    return viewed(low, xs[0], low.shape(node))
 
 
 def rounded(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:

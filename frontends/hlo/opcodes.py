@@ -194,7 +194,9 @@ STRUCTURE: Mapping[str, Mapping[str, str]] = {
     "complex": {},
     "real": {},
     "imag": {},
-    "custom-call": {"custom_call_target": _TEXT, "backend_config": _TEXT},
+    "custom-call": dict.fromkeys(
+        ("custom_call_target", "backend_config", "called_computations"), _TEXT
+    ),
 }
 #: Operators that are nothing without an operand, whatever else they say.
 _OF_ONE = frozenset({"get-tuple-element", "while", "conditional", "opt-barrier", "copy", "bitcast"})

@@ -20,6 +20,7 @@ from shardproof.frontends.graphs.replayed import NOT_REPLAYED
 from shardproof.frontends.graphs.sides import Side, placed_inputs, placed_outputs, plan
 from shardproof.frontends.hlo import borders, inline, places, stablehlo, text
 from shardproof.frontends.hlo.expressions import Expressions
+from shardproof.frontends.hlo.flattened import unflattened
 from shardproof.frontends.hlo.frontend import STABLE
 from shardproof.frontends.hlo.lower import lower
 from shardproof.frontends.hlo.marks import marked
@@ -162,7 +163,7 @@ def paired(
             ),
         )
     try:
-        single = marked(single)
+        single, parallel = unflattened(marked(single)), unflattened(parallel)
         stacked = stacks(single, parallel)
         expressions = Expressions()
         beside = Other(compared(parallel))

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.errors import UnreadablePlan
-from shardproof.frontends.hlo import layouts
+from shardproof.frontends.hlo import exchanges, layouts
 from shardproof.frontends.hlo.groups import MESH
 from shardproof.frontends.hlo.literals import parse_literal, parse_type
 from shardproof.frontends.hlo.module import UNREAD, Array, Computation, Instruction, Module, Type
@@ -38,7 +38,7 @@ _NAME = r"%?[A-Za-z_][\w.\-]*"
 _HEAD = re.compile(rf"(ENTRY\s+)?({_NAME})\s*(?:\(.*\)\s*->\s*.*)?\{{")
 _LEFT = re.compile(rf"(ROOT\s+)?({_NAME})\s*=\s*")
 _OPCODE = re.compile(r"\s*([a-z][\w\-]*)\(")
-_KEY = re.compile(r"\s*([A-Za-z_][\w.]*)=")
+_KEY = re.compile(r"\s*([A-Za-z_][\w.-]*)=")
 _TABLES = frozenset({"FileNames", "FunctionNames", "FileLocations", "StackFrames"})
 _OPEN, _CLOSE = "({[", ")}]"
 
@@ -142,7 +142,7 @@ class _Reader:
             if missing:
                 raise InvalidInput(f"{missing[0]} is read before it is given")
             names[instruction.name] = instruction.type
-            instructions.append(layouts.with_layouts(instruction, names))
+            instructions += exchanges.of_one(layouts.with_layouts(instruction, names), names)
             if is_root:
                 if root:
                     raise InvalidInput(f"computation {name} has two roots")

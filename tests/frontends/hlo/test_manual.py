@@ -380,10 +380,10 @@ def test_a_program_that_joins_ranks_is_what_every_rank_runs(
 RIGHT = divided(SUMMED)
 REFUSED = {
     "parts of an axis": ('[{"x"}, {}]>, <@mesh', '[{"x":(1)2}, {}]>, <@mesh', "sharding"),
-    "devices in another order": (
+    "a mesh of some devices": (
         '"y"=2]>',
-        '"y"=2], device_ids=[3, 2, 1, 0]>',
-        "a mesh with device_ids",
+        '"y"=2], device_ids=[3, 2, 1, 1]>',
+        "device_ids",
     ),
     "what is not added up": ('[{"x"}, {}]>, <@', '[{"x"}, {}], unreduced={"y"}>, <@', "unreduced"),
     "an axis twice": ('[{}, {"y"}]', '[{"y"}, {"y"}]', "a sharding of 2 dimensions"),
