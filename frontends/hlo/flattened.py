@@ -30,9 +30,18 @@ def unflattened(graph: Graph) -> Graph:
     values = list(graph.values)
     made = {result: node for node in graph.nodes for result in node.results}
     nodes: list[Node] = []
+    #: Results that are reshapes now, and what of.
+    listed: dict[int, int] = {}
     for node in graph.nodes:
         source = _source(node, made, values) if node.target in _BOXES else -1
-        nodes += [node] if source < 0 else _apart(node, source, values)
+        if source >= 0:
+            apart = _apart(node, source, values)
+            listed.update((n.results[0], n.operands[0]) for n in apart if n.target == "reshape")
+            nodes += apart
+        elif node.target == "reshape" and node.operands[0] in listed:
+            nodes.append(replace(node, operands=(listed[node.operands[0]],)))
+        else:
+            nodes.append(node)
     return replace(graph, values=tuple(values), nodes=_read(nodes, graph))
 
 

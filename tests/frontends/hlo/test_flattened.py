@@ -75,6 +75,51 @@ def test_rows_are_chosen_by_indices_as_they_were(name: str) -> None:
         np.testing.assert_array_equal(found[0], expected[0])
 
 
+#: Rows of a divided table by clamped ids, where those of other ranks are zero; ``LIST``: how.
+LOOKED_UP = """HloModule m
+ENTRY main {
+  t = f32[8,4]{1,0} parameter(0)
+  i = s32[2,3]{1,0} parameter(1)
+  ROOT g = f32[2,3,4]{2,1,0} gather(t, i), offset_dims={2}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=2, slice_sizes={1,4}
+}
+"""
+DIVIDED = """HloModule m, num_partitions=2
+{add}ENTRY main {{
+  t = f32[4,4]{{1,0}} parameter(0), sharding={{devices=[2,1]<=[2]}}
+  i = s32[2,3]{{1,0}} parameter(1), sharding={{replicated}}
+  a = s32[2]{{0}} constant({{0, {first}}})
+  p = u32[] partition-id()
+  b = s32[1]{{0}} dynamic-slice(a, p), dynamic_slice_sizes={{1}}
+  s = s32[] reshape(b)
+  o = s32[2,3]{{1,0}} broadcast(s), dimensions={{}}
+  j = s32[2,3]{{1,0}} subtract(i, o)
+  z = s32[] constant(0)
+  c = s32[2,3]{{1,0}} broadcast(z), dimensions={{}}
+  m = s32[] constant(3)
+  n = s32[2,3]{{1,0}} broadcast(m), dimensions={{}}
+  u = pred[2,3]{{1,0}} compare(j, c), direction=LT
+  v = pred[2,3]{{1,0}} compare(j, n), direction=GT
+  w = pred[2,3]{{1,0}} or(u, v)
+  d = pred[2,3,4]{{2,1,0}} broadcast(w), dimensions={{0,1}}
+  f = f32[] constant(0)
+  y = f32[2,3,4]{{2,1,0}} broadcast(f), dimensions={{}}
+  k = s32[6,1]{{0,1}} bitcast(j)
+  l = s32[6,1]{{1,0}} copy(k)
+  g = f32[6,1,4]{{2,1,0}} gather(t, l), offset_dims={{1,2}}, collapsed_slice_dims={{}}, start_index_map={{0}}, index_vector_dim=1, slice_sizes={{1,4}}
+  h = f32[2,3,4]{{2,1,0}} bitcast(g)
+  q = f32[2,3,4]{{2,1,0}} select(d, y, h)
+  ROOT r = f32[2,3,4]{{2,1,0}} all-reduce(q), channel_id=1, replica_groups={{{{0,1}}}}, use_global_device_ids=true, to_apply=add
+}}
+"""
+
+
+@pytest.mark.parametrize(("first", "verdict"), [(4, "proved"), (3, "refuted")])
+def test_rows_of_a_list_may_be_those_of_other_ranks(
+    first: int, verdict: str, tmp_path: Path
+) -> None:
+    verified(LOOKED_UP, DIVIDED.format(add=ADD, first=first), tmp_path, verdict)
+
+
 #: The score of a label in each row, and its gradient, as JAX writes them and as XLA leaves them.
 SCORES = """HloModule m
 {add}ENTRY main {{
