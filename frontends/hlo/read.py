@@ -19,6 +19,7 @@ from shardproof.frontends.graphs.recorder import Array, Recorder, mesh_of, progr
 from shardproof.frontends.graphs.replayed import NOT_REPLAYED
 from shardproof.frontends.graphs.sides import Side, placed_inputs, placed_outputs, plan
 from shardproof.frontends.hlo import borders, inline, places, stablehlo, text
+from shardproof.frontends.hlo.divided import divided
 from shardproof.frontends.hlo.expressions import Expressions
 from shardproof.frontends.hlo.flattened import unflattened
 from shardproof.frontends.hlo.frontend import STABLE
@@ -166,13 +167,15 @@ def paired(
         single, parallel = unflattened(marked(single)), unflattened(parallel)
         stacked = stacks(single, parallel)
         expressions = Expressions()
-        beside = Other(compared(parallel))
+        windows = divided(single, parallel)
+        beside = Other(compared(parallel), windows=windows)
         alone, results, domains = lower(single, None, stacked, expressions, beside)
         parallel, inferred = placed_inputs(single, parallel)
         parallel, assumptions = places.with_output_places(single, parallel, domains)
         parallel, others_inferred = placed_outputs(single, parallel)
         notes = (*inferred, *assumptions, *others_inferred)
-        beside = Other(tables=list(contents(alone.recorder).values()))
+        tables = list(contents(alone.recorder).values())
+        beside = Other(tables=tables, windows=windows)
         other, others, _ = lower(parallel, domains, stacked, expressions, beside)
         one = Side(single, alone.recorder, tuple(results))
         many = Side(parallel, other.recorder, tuple(others))

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.graphs.graph import Graph, Node, Shape
 from shardproof.frontends.graphs.recorder import Recorder
+from shardproof.frontends.hlo.divided import Over
 from shardproof.frontends.hlo.expressions import Expressions
 from shardproof.frontends.hlo.extended import Reaches
 from shardproof.frontends.hlo.items import Item, Narrow, Tensor, Values
@@ -27,13 +28,15 @@ class Compared(NamedTuple):
 
 
 class Other(NamedTuple):
-    """What is known of the other side: how it reads ids, and its constants of unlike numbers.
+    """What is known of the other side: how it reads ids, its constants of unlike numbers, and which
+    windows it has over other positions.
 
     Example: ``Other(tables=[mask])`` of the ranks, where the single side has a causal mask.
     """
 
     compared: Compared = Compared()
     tables: Sequence[Array] = ()
+    windows: frozenset[Over] = frozenset()
 
 
 class Numbers(NamedTuple):

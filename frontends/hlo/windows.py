@@ -20,6 +20,7 @@ import numpy as np
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.graphs.graph import Node, Shape
 from shardproof.frontends.hlo import pooling, semantics
+from shardproof.frontends.hlo.divided import Pattern, patterns
 from shardproof.frontends.hlo.elementwise import number_of
 from shardproof.frontends.hlo.items import Ids, Item, Tensor
 from shardproof.frontends.hlo.opcodes import Taps
@@ -209,13 +210,51 @@ def _tapped(
     """Every spatial dimension, after ``lead`` others, as what its taps read: which dimension is
     which, and whether it is one of taps.  One that stays as it is has none of taps."""
     order = [(d, False) for d in range(len(window))]
+    sliced: dict[int, Pattern] = {}
     for d, (taps, size) in enumerate(zip(window, steps, strict=True)):
+        over = next((o for o in patterns(taps, size) if o in low.other.windows), None)
+        if over is not None:
+            sliced[d] = over.pattern
+            continue
         place = order.index((d, False))
         table = semantics.reads(taps, low.recorder.shape(x)[lead + place], size)
         if taps.size > 1 or not np.array_equal(table[:, 0], np.eye(len(table), size)):
             x = _contracted(low, x, lead + place, table)
             order = [*order[:place], *order[place + 1 :], (d, True), (d, False)]
+    # Slices come last: where they are joined, so is what they are contracted with.
+    for d, pattern in sliced.items():
+        place = order.index((d, False))
+        x = _side_by_side(low, x, lead + place, window[d], steps[d], pattern)
+        order = [*order[:place], *order[place + 1 :], (d, True), (d, False)]
     return x, order
+
+
+def _side_by_side(low: Lowering, x: int, dim: int, taps: Taps, steps: int, pattern: Pattern) -> int:
+    """What taps read of a dimension, as the last two, [..., taps, steps]: slices side by side."""
+    shape = low.recorder.shape(x)
+    last = (taps.size - 1) * taps.apart + (steps - 1) * taps.stride
+    edges = (taps.before, last + 1 - taps.before - shape[dim])
+    zeros = [
+        [low.values.full((*shape[:dim], n, *shape[dim + 1 :]), Fraction(0))] if n > 0 else []
+        for n in edges
+    ]
+    if edges[0] < 0:
+        x = every(low, x, dim, -edges[0], 1, shape[dim] + edges[0])
+    parts = [*zeros[0], x, *zeros[1]]
+    whole = low.recorder.op("concat", *parts, dim=dim) if len(parts) > 1 else x
+    ahead, apart, long = (
+        (taps.apart, taps.stride, steps) if pattern.taps else (taps.stride, taps.apart, taps.size)
+    )
+    box = (*shape[:dim], 1, long, *shape[dim + 1 :])
+    rows = [
+        low.values.view(every(low, whole, dim, n * ahead, apart, long), box)
+        for n in range(pattern.count)
+    ]
+    if taps.mirrored:
+        rows.reverse()
+    side = low.recorder.op("concat", *rows, dim=dim) if len(rows) > 1 else rows[0]
+    behind = (dim, dim + 1) if pattern.taps else (dim + 1, dim)
+    return _ordered(low, side, (*range(dim), *range(dim + 2, len(shape) + 1), *behind))
 
 
 def _ordered(low: Lowering, value: int, dims: tuple[int, ...]) -> int:
