@@ -270,7 +270,7 @@ class _Inliner:
     ) -> Item:
         if any(isinstance(x, tuple) for x in operands):
             raise Unsupported(f"operator {i.opcode} of a tuple")
-        if i.type.parts is not None and i.opcode == "all-reduce":
+        if i.type.parts is not None and i.opcode in COLLECTIVES:
             return self.split(i, attrs, operands, prefix)
         if i.type.parts is not None and i.opcode not in SEVERAL:
             raise Unsupported(f"operator {i.opcode} with several results")

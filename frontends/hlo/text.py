@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.errors import UnreadablePlan
-from shardproof.frontends.hlo import exchanges, layouts
+from shardproof.frontends.hlo import asynchronous, exchanges, layouts
 from shardproof.frontends.hlo.groups import MESH
 from shardproof.frontends.hlo.literals import parse_literal, parse_type
 from shardproof.frontends.hlo.module import UNREAD, Array, Computation, Instruction, Module, Type
@@ -131,6 +131,7 @@ class _Reader:
     def _computation(self, name: str) -> Computation:
         instructions: list[Instruction] = []
         names: dict[str, Type] = {}
+        begun: dict[str, Type] = {}
         root = ""
         while (line := self.next()) is not None:
             if line == "}" or line.startswith("}, execution_thread="):
@@ -141,6 +142,10 @@ class _Reader:
             missing = [x for x in instruction.operands if x not in names]
             if missing:
                 raise InvalidInput(f"{missing[0]} is read before it is given")
+            opens = asynchronous.open_(instruction)
+            instruction = asynchronous.whole(instruction, begun)
+            if opens:
+                begun[instruction.name] = instruction.type
             names[instruction.name] = instruction.type
             instructions += exchanges.of_one(layouts.with_layouts(instruction, names), names)
             if is_root:
