@@ -21,13 +21,13 @@ MOST_SLICES = 32
 
 
 class Pattern(NamedTuple):
-    """A window without how many positions there are: ``count`` slices of ``taps``, or of steps.
+    """A window without how many positions there are: ``slices`` of ``taps``, or of steps.
 
     Example: of a convolution of three taps over 16 positions, three taps, 1 apart.
     """
 
     taps: bool
-    count: int
+    slices: int
     apart: int
     stride: int
     mirrored: bool
@@ -55,7 +55,7 @@ def patterns(taps: Taps, steps: int) -> list[Over]:
     both = [(True, taps.size, steps)]
     both += [] if taps.mirrored else [(False, steps, taps.size)]
     made = [Over(Pattern(t, n, taps.apart, taps.stride, taps.mirrored), m) for t, n, m in both]
-    return [over for over in made if over.pattern.count <= MOST_SLICES]
+    return [over for over in made if over.pattern.slices <= MOST_SLICES]
 
 
 def divided(single: Graph, parallel: Graph) -> frozenset[Over]:

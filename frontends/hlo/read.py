@@ -22,6 +22,7 @@ from shardproof.frontends.hlo import borders, inline, places, stablehlo, text
 from shardproof.frontends.hlo.divided import divided
 from shardproof.frontends.hlo.expressions import Expressions
 from shardproof.frontends.hlo.flattened import unflattened
+from shardproof.frontends.hlo.folded import unfolded
 from shardproof.frontends.hlo.frontend import STABLE
 from shardproof.frontends.hlo.lower import lower
 from shardproof.frontends.hlo.marks import marked
@@ -167,13 +168,14 @@ def paired(
         single, parallel = unflattened(marked(single)), unflattened(parallel)
         stacked = stacks(single, parallel)
         expressions = Expressions()
+        parallel, rounded = unfolded(single, parallel)
         windows = divided(single, parallel)
         beside = Other(compared(parallel), windows=windows)
         alone, results, domains = lower(single, None, stacked, expressions, beside)
         parallel, inferred = placed_inputs(single, parallel)
         parallel, assumptions = places.with_output_places(single, parallel, domains)
         parallel, others_inferred = placed_outputs(single, parallel)
-        notes = (*inferred, *assumptions, *others_inferred)
+        notes = (*rounded, *inferred, *assumptions, *others_inferred)
         tables = list(contents(alone.recorder).values())
         beside = Other(tables=tables, windows=windows)
         other, others, _ = lower(parallel, domains, stacked, expressions, beside)

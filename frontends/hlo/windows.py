@@ -248,7 +248,7 @@ def _side_by_side(low: Lowering, x: int, dim: int, taps: Taps, steps: int, patte
     box = (*shape[:dim], 1, long, *shape[dim + 1 :])
     rows = [
         low.values.view(every(low, whole, dim, n * ahead, apart, long), box)
-        for n in range(pattern.count)
+        for n in range(pattern.slices)
     ]
     if taps.mirrored:
         rows.reverse()
