@@ -125,6 +125,8 @@ class _Borders:
         # A space is in no name of HLO: these names are ours.
         names = tuple(f"{i.name} {n}" for n in range(len(types)))
         rows = list(self.rows(i, target, types))
+        if len(rows) != len(types):
+            raise InvalidInput(f"{target} of {len(rows)} values gives {i.type}")
         for name, type, (operand, mesh, division) in zip(names, types, rows, strict=True):
             cross = self.entered if target in (ENTER, ALL_ENTER) else self.left
             yield from cross(name, operand, mesh, division, type, i.line)
@@ -251,7 +253,9 @@ def annotated(module: Module) -> set[int]:
     texts = {
         i.attrs.get("sharding", "") for c in module.computations.values() for i in c.instructions
     }
-    tiles = {tile for text in texts for tile in re.findall(r"devices=\[(\d[\d,]*)\]", text)}
+    tiles = {
+        tile for text in texts for tile in re.findall(r"devices=\[(\d{1,9}(?:,\d{1,9})*)\]", text)
+    }
     return {prod(integers(tile)) for tile in tiles}
 
 

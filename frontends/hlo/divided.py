@@ -72,9 +72,10 @@ def divided(single: Graph, parallel: Graph) -> frozenset[Over]:
 def _windows(graph: Graph) -> Iterator[Over]:
     """Of all convolutions."""
     for node in graph.nodes:
-        if node.target != "convolution" or "refused" in node.attrs:
+        if node.target != "convolution" or "dim_labels" not in node.attrs:
             continue
         shape = graph.values[node.results[0]].shape
         at = labels(node.attrs["dim_labels"])
-        for taps, dim in zip(node.attrs["window"], at.result[2], strict=True):
-            yield from patterns(taps, shape[dim])
+        if len(node.attrs.get("window", ())) == len(at.result[2]) == len(shape) - 2:
+            for taps, dim in zip(node.attrs["window"], at.result[2], strict=True):
+                yield from patterns(taps, shape[dim])

@@ -33,7 +33,8 @@ def unflattened(graph: Graph) -> Graph:
     #: Results that are reshapes now, and what of.
     listed: dict[int, int] = {}
     for node in graph.nodes:
-        source = _source(node, made, values) if node.target in _BOXES else -1
+        chooses = node.target in _BOXES and "index_vector_dim" in node.attrs
+        source = _source(node, made, values) if chooses else -1
         if source >= 0:
             apart = _apart(node, source, values)
             listed.update((n.results[0], n.operands[0]) for n in apart if n.target == "reshape")
@@ -49,13 +50,14 @@ def _source(node: Node, made: Mapping[int, Node], values: Sequence[Value]) -> in
     """The indices before they were made one list; -1: they were not, or not understood."""
     key, number = _BOXES[node.target]
     boxed = values[node.results[0] if number is None else node.operands[number]].shape
-    batch = [d for d in range(len(boxed)) if d not in node.attrs.get(key, ())]
+    windows = node.attrs.get(key, ())
+    batch = [d for d in range(len(boxed)) if d not in windows]
     several = len(node.operands) != (2 if number is None else 3)
     in_a_row = batch == list(range(batch[0], batch[0] + len(batch))) if batch else False
     pairs = node.attrs.get("start_indices_batching_dims") or node.attrs.get(
         "scatter_indices_batching_dims"
     )
-    if several or not in_a_row or pairs:
+    if several or not in_a_row or pairs or any(d >= len(boxed) for d in windows):
         return -1
     own, vector = values[node.operands[1]].shape, node.attrs["index_vector_dim"]
     count = own[vector] if vector < len(own) else 1

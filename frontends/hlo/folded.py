@@ -55,7 +55,9 @@ def unfolded(single: Graph, parallel: Graph) -> tuple[Graph, tuple[Assumption, .
     values = list(parallel.values)
     nodes: list[Node] = []
     for node in parallel.nodes:
-        how = made.get(own[node.results[0]]) if node.results[0] in own else None
+        how = (
+            made.get(own[node.results[0]]) if node.results[:1] and node.results[0] in own else None
+        )
         nodes += [node] if how is None else _apart(node, how, values)
     texts = [_sentence(number, how) for number, how in sorted(made.items())]
     assumptions = tuple(Assumption("inferred", "constants", "", text) for text in texts)

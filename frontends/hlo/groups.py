@@ -237,7 +237,8 @@ def _order(tiles: str, text: str) -> Devices:
     if order is not None:
         return order
     dims, _, numbers = tiles.partition("]")
-    if not re.fullmatch(r"\d+(?:,\d+)*", numbers) or len(integers(numbers)) != prod(integers(dims)):
+    listed = re.fullmatch(r"\d+(?:,\d+)*", numbers) and re.fullmatch(r"\[\d+(?:,\d+)*", dims)
+    if not listed or len(integers(numbers)) != prod(integers(dims)):
         raise InvalidInput(f"sharding {text!r} is spelt in no known way")
     return np.array(integers(numbers), dtype=np.int64).reshape(integers(dims))
 

@@ -307,7 +307,7 @@ class _Inliner:
             folded = known.fold(i.opcode, attrs, constants, i.type)
             if folded is not None:
                 return folded
-        if i.opcode == "select" and isinstance(operands[0], Known):
+        if i.opcode == "select" and len(operands) == 3 and isinstance(operands[0], Known):
             chosen = operands[0].number()
             if chosen is not None:
                 return operands[1] if chosen else operands[2]

@@ -43,7 +43,15 @@ from shardproof.frontends.hlo.state import Lowering, Other, Rule, Several, integ
 MOST = 1 << 30
 
 #: What a rule raises for operands or attributes that are not those of its operator.
-_MALFORMED = (TypeError, ValueError, AttributeError, IndexError, KeyError, ArithmeticError)
+_MALFORMED = (
+    TypeError,
+    ValueError,
+    AttributeError,
+    IndexError,
+    KeyError,
+    ArithmeticError,
+    StopIteration,
+)
 
 
 def lower(

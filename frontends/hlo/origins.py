@@ -108,7 +108,7 @@ def _own(x: _Numbers) -> Begins:
             return ()
         (dim,) = moving
         line = array[tuple(slice(None) if d == dim else 0 for d in range(array.ndim))]
-        if line[0] < 0 or not np.array_equal(line, line[0] + np.arange(line.size)):
+        if not line.size or line[0] < 0 or not np.array_equal(line, line[0] + np.arange(line.size)):
             return ()
         rows.append(tuple(int(line[0]) if d == dim else None for d in range(array.ndim)))
     return tuple(rows)
@@ -116,7 +116,8 @@ def _own(x: _Numbers) -> Begins:
 
 def _together(operands: Sequence[Begins]) -> Begins:
     """Where the positions begin of which several operands are made; empty: they do not meet."""
-    if not operands or not all(operands):
+    dims = {len(row) for own in operands for row in own}
+    if not operands or not all(operands) or len(dims) > 1:
         return ()
     rows = []
     for rank in range(max(map(len, operands))):

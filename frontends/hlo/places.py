@@ -33,6 +33,8 @@ def with_output_places(
     each rank's numbers are sought at columns 0, 4, 8 and 12, and the assumption is that "the parts
     of result[1] lie where their numbers are those of the single side".
     """
+    if len(parallel.outputs) != len(single.outputs):
+        return parallel, ()
     open_ = [
         n
         for n, (own, full) in enumerate(zip(parallel.outputs, single.outputs, strict=True))

@@ -188,6 +188,27 @@ def test_what_is_not_understood_is_refused(text: str, reason: str) -> None:
         read.parsed(text, partitioned=True)
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("f32[4,3]{1,0}, f32[3,4]{1,0}) custom-call", "f32[4,3]{1,0}) custom-call"),
+        ("custom-call(x, w)", "custom-call(x)"),
+        ("custom-call(s)", "custom-call()"),
+    ],
+)
+def test_borders_of_other_numbers_of_values_are_refused(old: str, new: str) -> None:
+    text = shardy(ALONG_Y)
+    assert old in text
+    with pytest.raises((InvalidInput, Unsupported)):
+        read.parsed(text.replace(old, new), partitioned=True)
+
+
+@pytest.mark.parametrize("tiles", ["[2,]<=[2]", "[2,2]", "[2,2]0,1,2", "[0,2]<=[0]"])
+def test_shardings_of_no_devices_are_refused(tiles: str) -> None:
+    with pytest.raises((InvalidInput, Unsupported)):
+        read.parsed(gspmd(ALONG_Y, of_x=f"{{devices={tiles}}}"), partitioned=True)
+
+
 def test_ranks_are_joined_within_alone() -> None:
     """An all-reduce of what is whole on every rank is none of the program that is written."""
     text = gspmd(ALONG_Y).replace(

@@ -10,6 +10,7 @@ import pytest
 from shardproof.engine.errors import InvalidInput, Unsupported
 from shardproof.frontends.graphs.graph import Graph
 from shardproof.frontends.hlo import evaluate, flattened, read
+from shardproof.frontends.hlo.lower import lower
 from tests.frontends.hlo.verdicts import verified
 
 RNG = np.random.default_rng(0)
@@ -269,6 +270,23 @@ def test_the_smallest_by_such_a_call_are_refused() -> None:
     text = GREATER.replace("GT", "LT")
     made = read.parsed(f"HloModule m\n{text}ENTRY main {{\n{LARGEST}\n}}\n")
     assert [n for n in made.nodes if "refused" in n.attrs]
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("rows", "index_vector_dim=1, ", ""),
+        ("rows", "offset_dims={1,2}", "offset_dims={1,7}"),
+        ("rows in front", "offset_dims={0}", "offset_dims={0,1}"),
+        ("added rows", "update_window_dims={1}", "update_window_dims={1,5}"),
+    ],
+)
+def test_gathers_that_are_none_are_refused_by_name(name: str, old: str, new: str) -> None:
+    """They change nothing here, and the operator is not understood where it is lowered."""
+    assert old in LISTS[name]
+    made = read.parsed(f"HloModule m\n{ADD}ENTRY main {{\n{LISTS[name].replace(old, new)}\n}}\n")
+    side = flattened.unflattened(made)
+    assert lower(side)[0].recorder.ops
 
 
 def test_words_of_attributes_may_hold_a_dash() -> None:
