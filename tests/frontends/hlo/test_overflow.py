@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from shardproof.engine.errors import Unsupported
+from shardproof.frontends.hlo import semantics
 from tests.frontends.hlo.verdicts import verified
 
 PREDICATES = """HloModule m{parts}
@@ -119,3 +122,36 @@ ENTRY main {{
         return text.format(parts=parts, add=add.format(dtype), dtype=dtype)
 
     verified(made("f32", ""), made(dtype, RANKS), tmp_path, verdict)
+
+
+CONSTANTS = """HloModule m{parts}
+
+ENTRY main {{
+  x = f32[4] parameter(0)
+  a = s32[4] constant({{-7, 7, -8, 8}})
+  b = s32[4] constant({{{by}}})
+  q = s32[4] {word}(a, b)
+  f = f32[4] convert(q)
+  ROOT y = f32[4] multiply(x, f)
+}}
+"""
+
+
+@pytest.mark.parametrize("word", ["divide", "remainder"])
+@pytest.mark.parametrize(("last", "verdict"), [("-3", "proved"), ("0", "inconclusive")])
+def test_quotients_of_known_integers_by_zero_are_none(
+    word: str, last: str, verdict: str, tmp_path: Path
+) -> None:
+    """The remainder by zero was 0; XLA leaves it to the device, and its CPU gives the dividend."""
+    by = f"2, -2, 3, {last}"
+    single = CONSTANTS.format(parts="", word=word, by=by)
+    verified(single, CONSTANTS.format(parts=RANKS, word=word, by=by), tmp_path, verdict)
+
+
+def test_integers_divide_towards_zero() -> None:
+    x, y = np.array([-7, 7, -8, 8, 6]), np.array([2, -2, 3, -3, -3])
+    assert semantics.apply("divide", {}, [x, y], (5,)).tolist() == [-3, -3, -2, -2, -2]
+    large = np.array([(1 << 62) + 1])
+    assert semantics.apply("divide", {}, [large, np.array([1])], (1,)).tolist() == large.tolist()
+    with pytest.raises(Unsupported, match="overflows"):
+        semantics.apply("divide", {}, [np.array([-(1 << 63)]), np.array([-1])], (1,))
