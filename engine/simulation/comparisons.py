@@ -19,6 +19,8 @@ TOLERANCE = 1e-6
 MOVED = 100.0
 #: Differences below this one may be what is left of numbers that cancel: rounding of these.
 LEFT = 1e-8
+#: So may those below this one of large numbers.
+COARSE = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,14 @@ def compare(
         float(off[index]) / (scale if scale and np.isfinite(scale) else 1.0),
         Worst(index, float(expected[index]), float(actual[index])),
     )
+
+
+def may_be_left(comparison: Comparison, *, small: bool) -> bool:
+    """Whether a difference may be what is left of numbers that cancel; ``small``: of small ones.
+
+    Example: of 0.5 and 0.50001, unless these are small; of 0.5 and 0.6, not.
+    """
+    return comparison.differs and difference(comparison) < (LEFT if small else COARSE)
 
 
 def settled(comparison: Comparison, near: Comparison) -> Comparison:

@@ -26,6 +26,8 @@ MATRIX_SCALE = 0.5
 MOST_DRAWS = 8
 #: Between what numbers of the batch lie where none is to be negative.
 POSITIVE = (0.1, 0.9)
+#: Up to so many classes are put in an order, of which the first are taken.
+MOST_ORDERED = 1 << 16
 #: Integers that are no indices are below this where they have no domain, and of every other draw of
 #: wide inputs.
 MOST_DRAWN = 8
@@ -229,13 +231,13 @@ class Inputs:
         if self.repeated and not self.wide:
             return self.random.integers(0, classes, shape).astype(float)
         if self.repeated:
-            some = self.random.permutation(classes)[: max(2, length // 2)]
+            some = self._places(classes, max(2, length // 2))
             return self.random.choice(some, shape).astype(float)
         rows: list[NDArray[np.int64]] = []
         seen: set[tuple[int, ...]] = set()
         for _ in range(int(np.prod(outer))):
             for _ in range(MOST_DRAWS):
-                blocks = [self.random.permutation(classes) for _ in range(0, length, classes)]
+                blocks = [self._places(classes, length) for _ in range(0, length, classes)]
                 row = np.concatenate(blocks)[:length]
                 if tuple(row) not in seen:
                     break
@@ -244,6 +246,12 @@ class Inputs:
             seen.add(tuple(row))
             rows.append(row)
         return np.array(rows, dtype=float).reshape(shape)
+
+    def _places(self, classes: int, count: int) -> NDArray[np.int64]:
+        """Up to ``count`` classes, none twice; of very many not all are put in an order for it."""
+        if classes <= MOST_ORDERED:
+            return self.random.permutation(classes)[:count]
+        return self.random.choice(classes, min(count, classes), replace=False)
 
     def _numbers(self, shape: list[int]) -> NDArray[np.float64]:
         """Numbers of the batch."""

@@ -21,11 +21,10 @@ from shardproof.engine.plan.expectations import GRADIENT, LOSS
 from shardproof.engine.plan.ir import MICROBATCH, Plan
 from shardproof.engine.schedule.instances import Unrolled
 from shardproof.engine.simulation.comparisons import (
-    LEFT,
     Comparison,
     compare,
-    difference,
     divides_by_zero,
+    may_be_left,
     settled,
     straight,
 )
@@ -305,7 +304,8 @@ def run_both(
     comparisons = tuple(_comparisons(demands, wanted, one, many))
     if any(comparison.differs for comparison in comparisons):
         comparisons = tuple(map(settled, comparisons, beside(1, NUDGE)))
-    if any(c.differs and difference(c) < LEFT for c in comparisons):
+    # What is too large for values to be kept is too large to be run so often, too.
+    if any(may_be_left(c, small=forgetful) for c in comparisons):
         ways = ((beside(n, BEND), beside(n, -BEND)) for n in range(1, WAYS + 1))
         comparisons = straight(comparisons, ways)
     undefined = any(bool(np.isnan(data).any()) for data in wanted.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from math import inf
 from typing import Any
@@ -10,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from shardproof.engine.errors import Unsupported
-from shardproof.engine.plan.assumption import Assumption
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.graphs.graph import Node, PerRank
-from shardproof.frontends.hlo import gates, indices, masks, origins
+from shardproof.frontends.hlo import gates, indices, masks, origins, overflow
 from shardproof.frontends.hlo.endless import Endless
 from shardproof.frontends.hlo.items import Gated, Ids, Item, Lookup, Tensor, exact
 from shardproof.frontends.hlo.known import Known, compact
@@ -61,10 +61,19 @@ def _of_ids(low: Lowering, node: Node, xs: Sequence[Item]) -> Item | None:
         return None
 
 
+def _of_predicates(low: Lowering, node: Node, xs: Sequence[Item], word: str) -> Item:
+    """The operator of logic that arithmetic of predicates is; there is none of a difference."""
+    if not word:
+        raise Unsupported("a difference of predicates")
+    return logical(low, replace(node, target=word), xs)
+
+
 def add(low: Lowering, node: Node, xs: Sequence[Item], sign: int = 1) -> Item:
     """x + y, or x - y with ``sign`` -1; exact where both are numbers or functions of one id.
     Example: of ids, ``i + 9`` is the same id with offset 9; of a tensor and the constant 2, ``add``
-    with ``other=2``; of minus infinity and a tensor, minus infinity."""
+    with ``other=2``; of minus infinity and a tensor, minus infinity; of predicates, "or"."""
+    if low.dtype(node) == "bool":
+        return _of_predicates(low, node, xs, "or" if sign > 0 else "")
     exact = _of_ids(low, node, xs)
     if exact is not None:
         return exact
@@ -109,7 +118,9 @@ def subtract(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 def multiply(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     """x y; exact where both are numbers or functions of one id; with one known number a factor, for
-    example ``mul`` with ``other=2`` of ``x * 2``."""
+    example ``mul`` with ``other=2`` of ``x * 2``; of predicates, "and"."""
+    if low.dtype(node) == "bool":
+        return _of_predicates(low, node, xs, "and")
     exact = _of_ids(low, node, xs)
     if exact is not None:
         return exact
@@ -460,15 +471,9 @@ def convert(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         different = Node(node.name, "compare", (), node.results, {"direction": "NE"})
         return compare(low, different, [xs[0], Tensor(zero)])
     if integral(target):
-        assume_small(low)
+        overflow.assume_small(low)
         return xs[0] if integral(source) else low.op("trunc", low.tensor(xs[0]))
     return xs[0]
-
-
-def assume_small(low: Lowering) -> None:
-    """Assume that integers do not overflow.  Example: how many labels count, as ``s32``."""
-    why = "integers that are computed of numbers do not overflow"
-    low.recorder.notes.append(Assumption("inferred", "overflow", "", why))
 
 
 def is_finite(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:

@@ -26,13 +26,14 @@ from shardproof.frontends.hlo import (
     indices,
     known,
     movement,
+    overflow,
     own_rows,
     pooling,
     rows,
     stacks,
     windows,
 )
-from shardproof.frontends.hlo.expressions import Expressions
+from shardproof.frontends.hlo.expressions import Expressions, interval_of
 from shardproof.frontends.hlo.items import Bits, Ids, Item, Narrow, Tensor, Vectors
 from shardproof.frontends.hlo.known import Known
 from shardproof.frontends.hlo.module import Type
@@ -83,8 +84,11 @@ def lower(
             return lowering, _outputs(lowering), domains_of
         except Narrow as error:
             position = lowering.origins.get(error.origin, -1)
-            least = 0 if position < 0 or graph.inputs[position].mark is None else -1
-            low, high = domains_of.get(position, (least, MOST))
+            whole = (0, MOST)
+            if position >= 0:
+                given = graph.inputs[position]
+                whole = _whole(given, graph.values[given.value].dtype)
+            low, high = domains_of.get(position, whole)
             settled = position < 0 or position in user_domains or error.rows >= high
             if not settled:
                 domains_of[position] = (low, error.rows)
@@ -101,8 +105,7 @@ def _run(low: Lowering, stacked: frozenset[int]) -> None:
         number = low.recorder.value(value.shape, value.dtype, given.name)
         domain = None
         if integral(value.dtype) or value.dtype == "bool":
-            whole = (0, 2) if value.dtype == "bool" else (0 if given.mark is None else -1, MOST)
-            domain = low.domains.get(position, whole)
+            domain = low.domains.get(position, _whole(given, value.dtype))
             low.origins[number] = position
             if position in low.other.compared.inputs:
                 low.compared_ids.add(number)
@@ -130,6 +133,13 @@ def _run(low: Lowering, stacked: frozenset[int]) -> None:
                 low.refuse(node, error)
         except _MALFORMED as error:
             low.refuse(node, Unsupported(f"has not the operands of such an operator ({error})"))
+
+
+def _whole(given: Input, dtype: str) -> tuple[int, int]:
+    """Between which numbers integers of an input lie of which nothing else is known."""
+    of_type = interval_of(dtype)
+    high = MOST if of_type is None else min(MOST, of_type[1])
+    return 0 if given.mark is None else -1, high
 
 
 def _own(given: Input, domain: tuple[int, int]) -> piecewise.Function:
@@ -173,8 +183,13 @@ def _single(low: Lowering, node: Node, operands: Sequence[Item]) -> Item:
     if rule is None:
         raise Unsupported(NO_RULE)
     if any(isinstance(x, Vectors) for x in operands) and node.target not in ("gather", "scatter"):
-        return index_vectors.apply(low, node, operands, rule)
-    return rule(low, node, operands)
+        return index_vectors.apply(low, node, operands, _fitting(rule))
+    return _fitting(rule)(low, node, operands)
+
+
+def _fitting(rule: Rule) -> Rule:
+    """A rule whose results fit their type, or are assumed to."""
+    return lambda low, node, operands: overflow.checked(low, node, rule(low, node, operands))
 
 
 def _folded(low: Lowering, node: Node, operands: Sequence[Item]) -> Item | None:

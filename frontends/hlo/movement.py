@@ -314,10 +314,9 @@ def reduce(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     how = node.attrs["to_apply"]
     if 0 in low.graph.values[node.operands[0]].shape:
         return Tensor(low.values.broadcast(low.tensor(xs[1]), (), low.shape(node)))
-    if isinstance(xs[0], Ids):
-        if all(xs[0].shape[d] == 1 for d in dims) or low.dtype(node) == "bool":
-            return indices.reduce(low, xs[0], dims, low.shape(node), how, xs[1])
-        elementwise.assume_small(low)
+    alone = all(low.graph.values[node.operands[0]].shape[d] == 1 for d in dims)
+    if isinstance(xs[0], Ids) and (alone or low.dtype(node) == "bool"):
+        return indices.reduce(low, xs[0], dims, low.shape(node), how, xs[1])
     if how in ("and", "or"):
         return _any_or_all(low, node, xs, dims)
     if low.dtype(node) == "bool":

@@ -19,6 +19,7 @@ from shardproof.engine.errors import InvalidInput, Unsupported
 from shardproof.frontends.hlo import erf_inv
 from shardproof.frontends.hlo.module import Array
 from shardproof.frontends.hlo.opcodes import Taps
+from shardproof.frontends.hlo.quotients import divided, remainder
 
 Attrs = Mapping[str, Any]
 Operation = Callable[[Sequence[Any], Attrs, tuple[int, ...]], Any]
@@ -62,15 +63,6 @@ _UNARY: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
-def _divide(x: Any, y: Any) -> Any:
-    """Integers divide towards zero."""
-    if np.issubdtype(np.asarray(x).dtype, np.integer):
-        if np.any(np.asarray(y) == 0):
-            raise Unsupported("division of integers by zero")
-        return np.trunc(np.true_divide(x, y)).astype(np.asarray(x).dtype)
-    return np.true_divide(x, y)
-
-
 def _shifted(how: Callable[[Any, Any], Any], x: Any, y: Any) -> Any:
     """Zeros come in, and nothing is left behind as many places as there are bits."""
     x, y = np.asarray(x), np.asarray(y)
@@ -87,11 +79,11 @@ _BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
     "multiply": lambda x, y: (
         np.logical_and(x, y) if np.asarray(x).dtype == bool else np.multiply(x, y)
     ),
-    "divide": _divide,
+    "divide": divided,
     "maximum": np.maximum,
     "minimum": np.minimum,
     "power": np.power,
-    "remainder": np.fmod,
+    "remainder": remainder,
     "atan2": np.arctan2,
     "and": np.bitwise_and,
     "or": np.bitwise_or,

@@ -62,3 +62,55 @@ def test_nothing_is_refuted_by_rounding(times: str, refuted: bool, tmp_path: Pat
     many.write_text(PARALLEL.replace("TIMES", times))
     result = shardproof.verify(one, many, out=tmp_path / "run", cache=False)
     assert (result.verdict == "refuted") is refuted, result.reason
+
+
+VARIANCE = f"""HloModule m
+
+{ADD}ENTRY main {{
+  x = f32[4,3] parameter(0)
+  z = f32[] constant(0)
+  s = f32[4] reduce(x, z), dimensions={{1}}, to_apply=add
+  h = f32[] constant(0.3333333433)
+  k = f32[4] broadcast(h), dimensions={{}}
+  m = f32[4] multiply(s, k)
+  w = f32[4,3] broadcast(m), dimensions={{0}}
+  c = f32[4,3] subtract(x, w)
+  q = f32[4,3] multiply(c, c)
+  t = f32[4] reduce(q, z), dimensions={{1}}, to_apply=add
+  ROOT v = f32[4] multiply(t, k)
+}}
+"""
+#: The mean of squares less the square of the mean, of numbers that are 100,000 more.
+OF_SQUARES = f"""HloModule m, num_partitions=2
+
+{ADD}ENTRY main {{
+  x = f32[2,3] parameter(0), sharding={{devices=[2,1]<=[2]}}
+  b = f32[] constant(100000)
+  o = f32[2,3] broadcast(b), dimensions={{}}
+  y = f32[2,3] add(x, o)
+  z = f32[] constant(0)
+  s = f32[2] reduce(y, z), dimensions={{1}}, to_apply=add
+  h = f32[] constant(0.3333333433)
+  k = f32[2] broadcast(h), dimensions={{}}
+  m = f32[2] multiply(s, k)
+  q = f32[2,3] multiply(y, y)
+  t = f32[2] reduce(q, z), dimensions={{1}}, to_apply=add
+  e = f32[2] multiply(t, k)
+  n = f32[2] multiply(m, m)
+  d = f32[2] subtract(e, n)
+  f = f32[] constant(TIMES)
+  g = f32[2] broadcast(f), dimensions={{}}
+  ROOT v = f32[2] multiply(d, g)
+}}
+"""
+
+
+@pytest.mark.parametrize(("times", "refuted"), [("1", False), ("1.5", True)])
+def test_rounding_of_large_numbers_refutes_nothing(
+    times: str, refuted: bool, tmp_path: Path
+) -> None:
+    one, many = tmp_path / "one.hlo", tmp_path / "many.hlo"
+    one.write_text(VARIANCE)
+    many.write_text(OF_SQUARES.replace("TIMES", times))
+    result = shardproof.verify(one, many, out=tmp_path / "run", cache=False)
+    assert (result.verdict == "refuted") is refuted, result.reason

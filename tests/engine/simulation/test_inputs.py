@@ -1,0 +1,35 @@
+"""What inputs are drawn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shardproof.engine.simulation import inputs
+from shardproof.engine.simulation.inputs import Inputs
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+@pytest.mark.parametrize("classes", [6, 1 << 20])
+def test_ids_of_many_classes_are_drawn_without_an_order_of_all(
+    classes: int, repeated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A billion classes (a plan that wraps ids around at rows of its own) took minutes and 8 GiB."""
+    ordered: list[int] = []
+
+    class Random(np.random.Generator):
+        def permutation(self, x: Any, axis: int = 0) -> Any:
+            ordered.append(x)
+            return super().permutation(x, axis)
+
+    random = Random(np.random.PCG64(0))
+    sizes: Any = None
+    drawn = Inputs(sizes, frozenset(), frozenset(), random, repeated=repeated, wide=repeated)
+    ids = drawn._ids([3, 4], classes)
+    assert ids.shape == (3, 4)
+    assert ids.min() >= 0
+    assert ids.max() < classes
+    assert repeated or all(len(set(row)) == 4 for row in ids.tolist())
+    assert max(ordered, default=0) <= inputs.MOST_ORDERED
