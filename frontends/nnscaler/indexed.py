@@ -16,7 +16,15 @@ from shardproof.frontends.nnscaler.calls import (
     unless,
 )
 from shardproof.frontends.nnscaler.chain import Chain, exact_number
-from shardproof.frontends.nnscaler.lowerings import Lowered, box, dim_of, real, whole, wholes
+from shardproof.frontends.nnscaler.lowerings import (
+    Lowered,
+    box,
+    dim_of,
+    kept,
+    real,
+    whole,
+    wholes,
+)
 from shardproof.frontends.nnscaler.records import Constant, Tensor
 
 _LETTERS = "abcdefghijklmnop"
@@ -199,7 +207,7 @@ def pad(arguments: Arguments) -> Composed:
     """
     unless(arguments, "mode", "constant")
     x, given = operand(arguments, "input"), wholes(arguments.get("pad"), "pad")
-    value = exact_number(real(arguments, "value", 0))
+    value = exact_number(kept(real(arguments, "value", 0), x.dtype, "value"))
     if len(given) % 2 or len(given) > 2 * len(x.shape):
         raise Refused(f"pad {list(given)}")
     chain = Chain(x)
