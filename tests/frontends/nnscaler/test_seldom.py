@@ -3,6 +3,9 @@ behind, none or an empty list of them, types of results, truth values, shapes th
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 
@@ -21,6 +24,9 @@ from tests.frontends.nnscaler.test_registry import (
     rand,
     some,
 )
+from tests.frontends.nnscaler.test_wider import plan
+from tests.frontends.plan_judge import judged
+from tests.frontends.plan_seldom import Seldom
 
 BOOLS = (lambda: mask(3, 4), lambda: mask(3, 4))
 SEE = (some(2, 4, 3), some(2, 5, 3), some(2, 5, 2))
@@ -66,3 +72,33 @@ SELDOM: Calls = {
 def test_a_seldom_call_is_pytorchs(signature: str) -> None:
     torch.manual_seed(len(signature))
     agree(signature, SELDOM[signature])
+
+
+#: Blocks of such calls, and what one of them has instead on the ranks.
+BLOCKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "bent": ("gelu", {"approximate": "none"}),
+    "true_mask": ("tril", {"diagonal": -1}),
+    "diagonals": ("tril", {"diagonal": 0}),
+    "typed": ("softmax", {"dim": 1}),
+    "same_size": ("conv1d", {"dilation": 2}),
+    "truths": ("add", {}),
+    "kept_sizes": ("clamp", {"max": 0.25}),
+}
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("right", [True, False])
+def test_a_block_of_seldom_calls_beside_the_runtime(
+    block: str, right: bool, tmp_path: Path
+) -> None:
+    made = plan(block, 5, Seldom)
+    if not right:
+        name, other = BLOCKS[block]
+        ends = [ops[0].state["signature"].rsplit(".", 1)[-1] for ops in made.operators]
+        for op in made.operators[ends.index(name)]:
+            op.state["_kwargs"] = {**op.state["_kwargs"], **other}
+            if block == "truths":
+                op.state |= {"signature": "torch.bitwise_and", "_kwargs": {}}
+    judgement = judged(made, 1, tmp_path)
+    assert bool(judgement.different) != right
+    assert judgement.verdict == ("proved" if right else "refuted"), judgement.reason
