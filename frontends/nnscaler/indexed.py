@@ -28,6 +28,8 @@ from shardproof.frontends.nnscaler.lowerings import (
 from shardproof.frontends.nnscaler.records import Constant, Tensor
 
 _LETTERS = "abcdefghijklmnop"
+#: What is assumed of numbers that PyTorch would count from behind if they were negative.
+FROM_THE_FRONT = "no number that indexes a tensor (x[ids]) is negative: none counts from behind"
 
 
 # -- by numbers ------------------------------------------------------------------------------------
@@ -114,7 +116,7 @@ def fullslice(arguments: Arguments) -> Lowered | Composed:
     kept = {k: v for k, v in attrs.items() if k != "input"}
     rows = chain(name, 1, **kept)  # type: ignore[arg-type]
     _rows(chain, rows, 0, at)
-    return chain.done()
+    return chain.done(FROM_THE_FRONT)
 
 
 # -- the largest -----------------------------------------------------------------------------------

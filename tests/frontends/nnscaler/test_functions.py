@@ -195,6 +195,15 @@ def test_minus_infinity_hides_entries_and_that_is_assumed(call: cells.ForwardOp)
     assert "no row, nor a rank's part of one, is hidden" in found.assumed[0]
 
 
+def test_an_index_counts_from_the_front_and_that_is_assumed() -> None:
+    """PyTorch reads ``x[-1]`` from behind, and of ``embedding`` and ``gather`` refuses it."""
+    ids = tensor(3, dtype="int64")
+    found = declared(op("nnscaler.runtime.function.fullslice", X, ids))
+    assert "no number that indexes a tensor (x[ids]) is negative" in found.assumed[0]
+    assert declared(op("nnscaler.runtime.function.fullslice", X, 1)).assumed == ()
+    assert declared(op("torch.index_select", X, 0, ids)).assumed == ()
+
+
 def test_a_function_of_the_model_is_known_by_its_name_and_that_is_assumed() -> None:
     found = declared(op("my.model.apply_mask", X, Y))
     assert (found.name, found.word) == ("apply_mask", "my.model.apply_mask")
