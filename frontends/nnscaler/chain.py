@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from math import isfinite
 
 from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.plan.ir import Attr
@@ -52,8 +53,8 @@ def _shape(x: Tensor | Drawn | SharedInput) -> tuple[int, ...]:
 def exact_number(value: Constant) -> int | Fraction:
     """A finite number as it is written: 0.1 is 1/10.
 
-    Example: True, "2" and None are refused.
+    Example: True, "2", infinity and None are refused.
     """
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value):
         raise Refused(shown(value))
     return value if isinstance(value, int) else Fraction(repr(value))

@@ -10,7 +10,6 @@ import math
 from fractions import Fraction
 from typing import Final
 
-from shardproof.engine.plan.ir import Attr
 from shardproof.frontends.nnscaler.calls import (
     Arguments,
     Composed,
@@ -21,13 +20,16 @@ from shardproof.frontends.nnscaler.calls import (
     unless,
 )
 from shardproof.frontends.nnscaler.chain import Chain, exact_number
-from shardproof.frontends.nnscaler.lowerings import dim_of, real, whole, wholes
+from shardproof.frontends.nnscaler.lowerings import add as total
+from shardproof.frontends.nnscaler.lowerings import real
 from shardproof.frontends.nnscaler.records import Tensor
 
 #: What stands for minus infinity where it hides an entry: its exponential is 0 in any format.
 HIDDEN: Final = -(10**30)
 #: The largest number that stands for itself.
 LARGEST: Final = 10**29
+#: The root of 2/pi, a double.
+_BETA: Final = Fraction("0.7978845608028654")
 _HIDES: Final = (
     "{name} with minus infinity hides entries: it is taken for -1e30, of which every exponential "
     "is 0 too, and no row, nor a rank's part of one, is hidden as a whole"
@@ -150,6 +152,17 @@ def masked_fill(arguments: Arguments) -> tuple[str, Operands] | Composed:
     return chain.done(assumed)
 
 
+def _like(chain: Chain, x: int, other: int) -> int:
+    """``x`` in the shape that it has beside ``other``, whose dimensions it is repeated along."""
+    have, beside = chain.shapes[x], chain.shapes[other]
+    rank = max(len(have), len(beside))
+    padded = [(1,) * (rank - len(shape)) + shape for shape in (have, beside)]
+    target = tuple(b if a == 1 else a for a, b in zip(*padded, strict=True))
+    if target == have:
+        return x
+    return chain("expand" if rank == len(have) else "broadcast_to", x, size=target)
+
+
 def where(arguments: Arguments) -> Composed:
     """One of two operands for each element, by a condition of truth values.
 
@@ -163,19 +176,56 @@ def where(arguments: Arguments) -> Composed:
     if isinstance(x, Tensor) and isinstance(y, Tensor):
         chain = Chain(condition, x, y)
         chosen = chain("mul", 1, 0)
-        chain("add_n", chosen, chain("mul", 2, chain("affine", 0, factor=-1, shift=1)))
+        other = chain("mul", 2, chain("affine", 0, factor=-1, shift=1))
+        chosen = _like(chain, chosen, other)
+        chain("add_n", chosen, _like(chain, other, chosen))
     elif isinstance(x, Tensor):
         chain = Chain(condition, x)
         other = chain("affine", 0, factor=-1, shift=1)
         value, assumed = filling(arguments, "other", "where")
-        chain("masked_fill", 1, other, value=value)
+        chain("masked_fill", _like(chain, 1, 0), other, value=value)
     elif isinstance(y, Tensor):
         chain = Chain(condition, y)
         value, assumed = filling(arguments, "input", "where")
-        chain("masked_fill", 1, 0, value=value)
+        chain("masked_fill", _like(chain, 1, 0), 0, value=value)
+    elif x is None or y is None:
+        raise Refused("a condition alone")
     else:
-        raise Refused("constant operands")
+        chain = Chain(condition)
+        one, two = (exact_number(real(arguments, name, 0)) for name in ("input", "other"))
+        chain("affine", 0, factor=one - two, shift=two)
     return chain.done(assumed)
+
+
+def add(arguments: Arguments) -> tuple[str, Operands] | Composed:
+    """x + alpha y; of two truth values whether one of them is true, as PyTorch adds these.
+
+    Example: of [0, 1, 1] and [0, 0, 1] it is [0, 1, 2] as int64, and [0, 1, 1] as bool.
+    """
+    given = [arguments.get(name) for name in ("input", "other")]
+    if all(isinstance(x, Tensor) and x.dtype == "bool" for x in given):
+        unless(arguments, "alpha", 1)
+        return bitwise_or(arguments)
+    return total(arguments)
+
+
+def gelu(arguments: Arguments) -> tuple[str, Operands] | Composed:
+    """x times the normal distribution function, or its approximation by `tanh`.
+
+    Example: with ``approximate="tanh"`` it is x (1 + tanh(b (x + 0.044715 x^3))) / 2, where b is
+    the root of 2/pi as PyTorch has it.
+    """
+    unless(arguments, "approximate", "none", "tanh")
+    x = operand(arguments, "input")
+    if arguments.get("approximate") != "tanh":
+        return "gelu", {"input": x}
+    chain = Chain(x)
+    cube = chain("mul", chain("mul", 0, 0), 0)
+    inner = chain("add_n", 0, chain("mul", cube, other=Fraction("0.044715")))
+    bent = chain("tanh", chain("mul", inner, other=_BETA))
+    half = chain("mul", 0, other=Fraction(1, 2))
+    chain("mul", half, chain("affine", bent, factor=1, shift=1))
+    return chain.done()
 
 
 def square(arguments: Arguments) -> Composed:
@@ -196,10 +246,11 @@ def clamp(arguments: Arguments) -> Composed:
     """
     unless(arguments, "out", None)
     chain = Chain(operand(arguments, "input"))
-    low, high = _bound(arguments, "min"), _bound(arguments, "max")
-    if (low is None and high is None) or (low is not None and high is not None and low > high):
+    low, high = _bound(arguments, "min", -math.inf), _bound(arguments, "max", math.inf)
+    none = arguments.get("min") is None and arguments.get("max") is None
+    if none or (low is not None and high is not None and low > high):
         raise Refused("bounds")
-    x = 0
+    x = 0 if low is not None or high is not None else chain("identity", 0)
     if low is not None:
         x = chain("affine", chain("relu", chain("affine", x, factor=1, shift=-low)), factor=1,
                   shift=low)  # fmt: skip
@@ -209,9 +260,10 @@ def clamp(arguments: Arguments) -> Composed:
     return chain.done()
 
 
-def _bound(arguments: Arguments, name: str) -> int | Fraction | None:
+def _bound(arguments: Arguments, name: str, beyond: float) -> int | Fraction | None:
+    """A bound, or None where every number is within it."""
     value = arguments.get(name)
-    return None if value is None else exact_number(value)
+    return None if value is None or value == beyond else exact_number(value)
 
 
 def ceil(arguments: Arguments) -> Composed:
@@ -343,28 +395,11 @@ def bitwise_and(arguments: Arguments) -> Composed:
     return chain.done()
 
 
-def some(arguments: Arguments) -> Composed:
-    """Whether any of the truth values is true, of all or along dimensions.
-
-    Example: of [[0, 1], [0, 0]] along 1 it is [1, 0]: ``sum`` and ``step``.
-    """
-    unless(arguments, "out", None)
-    unless(arguments, "keepdim", True, False)
-    chain = Chain(*_truths(arguments, "input"))
-    dim = arguments.get("dim")
-    given: dict[str, Attr] = {} if dim is None else {"dim": wholes(dim, "dim")}
-    if arguments.get("keepdim"):
-        given["keepdim"] = True
-    chain("step", chain("sum", 0, **given))
-    return chain.done()
-
-
 # -- attention -------------------------------------------------------------------------------------
 
 
 def attention(arguments: Arguments) -> tuple[str, Operands] | Composed:
-    """As PyTorch's; with a mask of numbers, or with several query heads to a key, as several
-    operators.
+    """As PyTorch's; with a mask, or with several query heads to a key, as several operators.
 
     Example: with ``is_causal=True`` it is the declared operator; with a mask of numbers:
     ``einsum``, ``mul`` by the scale, ``add``, ``softmax``, ``einsum``.
@@ -383,7 +418,7 @@ def attention(arguments: Arguments) -> tuple[str, Operands] | Composed:
     if causal and mask is not None:
         raise Refused("attn_mask with is_causal")
     masks = [] if mask is None else [operand(arguments, "attn_mask")]
-    if any(not x.dtype.startswith(("float", "bfloat")) for x in masks):
+    if any(not x.dtype.startswith(("float", "bfloat", "bool")) for x in masks):
         raise Refused(f"attn_mask of {masks[0].dtype}")
     chain = Chain(query, key, value, *masks)
     keys, values = 1, 2
@@ -397,57 +432,14 @@ def attention(arguments: Arguments) -> tuple[str, Operands] | Composed:
         return chain.done()
     lead = "abcdefgh"[: len(query.shape) - 2]
     scores = chain("einsum", 0, keys, equation=f"{lead}mk,{lead}nk->{lead}mn")
-    scores = chain("add", chain("mul", scores, other=exact_number(scale)), 3)
+    scores, assumed = chain("mul", scores, other=exact_number(scale)), ""
+    if masks[0].dtype == "bool":
+        # True is where attention is paid.
+        hidden = chain("affine", 3, factor=-1, shift=1)
+        scores = chain("masked_fill", scores, hidden, value=HIDDEN)
+        assumed = _HIDES.format(name="scaled_dot_product_attention")
+    else:
+        scores = chain("add", scores, 3)
     weights = chain("softmax", scores, dim=len(query.shape) - 1)
     chain("einsum", weights, values, equation=f"{lead}mn,{lead}nk->{lead}mk")
-    return chain.done()
-
-
-# -- along dimensions ------------------------------------------------------------------------------
-
-
-def triu(arguments: Arguments) -> Composed:
-    """What lies above the diagonal.
-
-    Example: ``triu(x, 1)`` is ``x - tril(x)``; ``triu(x)``, with the diagonal, is refused.
-    """
-    unless(arguments, "out", None)
-    unless(arguments, "diagonal", 1)
-    if "diagonal" not in arguments:
-        raise Refused("diagonal 0")
-    chain = Chain(operand(arguments, "input"))
-    chain("sub", 0, chain("tril", 0))
-    return chain.done()
-
-
-def tril(arguments: Arguments) -> Composed:
-    """The lower triangle of the last two dimensions, zero above the main diagonal.
-
-    Example: of [[1, 2], [3, 4]] it is [[1, 0], [3, 4]].
-    """
-    unless(arguments, "out", None)
-    unless(arguments, "diagonal", 0)
-    chain = Chain(operand(arguments, "input"))
-    chain("tril", 0)
-    return chain.done()
-
-
-def cumsum(arguments: Arguments) -> Composed:
-    """Sums up to each position: a product with the triangle of ones.
-
-    Example: of x [2, 4] along 1 it is the ``einsum`` "ab,yb->ay" with the lower triangle of ones
-    [4, 4].
-    """
-    unless(arguments, "out", None)
-    unless(arguments, "dtype", None)
-    x = operand(arguments, "input")
-    dim = dim_of(whole(arguments, "dim"), len(x.shape))
-    if len(x.shape) > 12:
-        raise Refused(f"{len(x.shape)} dimensions")
-    chain = Chain(x)
-    size = x.shape[dim]
-    ones = chain("tril", chain("full", size=(size, size), value=1))
-    axes = "abcdefghijkl"[: len(x.shape)]
-    after = axes.replace(axes[dim], "y")
-    chain("einsum", 0, ones, equation=f"{axes},y{axes[dim]}->{after}")
-    return chain.done()
+    return chain.done(assumed)

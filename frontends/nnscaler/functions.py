@@ -20,7 +20,9 @@ from shardproof.frontends.nnscaler import (
     inplace,
     losses,
     ranges,
+    reductions,
     tables,
+    triangles,
     windows,
 )
 from shardproof.frontends.nnscaler import lowerings as low
@@ -53,12 +55,12 @@ _NAMED: Final[Mapping[str, Function]] = {
         f"{_FUNCTIONAL}.{name}": function(name, "input: inplace=False")
         for name in ("sigmoid", "tanh", "silu", "relu")
     },
-    f"{_FUNCTIONAL}.gelu": function("gelu", "input: approximate=none"),
-    "torch._C._nn.gelu": function("gelu", "input: approximate=none"),
+    f"{_FUNCTIONAL}.gelu": rewritten(composed.gelu, "input approximate"),
+    "torch._C._nn.gelu": rewritten(composed.gelu, "input approximate"),
     f"{_FUNCTIONAL}.logsigmoid": function("log_sigmoid", "input:"),
     "torch._C._nn.log_sigmoid": function("log_sigmoid", "input:"),
     **_twice({
-        "add": rewritten(low.add, "input other alpha out"),
+        "add": rewritten(composed.add, "input other alpha out"),
         "sub": rewritten(low.sub, "input other alpha out"),
         "mul": function("mul", "input: other out=None", commutes=True),
         "multiply": function("mul", "input: other out=None", commutes=True),
@@ -77,16 +79,21 @@ _NAMED: Final[Mapping[str, Function]] = {
     f"{_RUNTIME}.accum": function("add_n", "x: y:? z:?"),
     # Reductions.
     **_twice({
-        "sum": function("sum", "input: dim? keepdim dtype=None"),
-        "mean": function("mean", "input: dim? keepdim dtype=None"),
-        "amax": function("amax", "input: dim? keepdim out=None"),
-        "norm": rewritten(low.norm, "input p dim keepdim out dtype"),
-        "softmax": function("softmax", "input: dim dtype?"),
-        "log_softmax": function("log_softmax", "input: dim dtype=None"),
+        "sum": rewritten(reductions.reduction("sum"), "input dim keepdim dtype"),
+        "mean": rewritten(reductions.reduction("mean"), "input dim keepdim dtype"),
+        "amax": rewritten(reductions.reduction("amax"), "input dim keepdim out"),
+        "any": rewritten(reductions.some, "input dim keepdim out"),
+        "norm": rewritten(reductions.norm, "input p dim keepdim out dtype"),
+        "softmax": rewritten(reductions.softmax("softmax"), "input dim dtype"),
+        "log_softmax": rewritten(reductions.softmax("log_softmax"), "input dim dtype"),
     }),
-    "torch.functional.norm": rewritten(low.norm, "input p dim keepdim out dtype"),
-    f"{_FUNCTIONAL}.softmax": function("softmax", "input: dim _stacklevel~ dtype?"),
-    f"{_FUNCTIONAL}.log_softmax": function("log_softmax", "input: dim _stacklevel~ dtype=None"),
+    "torch.functional.norm": rewritten(reductions.norm, "input p dim keepdim out dtype"),
+    **{
+        f"{_FUNCTIONAL}.{name}": rewritten(
+            reductions.softmax(name), "input dim _stacklevel dtype"
+        )
+        for name in ("softmax", "log_softmax")
+    },
     f"{_RUNTIME}.layer_norm": rewritten(low.layer_norm, "input weight bias normalized_shape eps"),
     f"{_FUNCTIONAL}.layer_norm": rewritten(
         low.layer_norm, "input normalized_shape weight bias eps"
@@ -116,9 +123,9 @@ _NAMED: Final[Mapping[str, Function]] = {
         "sign": rewritten(composed.sign, "input out"),
         "clamp": rewritten(composed.clamp, "input min max out"),
         "clamp_min": rewritten(composed.clamp, "input min out"),
-        "tril": rewritten(composed.tril, "input diagonal out"),
-        "triu": rewritten(composed.triu, "input diagonal out"),
-        "cumsum": rewritten(composed.cumsum, "input dim dtype out"),
+        "tril": rewritten(triangles.tril, "input diagonal out"),
+        "triu": rewritten(triangles.triu, "input diagonal out"),
+        "cumsum": rewritten(triangles.cumsum, "input dim dtype out"),
         "index_select": rewritten(indexed.index_select, "input dim index out"),
         "gather": rewritten(indexed.gather, "input dim index sparse_grad out"),
         "topk": rewritten(indexed.topk, "input k dim largest sorted out"),
@@ -135,7 +142,6 @@ _NAMED: Final[Mapping[str, Function]] = {
         "isnan": rewritten(composed.is_nan, "input out"),
         "isinf": rewritten(composed.is_infinite, "input out"),
         "nan_to_num": rewritten(composed.finite, "input nan posinf neginf out"),
-        "any": rewritten(composed.some, "input dim keepdim out"),
         "bitwise_or": rewritten(composed.bitwise_or, "input other out"),
         "bitwise_and": rewritten(composed.bitwise_and, "input other out"),
         "logical_not": rewritten(composed.bitwise_not, "input out"),
@@ -231,7 +237,7 @@ _NAMED: Final[Mapping[str, Function]] = {
     "torch.Tensor.long": low.cast_to("int64"),
     "torch.Tensor.bool": low.cast_to("bool"),
     "torch.Tensor.type_as": rewritten(low.cast, "tensor other"),
-    "torch.Tensor.type": rewritten(low.cast, "tensor dtype non_blocking"),
+    "torch.Tensor.type": rewritten(low.typed, "tensor dtype non_blocking"),
     "torch.Tensor.to": rewritten(
         low.cast, "tensor dtype device non_blocking copy memory_format other dtype_or_device"
     ),
@@ -239,12 +245,12 @@ _NAMED: Final[Mapping[str, Function]] = {
     # Dropout, and constants.
     f"{_FUNCTIONAL}.dropout": rewritten(draws.dropout, "input p training inplace"),
     f"{_RUNTIME}.nndropout": rewritten(draws.dropout, "input p inplace"),
-    f"{_RUNTIME}.zeros": low.constant_of(0),
-    f"{_RUNTIME}.ones": low.constant_of(1),
-    f"{_RUNTIME}.full": low.constant_of(None),
-    "torch.zeros_like": low.constant_like(0),
-    "torch.ones_like": low.constant_like(1),
-    "torch.full_like": low.constant_like(None),
+    f"{_RUNTIME}.zeros": ranges.constant_of(0),
+    f"{_RUNTIME}.ones": ranges.constant_of(1),
+    f"{_RUNTIME}.full": ranges.constant_of(None),
+    "torch.zeros_like": ranges.constant_like(0),
+    "torch.ones_like": ranges.constant_like(1),
+    "torch.full_like": ranges.constant_like(None),
     f"{_RUNTIME}.arange": rewritten(ranges.arange, "start end step dtype requires_grad"),
     f"{_RUNTIME}.linspace": rewritten(ranges.linspace, "start end steps dtype requires_grad"),
     f"{_RUNTIME}.tensor": rewritten(ranges.tensor, "data dtype requires_grad pin_memory"),

@@ -16,10 +16,20 @@ from shardproof.frontends.nnscaler.calls import (
     unless,
 )
 from shardproof.frontends.nnscaler.chain import Chain, exact_number
-from shardproof.frontends.nnscaler.lowerings import Lowered, box, dim_of, real, whole, wholes
+from shardproof.frontends.nnscaler.lowerings import (
+    Lowered,
+    box,
+    dim_of,
+    kept,
+    real,
+    whole,
+    wholes,
+)
 from shardproof.frontends.nnscaler.records import Constant, Tensor
 
 _LETTERS = "abcdefghijklmnop"
+#: What is assumed of numbers that PyTorch would count from behind if they were negative.
+FROM_THE_FRONT = "no number that indexes a tensor (x[ids]) is negative: none counts from behind"
 
 
 # -- by numbers ------------------------------------------------------------------------------------
@@ -106,7 +116,7 @@ def fullslice(arguments: Arguments) -> Lowered | Composed:
     kept = {k: v for k, v in attrs.items() if k != "input"}
     rows = chain(name, 1, **kept)  # type: ignore[arg-type]
     _rows(chain, rows, 0, at)
-    return chain.done()
+    return chain.done(FROM_THE_FRONT)
 
 
 # -- the largest -----------------------------------------------------------------------------------
@@ -199,7 +209,7 @@ def pad(arguments: Arguments) -> Composed:
     """
     unless(arguments, "mode", "constant")
     x, given = operand(arguments, "input"), wholes(arguments.get("pad"), "pad")
-    value = exact_number(real(arguments, "value", 0))
+    value = exact_number(kept(real(arguments, "value", 0), x.dtype, "value"))
     if len(given) % 2 or len(given) > 2 * len(x.shape):
         raise Refused(f"pad {list(given)}")
     chain = Chain(x)

@@ -67,6 +67,20 @@ def real(arguments: Arguments, name: str, default: float) -> Constant:
     return value
 
 
+def kept(value: Constant, kind: str, name: str) -> int | float:
+    """A number as a tensor of a type holds it; raises `Refused` for one that would become another.
+
+    Example: True in bool is 1, and 2.0 in int64 is 2; 2.5 in int64 is refused, and 5 in bool.
+    """
+    number = int(value) if isinstance(value, bool) else value
+    if not isinstance(number, (int, float)) or not math.isfinite(number):
+        raise Refused(f"{name} {shown(value)}")
+    rounded = kind in _INTEGERS and number != int(number)
+    if rounded or (kind == "bool" and number not in (0, 1)) or (kind == "uint8" and number < 0):
+        raise Refused(f"{name} {shown(value)} in {kind}")
+    return int(number) if kind in _INTEGERS else number
+
+
 # -- casts -----------------------------------------------------------------------------------------
 
 
@@ -90,6 +104,26 @@ def cast(arguments: Arguments) -> Lowered:
     if _holds(wanted, x.dtype):
         return "identity", {"tensor": x}
     return "to", {"tensor": x, "dtype": wanted}
+
+
+#: Types by the names of their tensor classes, as `torch.Tensor.type` takes them.
+_CLASSES: Final = {
+    "Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16",
+    "Long": "int64", "Int": "int32", "Short": "int16", "Char": "int8", "Byte": "uint8",
+    "Bool": "bool",
+}  # fmt: skip
+
+
+def typed(arguments: Arguments) -> Lowered:
+    """``tensor.type(dtype)``, where the type may be a name: "torch.LongTensor", for example, is
+    int64, as is "torch.cuda.LongTensor"."""
+    given = arguments.get("dtype")
+    if isinstance(given, str):
+        word = given.removeprefix("torch.").removeprefix("cuda.").removesuffix("Tensor")
+        if word not in _CLASSES or not given.endswith("Tensor"):
+            raise Refused(f"dtype {shown(given)}")
+        given = DType("torch", _CLASSES[word])
+    return cast({"tensor": operand(arguments, "tensor"), "dtype": given})
 
 
 def _holds(wanted: str, given: str) -> bool:
@@ -284,20 +318,6 @@ def rms_norm(arguments: Arguments) -> Composed:
     return chain.done()
 
 
-def norm(arguments: Arguments) -> Lowered:
-    """The root of the sum of squares, for example 5 of [3, 4]; of one dimension that is any norm of
-    order 2."""
-    unless(arguments, "p", "fro", 2, 2.0)
-    unless(arguments, "dtype", None)
-    unless(arguments, "out", None)
-    x, dim = operand(arguments, "input"), arguments.get("dim")
-    operands: Operands = {"input": x}
-    if dim is not None:
-        operands["dim"] = wholes(dim, "dim")
-        operands["keepdim"] = arguments.get("keepdim", False)
-    return "norm", operands
-
-
 # -- shapes ----------------------------------------------------------------------------------------
 
 
@@ -465,35 +485,3 @@ def box(x: Tensor, slicers: Sequence[Constant]) -> Lowered:
         "input": x, "starts": (*starts, *(0 for _ in rest)), "sizes": (*sizes, *(-1 for _ in rest)),
         "kept": (*kept, *rest),
     }  # fmt: skip
-
-
-# -- constants -------------------------------------------------------------------------------------
-
-
-def constant_of(value: float | None) -> Function:
-    """``zeros``, ``ones`` and ``full``; a scalar, such as ``zeros(())``, has one position, as
-    nnScaler makes it."""
-
-    def rewrite(arguments: Arguments) -> Lowered:
-        unless(arguments, "requires_grad", False)
-        size = wholes(arguments.get("size"), "size") or (1,)
-        number = real(arguments, "fill_value", 0) if value is None else value
-        if value is None and "fill_value" not in arguments:
-            raise Refused("no fill_value")
-        return "full", {"size": size, "value": number}
-
-    names = "size fill_value dtype requires_grad" if value is None else "size dtype requires_grad"
-    return rewritten(rewrite, names)
-
-
-def constant_like(value: float | None) -> Function:
-    """``zeros_like`` and the like; ``ones_like``, for example, with the value 1."""
-
-    def rewrite(arguments: Arguments) -> Lowered:
-        unless(arguments, "requires_grad", False)
-        unless(arguments, "memory_format", None)
-        number = real(arguments, "fill_value", 0) if value is None else value
-        return "full", {"size": operand(arguments, "input").shape, "value": number}
-
-    names = "dtype layout device requires_grad memory_format"
-    return rewritten(rewrite, f"input {'fill_value ' if value is None else ''}{names}")

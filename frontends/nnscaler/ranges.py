@@ -1,4 +1,4 @@
-"""Tensors of known numbers: even steps, lists of one number, diagonals.
+"""Tensors of known numbers: one number everywhere, even steps, lists of one number, diagonals.
 
 The numbers 0, 1, 2, ... are sums over rows of a triangle of ones, less one: a declared value of
 both sides, no input that might be anything.
@@ -12,19 +12,59 @@ from typing import Final
 from shardproof.frontends.nnscaler.calls import (
     Arguments,
     Composed,
+    Function,
     Operands,
     Refused,
     operand,
+    rewritten,
     shown,
     unless,
 )
 from shardproof.frontends.nnscaler.chain import Chain, exact_number
-from shardproof.frontends.nnscaler.lowerings import real, whole
+from shardproof.frontends.nnscaler.lowerings import Lowered, kept, real, whole, wholes
 from shardproof.frontends.nnscaler.records import Constant
 from shardproof.frontends.untrusted.inert import DType
 
 #: Numbers that one call may make.
 _MOST_NUMBERS: Final = 1 << 24
+
+
+def constant_of(value: int | None) -> Function:
+    """``zeros``, ``ones`` and ``full``; a scalar, such as ``zeros(())``, has one position, as
+    nnScaler makes it."""
+
+    def rewrite(arguments: Arguments) -> Lowered:
+        unless(arguments, "requires_grad", False)
+        size = wholes(arguments.get("size"), "size") or (1,)
+        return "full", {"size": size, "value": _filling(arguments, value, "")}
+
+    names = "size fill_value dtype requires_grad" if value is None else "size dtype requires_grad"
+    return rewritten(rewrite, names)
+
+
+def constant_like(value: int | None) -> Function:
+    """``zeros_like`` and the like; ``ones_like``, for example, with the value 1."""
+
+    def rewrite(arguments: Arguments) -> Lowered:
+        unless(arguments, "requires_grad", False)
+        unless(arguments, "memory_format", None)
+        x = operand(arguments, "input")
+        return "full", {"size": x.shape, "value": _filling(arguments, value, x.dtype)}
+
+    names = "dtype layout device requires_grad memory_format"
+    return rewritten(rewrite, f"input {'fill_value ' if value is None else ''}{names}")
+
+
+def _filling(arguments: Arguments, value: int | None, like: str) -> int | float:
+    """The number that a tensor is filled with, as its type holds it; ``like``: the type where
+    none is given."""
+    given = arguments.get("fill_value") if value is None else value
+    return kept(given, _kind(arguments, like), "fill_value")
+
+
+def _kind(arguments: Arguments, default: str) -> str:
+    dtype = arguments.get("dtype")
+    return dtype.name if isinstance(dtype, DType) else default
 
 
 def arange(arguments: Arguments) -> Composed:
@@ -93,7 +133,8 @@ def tensor(arguments: Arguments) -> tuple[str, Operands]:
         numbers = [item for row in rows for item in row]
     if len({_number(x) for x in numbers}) != 1:
         raise Refused("data of different numbers")
-    return "full", {"size": tuple(shape) or (1,), "value": numbers[0]}
+    number = kept(numbers[0], _kind(arguments, ""), "data")
+    return "full", {"size": tuple(shape) or (1,), "value": number}
 
 
 def _number(value: Constant) -> int | Fraction:

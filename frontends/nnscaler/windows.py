@@ -39,11 +39,24 @@ def convolution(arguments: Arguments) -> Composed:
     """
     x, weight = operand(arguments, "input"), operand(arguments, "weight")
     rank = _rank(x, weight)
+    return _convolved(arguments, x, weight, _around(arguments, weight, rank))
+
+
+def _around(arguments: Arguments, weight: Tensor, rank: int) -> list[tuple[int, int]]:
+    """Zeros before and behind each dimension; "same" puts as many as keep its size, of an odd
+    number one more behind."""
     padding = arguments.get("padding", 0)
+    if padding == "valid":
+        return [(0, 0)] * rank
+    if padding == "same":
+        if set(_each(arguments, "stride", 1, rank)) != {1}:
+            raise Refused("padding 'same' with a stride")
+        gaps = _each(arguments, "dilation", 1, rank)
+        counts = [gap * (n - 1) for gap, n in zip(gaps, weight.shape[2:], strict=True)]
+        return [(n // 2, n - n // 2) for n in counts]
     if isinstance(padding, str):
         raise Refused(f"padding {padding[:20]!r}")
-    around = [(n, n) for n in _each(arguments, "padding", 0, rank)]
-    return _convolved(arguments, x, weight, around)
+    return [(n, n) for n in _each(arguments, "padding", 0, rank)]
 
 
 def padded_convolution(arguments: Arguments) -> Composed:

@@ -18,6 +18,7 @@ from tests.frontends.plan_families import Families, family
 from tests.frontends.plan_layouts import REPLICATED
 from tests.frontends.plan_models import model
 from tests.frontends.plan_schedule import Schedule, reducers, returned, wire
+from tests.frontends.plan_seldom import Seldom
 from tests.frontends.plan_stages import Stage, Writer
 from tests.frontends.plan_structure import copied, homes_of, staged, tied
 from tests.frontends.plan_values import Model, Value
@@ -77,15 +78,17 @@ def scaled(made: Model, slices: int) -> Model:
 #: Of what random models are made: small operators, or the blocks of these.
 KINDS: dict[str, type[Families] | None] = {
     "small": None, "families": Families, "blocks": Blocks, "pipelines": None, "wider": Wider,
+    "seldom": Seldom,
 }  # fmt: skip
 
 
 def plans(seed: int, kind: str = "small") -> Plans:
     """A pair of plans; the parallel one is right.  ``kind``: of small operators at random, of models
     that people train (`tests.frontends.plan_families`), of further blocks (`plan_blocks`), or of
-    either kind in pipelines as `pipelines` makes them (the rest of the registry: `plan_wider`)."""
+    either kind in pipelines as `pipelines` makes them (the rest of the registry: `plan_wider`;
+    calls that are seldom written: `plan_seldom`)."""
     draw = random.Random(seed)
-    if kind in ("pipelines", "wider"):
+    if kind in ("pipelines", "wider", "seldom"):
         return pipelines(draw, KINDS[kind])
     stages = draw.choice((1, 1, 2, 2, 3))
     sizes = [draw.choice((1, 2, 2, 3) if stages == 1 else (1, 2, 2)) for _ in range(stages)]

@@ -256,6 +256,8 @@ def real(value: Any) -> Any:
     if isinstance(value, DType):
         kind = getattr(torch, value.name)
         return REAL if kind.is_floating_point else kind
+    if value in ("torch.FloatTensor", "torch.HalfTensor", "torch.BFloat16Tensor"):
+        return "torch.DoubleTensor"
     if isinstance(value, tuple):
         return tuple(map(real, value))
     return value

@@ -70,6 +70,9 @@ KNOWN = [
     (op("torch.Tensor.to", X, "cuda"), ("identity", 1, {})),
     (op("torch.Tensor.type_as", X, tensor(1, dtype="int16")), ("to", 1, {"dtype": "int16"})),
     (op("torch.Tensor.long", X), ("to", 1, {"dtype": "int64"})),
+    (op("torch.Tensor.type", X, "torch.LongTensor"), ("to", 1, {"dtype": "int64"})),
+    (op("torch.Tensor.type", X, dtype="torch.cuda.HalfTensor"), ("to", 1, {"dtype": "float16"})),
+    (op(SOFTMAX, X, dim=-1, dtype=DType("torch", "float32")), ("softmax", 1, {"dim": -1})),
     (op("torch.Tensor.float", X), ("float", 1, {"dtype": "float32"})),
     (op("torch.Tensor.long", tensor(3, dtype="int32")), ("identity", 1, {})),
     (op("torch.Tensor.int", tensor(3, dtype="int64")), ("to", 1, {"dtype": "int32"})),
@@ -94,7 +97,30 @@ UNKNOWN = [
     (op("torch.nn.functional.silu", X, inplace=True), "silu with inplace True"),
     (op("torch.nn.functional.silu", X, True), "silu with inplace True"),
     (op("torch.nn.functional.silu", X, gamma=2), "silu with gamma"),
-    (op("torch.sum", X, dtype=DType("torch", "float64")), "sum with dtype torch.float64"),
+    (op("torch.sum", X, dtype=DType("torch", "int64")), "sum with dtype torch.int64"),
+    (op(SOFTMAX, X, dtype=DType("torch", "float32")), "softmax with dim None"),
+    (op("torch.any", tensor(3, dtype="bool"), dim=()), "any with dim of no dimension"),
+    (
+        op("torch.full_like", tensor(3, dtype="int64"), 2.5),
+        "full_like with fill_value 2.5 in int64",
+    ),
+    (
+        op("torch.full_like", X, 5, dtype=DType("torch", "bool")),
+        "full_like with fill_value 5 in bool",
+    ),
+    (
+        op("nnscaler.runtime.function.tensor", 2.5, dtype=DType("torch", "int32")),
+        "tensor with data 2.5 in int32",
+    ),
+    (
+        op("torch.nn.functional.pad", tensor(4, dtype="int64"), (1, 1), value=1.5),
+        "pad with value 1.5 in int64",
+    ),
+    (op("torch.Tensor.type", X, "torch.Tensor"), "type with dtype 'torch.Tensor'"),
+    (op("torch.add", tensor(3, dtype="bool"), tensor(3, dtype="bool"), 2), "add with alpha 2"),
+    (op("torch.clamp", X, float("nan")), "clamp with nan"),
+    (op("torch.clamp", X, float("inf")), "clamp with inf"),
+    (op("torch.where", tensor(2, 4, dtype="bool")), "where with a condition alone"),
     (op("torch.sub", X, Y, alpha="2"), "sub with alpha '2'"),
     (op("torch.add", X, Y, out=X), "add with out of type Tensor"),
     (op("torch.mul", X, float("inf")), "mul with other inf"),
@@ -104,12 +130,13 @@ UNKNOWN = [
     (op("torch.sign", X, None, X), "sign with 1 operands more"),
     (op("torch.where", X, X, X), "where with a condition of type float32"),
     (op("torch.clamp", X, 2, 1), "clamp with bounds"),
-    (op("torch.triu", X), "triu with diagonal 0"),
+    (op("torch.triu", X, 0.5), "triu with diagonal 0.5"),
+    (op("torch.tril", tensor(4)), "tril with input of 1 dimensions"),
     (
         op("torch.nn.functional.cross_entropy", X, X),
         "cross_entropy with classes of [2, 4] and labels [2, 4]",
     ),
-    (op("torch.nn.functional.gelu", X, approximate="tanh"), "gelu with approximate 'tanh'"),
+    (op("torch.nn.functional.gelu", X, approximate="erf"), "gelu with approximate 'erf'"),
     (op(LAYER_NORM, X, Y, Y, (3, 4), 0.5), "layer_norm with normalized_shape [3, 4]"),
     (op("torch.Tensor.to", X, {"a": 1}), "to with dtype of type dict"),
     # Counts of the file are no reason to work without end.
@@ -159,12 +186,22 @@ def test_what_is_not_understood_is_named(call: cells.ForwardOp, name: str) -> No
     [
         op("torch.masked_fill", X, Y, float("-inf")),
         op("torch.where", tensor(2, 4, dtype="bool"), X, float("-inf")),
+        op("torch.where", tensor(3, 1, 4, dtype="bool"), X, float("-inf")),
     ],
 )
 def test_minus_infinity_hides_entries_and_that_is_assumed(call: cells.ForwardOp) -> None:
     found = declared(call)
     assert found.steps[-1].attrs["value"] == -(10**30)
     assert "no row, nor a rank's part of one, is hidden" in found.assumed[0]
+
+
+def test_an_index_counts_from_the_front_and_that_is_assumed() -> None:
+    """PyTorch reads ``x[-1]`` from behind, and of ``embedding`` and ``gather`` refuses it."""
+    ids = tensor(3, dtype="int64")
+    found = declared(op("nnscaler.runtime.function.fullslice", X, ids))
+    assert "no number that indexes a tensor (x[ids]) is negative" in found.assumed[0]
+    assert declared(op("nnscaler.runtime.function.fullslice", X, 1)).assumed == ()
+    assert declared(op("torch.index_select", X, 0, ids)).assumed == ()
 
 
 def test_a_function_of_the_model_is_known_by_its_name_and_that_is_assumed() -> None:
@@ -245,24 +282,46 @@ def adapters(made: Plans) -> list[Obj]:
     return [n for n in nodes if n.name == "IRAdapter" and n.state["_prims"]]
 
 
-def test_a_type_of_the_file_is_the_type_that_is_cast_to(tmp_path: Path) -> None:
-    """A cast to integers by position is no identity: what the reader once took it for."""
+TYPES = [
+    (TO, Name("torch", "float32"), Name("torch", "float16"), Name("torch", "int32")),
+    ("torch.Tensor.type", "torch.FloatTensor", "torch.cuda.HalfTensor", "torch.IntTensor"),
+]
+
+
+@pytest.mark.parametrize(("signature", "single", "right", "wrong"), TYPES)
+def test_a_type_of_the_file_is_the_type_that_is_cast_to(
+    tmp_path: Path, signature: str, single: Name | str, right: Name | str, wrong: Name | str
+) -> None:
+    """A cast to integers by position, or by the name of a tensor class, is no identity: what the
+    reader once took it for."""
     made = made_with("torch.sigmoid")
-    for integer, verdict in ((False, "proved"), (True, "inconclusive")):
-        kind = Name("torch", "int32" if integer else "float16")
+    for kind, verdict in ((right, "proved"), (wrong, "inconclusive")):
         for ops in made.operators:
             for each in ops:
-                if each.state["signature"] in ("torch.sigmoid", TO):
-                    each.state["signature"] = TO
+                if each.state["signature"] in ("torch.sigmoid", signature):
+                    each.state["signature"] = signature
                     each.state["_inputs"] = [*each.state["_inputs"][:1], kind]
-        single = made.single.state["execplan"].state["_seq"][0][1].state["_nodes"]
-        for each in single:
-            if isinstance(each, Obj) and each.state["signature"] in ("torch.sigmoid", TO):
-                each.state["signature"] = TO
-                each.state["_inputs"] = [each.state["_inputs"][0], Name("torch", "float32")]
+        nodes = made.single.state["execplan"].state["_seq"][0][1].state["_nodes"]
+        for each in nodes:
+            if isinstance(each, Obj) and each.state["signature"] in ("torch.sigmoid", signature):
+                each.state["signature"] = signature
+                each.state["_inputs"] = [each.state["_inputs"][0], single]
         found = verify(converted(made, tmp_path))
         assert found.verdict == verdict, found.reason
-        assert not integer or "a cast to int32" in found.reason
+        assert verdict == "proved" or "a cast to int32" in found.reason
+
+
+@pytest.mark.parametrize(("kind", "verdict"), [("float32", "proved"), ("int64", "inconclusive")])
+def test_a_softmax_in_a_type_of_its_own(tmp_path: Path, kind: str, verdict: str) -> None:
+    """As Llama's attention has it: a floating type is no other function over the reals."""
+    made = plans(2, "families")
+    called = [each for ops in made.operators for each in ops]
+    nodes = made.single.state["execplan"].state["_seq"][0][1].state["_nodes"]
+    for each in (*called, *nodes):
+        if isinstance(each, Obj) and each.state.get("signature", "").endswith("softmax"):
+            each.state["_kwargs"] = {**each.state["_kwargs"], "dtype": Name("torch", kind)}
+    found = verify(converted(made, tmp_path))
+    assert found.verdict == verdict, found.reason
 
 
 @pytest.mark.parametrize(

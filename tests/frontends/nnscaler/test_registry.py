@@ -3,7 +3,7 @@ numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -107,7 +107,7 @@ def equations(last: bool) -> list[Any]:
     return found
 
 
-def _named(names: str, calls: list[Any]) -> Calls:
+def named(names: str, calls: list[Any]) -> Calls:
     """The same calls of a function and of the method."""
     return {f"{p}.{name}": calls for name in names.split() for p in ("torch", "torch.Tensor")}
 
@@ -124,22 +124,22 @@ CALLS: Calls = {
     f"{N}.gelu": [at(X)],
     f"{F}.logsigmoid": [at(X)],
     f"{N}.log_sigmoid": [at(X)],
-    **_named("add", [at(*XY), at(X, 2), at(X, some(4), alpha=3), at(X, 0.5, alpha=2)]),
-    **_named("sub", [at(*XY), at(X, 2), at(X, some(4), alpha=3), at(X, 0.5, alpha=2)]),
-    **_named("mul multiply true_divide", [at(*XY), at(X, 0.5), at(X, some(3, 1))]),
-    **_named("div", [at(*XY), at(X, 4.0), at(X, some(4), rounding_mode=None)]),
-    **_named("neg clone isnan isinf", [at(X)]),
-    **_named("nan_to_num", [at(X), at(X, nan=0.0), at(X, 1.0, 2.0, None)]),
-    **_named("pow", [at(X, 2), at(X, 0.5), at(X, exponent=-1)]),
-    **_named("masked_fill", [at(X, lambda: mask(3, 4), -1.5), at(X, lambda: mask(4), value=2)]),
-    **_named("masked_fill_", [at(X, lambda: mask(3, 4), -1.5), at(X, lambda: mask(4), value=2)]),
-    **_named("fill_", [at(X, -1.5), at(X, value=2), at(lambda: ids(3, 4), 5)]),
+    **named("add", [at(*XY), at(X, 2), at(X, some(4), alpha=3), at(X, 0.5, alpha=2)]),
+    **named("sub", [at(*XY), at(X, 2), at(X, some(4), alpha=3), at(X, 0.5, alpha=2)]),
+    **named("mul multiply true_divide", [at(*XY), at(X, 0.5), at(X, some(3, 1))]),
+    **named("div", [at(*XY), at(X, 4.0), at(X, some(4), rounding_mode=None)]),
+    **named("neg clone isnan isinf", [at(X)]),
+    **named("nan_to_num", [at(X), at(X, nan=0.0), at(X, 1.0, 2.0, None)]),
+    **named("pow", [at(X, 2), at(X, 0.5), at(X, exponent=-1)]),
+    **named("masked_fill", [at(X, lambda: mask(3, 4), -1.5), at(X, lambda: mask(4), value=2)]),
+    **named("masked_fill_", [at(X, lambda: mask(3, 4), -1.5), at(X, lambda: mask(4), value=2)]),
+    **named("fill_", [at(X, -1.5), at(X, value=2), at(lambda: ids(3, 4), 5)]),
     f"{R}.setitem": SETTING,
     "_operator.setitem": SETTING,
-    **_named("sum mean amax", [at(X, 1), at(X, (0,), True), at(X, dim=(0, 1), keepdim=True)]),
-    **_named("norm", NORM),
+    **named("sum mean amax", [at(X, 1), at(X, (0,), True), at(X, dim=(0, 1), keepdim=True)]),
+    **named("norm", NORM),
     "torch.functional.norm": NORM,
-    **_named("softmax log_softmax", [at(X, 1), at(X, dim=-2), at(X, dim=0, dtype=None)]),
+    **named("softmax log_softmax", [at(X, 1), at(X, dim=-2), at(X, dim=0, dtype=None)]),
     f"{F}.softmax": [at(X, 1), at(X, dim=-1, _stacklevel=3, dtype=None)],
     f"{F}.log_softmax": [at(X, 1), at(X, dim=-1, _stacklevel=3, dtype=None)],
     f"{R}.layer_norm": [at(X, some(4), some(4), (4,), 0.1), at(X, some(4), bias=None,
@@ -149,17 +149,17 @@ CALLS: Calls = {
     f"{R}.accum": [at(*XY), at(*XY, X)],
     f"{F}.linear": LINEAR,
     f"{N}.linear": [at(some(2, 3, 4), some(5, 4)), at(some(3, 4), some(5, 4), some(5))],
-    **_named("matmul", [
+    **named("matmul", [
         at(some(3, 4), some(4, 2)), at(some(2, 3, 4), some(2, 4, 2)), at(some(2, 3, 4), some(4, 2)),
         at(some(4), some(4)), at(some(3, 4), some(4)), at(some(4), some(4, 2)),
         at(some(3, 4), some(2, 4, 2)), at(some(2, 3, 3, 4), some(4)),
     ]),
-    **_named("mm", [at(some(3, 4), some(4, 2))]),
-    **_named("bmm", [at(some(2, 3, 4), some(2, 4, 5))]),
-    **_named("addmm", [at(some(3, 2), some(3, 4), some(4, 2)),
+    **named("mm", [at(some(3, 4), some(4, 2))]),
+    **named("bmm", [at(some(2, 3, 4), some(2, 4, 5))]),
+    **named("addmm", [at(some(3, 2), some(3, 4), some(4, 2)),
                        at(some(2), some(3, 4), some(4, 2), beta=0.5, alpha=2)]),
-    **_named("baddbmm", [at(some(2, 3, 5), some(2, 3, 4), some(2, 4, 5), beta=2, alpha=0.25)]),
-    **_named("outer", [at(some(3), some(4))]),
+    **named("baddbmm", [at(some(2, 3, 5), some(2, 3, 4), some(2, 4, 5), beta=2, alpha=0.25)]),
+    **named("outer", [at(some(3), some(4))]),
     "torch.einsum": equations(False),
     "torch.functional.einsum": equations(False),
     f"{R}.einsum": equations(True),
@@ -173,17 +173,17 @@ CALLS: Calls = {
     "torch.Tensor.reshape": [at(X, 2, 6), at(X, (4, -1))],
     "torch.reshape": [at(X, (2, 6)), at(X, shape=(4, -1))],
     "torch.Tensor.contiguous": [at(X)],
-    **_named("transpose", [at(some(2, 3, 4), 0, -1), at(some(2, 3, 4), dim0=1, dim1=2)]),
-    **_named("permute", [at(some(2, 3, 4), (2, 0, -2)), at(some(2, 3, 4), dims=(1, 0, 2))]),
-    **_named("squeeze", [at(some(1, 3, 1)), at(some(1, 3, 1), 0), at(some(1, 3, 1), dim=(0, -1)),
+    **named("transpose", [at(some(2, 3, 4), 0, -1), at(some(2, 3, 4), dim0=1, dim1=2)]),
+    **named("permute", [at(some(2, 3, 4), (2, 0, -2)), at(some(2, 3, 4), dims=(1, 0, 2))]),
+    **named("squeeze", [at(some(1, 3, 1)), at(some(1, 3, 1), 0), at(some(1, 3, 1), dim=(0, -1)),
                          at(some(2, 3), 0)]),
-    **_named("unsqueeze", [at(X, 0), at(X, -1), at(X, dim=1)]),
-    **_named("flatten", [at(some(2, 3, 4)), at(some(2, 3, 4), 1), at(some(2, 3, 4), 0, -2)]),
-    **_named("chunk", [at(some(5, 3), 2), at(some(3, 4), chunks=2, dim=-1)]),
-    **_named("split", SPLIT),
+    **named("unsqueeze", [at(X, 0), at(X, -1), at(X, dim=1)]),
+    **named("flatten", [at(some(2, 3, 4)), at(some(2, 3, 4), 1), at(some(2, 3, 4), 0, -2)]),
+    **named("chunk", [at(some(5, 3), 2), at(some(3, 4), chunks=2, dim=-1)]),
+    **named("split", SPLIT),
     "torch.functional.split": SPLIT,
-    **_named("select", [at(some(2, 3, 4), 1, 2), at(some(2, 3, 4), dim=-1, index=-4)]),
-    **_named("narrow", [at(some(5, 3), 0, 1, 3), at(some(5, 3), dim=-1, start=-2, length=2)]),
+    **named("select", [at(some(2, 3, 4), 1, 2), at(some(2, 3, 4), dim=-1, index=-4)]),
+    **named("narrow", [at(some(5, 3), 0, 1, 3), at(some(5, 3), dim=-1, start=-2, length=2)]),
     "torch.Tensor.expand": [at(some(3, 1), 3, 5), at(some(3, 1), (2, -1, 5)), at(some(4), 3, 4)],
     "torch.Tensor.expand_as": [at(some(3, 1), some(2, 3, 4))],
     "torch.Tensor.repeat": [at(X, 2, 3), at(X, (2, 1, 2)), at(some(4), 3), at(X, repeats=(2, 3))],
@@ -230,45 +230,45 @@ CALLS: Calls = {
     ],
     f"{F}.l1_loss": [at(*XY), at(*XY, reduction="sum"), at(*XY, reduction="none")],
     f"{F}.mse_loss": [at(*XY), at(*XY, reduction="sum")],
-    **_named("gt lt ge le ne eq", [
+    **named("gt lt ge le ne eq", [
         at(*XY), at(X, 0.75), at(lambda: ids(3, 9), lambda: ids(3, 9)), at(lambda: ids(3, 9), 1),
     ]),
-    **_named("sign", [at(lambda: rand(3, 4) - 0.75)]),
-    **_named("clamp", [
+    **named("sign", [at(lambda: rand(3, 4) - 0.75)]),
+    **named("clamp", [
         at(X, 0.5, 1.0), at(X, min=0.5), at(X, max=0.75), at(lambda: rand(3, 4) - 0.5, -1, 0),
     ]),
-    **_named("clamp_min", [at(X, 0.5), at(X, min=1)]),
-    **_named("tril", [at(some(2, 4, 4)), at(some(3, 5), 0)]),
-    **_named("triu", [at(some(2, 4, 4), 1), at(some(3, 5), diagonal=1)]),
-    **_named("cumsum", [at(X, 1), at(X, dim=0), at(some(2, 3, 4), -2)]),
-    **_named("index_select", [
+    **named("clamp_min", [at(X, 0.5), at(X, min=1)]),
+    **named("tril", [at(some(2, 4, 4)), at(some(3, 5), 0)]),
+    **named("triu", [at(some(2, 4, 4), 1), at(some(3, 5), diagonal=1)]),
+    **named("cumsum", [at(X, 1), at(X, dim=0), at(some(2, 3, 4), -2)]),
+    **named("index_select", [
         at(some(5, 3), 0, lambda: ids(5, 7)), at(some(2, 3, 4), 1, lambda: ids(3, 5)),
     ]),
-    **_named("gather", [
+    **named("gather", [
         at(some(5, 3), 0, lambda: ids(5, 2, 3)), at(some(2, 5, 3), -1, lambda: ids(3, 2, 4, 2)),
         at(some(3, 4), 1, lambda: ids(4, 3, 4), sparse_grad=False),
     ]),
-    **_named("topk", [
+    **named("topk", [
         at(some(3, 5), 2), at(some(2, 5, 3), k=3, dim=1, largest=False, sorted=True), at(some(5), 1),
     ]),
     **{f"{place}.{name}": [at(some(3, 5), 1), at(some(3, 5), 0, True), at(some(2, 3, 4), dim=1),
                            at(some(3, 5), dim=-1, keepdim=True), at(some(3, 4)), at(*XY)]
        for name in ("max", "min") for place in ("torch", "torch.Tensor")},
-    **_named("maximum minimum", [at(*XY)]),
+    **named("maximum minimum", [at(*XY)]),
     f"{F}.pad": [
         at(X, (1, 2)), at(some(2, 3, 4), [0, 1, 2, 0], "constant", 1.5),
         at(some(3, 4), (-1, 2, 1, -1), mode="constant", value=None),
     ],
-    **_named("ceil floor", [at(lambda: 3 * rand(3, 4) - 2)]),
-    **_named("fmod", [at(lambda: 3 * rand(3, 4) - 2, 0.75)]),
-    **_named("floor_divide", [at(lambda: ids(9, 5), 2), at(lambda: ids(9, 5), 4)]),
-    **_named("bitwise_not logical_not", [at(lambda: mask(3, 4))]),
-    **_named("bitwise_or bitwise_and", [at(lambda: mask(3, 4), lambda: mask(3, 4))]),
-    **_named("any", [at(lambda: mask(3, 4)), at(lambda: mask(3, 4), 1),
+    **named("ceil floor", [at(lambda: 3 * rand(3, 4) - 2)]),
+    **named("fmod", [at(lambda: 3 * rand(3, 4) - 2, 0.75)]),
+    **named("floor_divide", [at(lambda: ids(9, 5), 2), at(lambda: ids(9, 5), 4)]),
+    **named("bitwise_not logical_not", [at(lambda: mask(3, 4))]),
+    **named("bitwise_or bitwise_and", [at(lambda: mask(3, 4), lambda: mask(3, 4))]),
+    **named("any", [at(lambda: mask(3, 4)), at(lambda: mask(3, 4), 1),
                      at(lambda: mask(3, 4), dim=0, keepdim=True)]),
-    **_named("detach square reciprocal", [at(X)]),
-    **_named("diag", [at(some(4, 4)), at(some(3), diagonal=0)]),
-    **_named("sort", [at(some(3, 5)), at(some(3, 5), 0, descending=True)]),
+    **named("detach square reciprocal", [at(X)]),
+    **named("diag", [at(some(4, 4)), at(some(3), diagonal=0)]),
+    **named("sort", [at(some(3, 5)), at(some(3, 5), 0, descending=True)]),
     f"{F}.rms_norm": [at(X, (4,), some(4), eps=0.1), at(X, [3, 4], None, 0.5)],
     f"{R}.arange": [at(0, 5, 1, DType("torch", "int64")), at(start=1, end=8, step=3, dtype=FLOAT),
                     at(2.5, 0, -0.75, None)],
@@ -377,7 +377,14 @@ def numbers(x: torch.Tensor) -> np.ndarray[Any, Any]:
 @pytest.mark.parametrize("signature", CALLS)
 def test_a_function_is_pytorchs(signature: str) -> None:
     torch.manual_seed(len(signature))
-    for make in CALLS[signature]:
+    agree(signature, CALLS[signature])
+
+
+def agree(
+    signature: str, calls: Sequence[Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]]
+) -> None:
+    """What a function gives for each of the calls, and its derivative, beside PyTorch."""
+    for make in calls:
         inputs, kwargs = make()
         held: dict[int, torch.Tensor] = {}
 

@@ -22,9 +22,9 @@ from tests.frontends.plan_values import Model, Value
 from tests.frontends.plan_wider import Wider
 
 
-def plan(block: str, seed: int) -> Plans:
+def plan(block: str, seed: int, kind: type[Wider] = Wider) -> Plans:
     """A block between two linear layers, and the sum of it all."""
-    made = Wider(random.Random(3), 2)
+    made = kind(random.Random(3), 2)
     x = made.linear(made.batch("data", (made.b, made.s, made.h), "float32"), made.h)
     grown = getattr(made, block)(x)
     made.op("torch.sum", "a+ b+ c+ -> 1", made.linear(grown, made.h), shapes=(1,))
