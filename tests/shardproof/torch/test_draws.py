@@ -143,7 +143,7 @@ def test_draws_of_replicas_are_proved(tmp_path: Path, forward: Forward) -> None:
     assert any("draw the numbers that the single device draws" in a for a in result.assumptions)
 
 
-@pytest.mark.parametrize("forward", RIGHT[:-1], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("forward", RIGHT, ids=lambda f: f.__name__)
 def test_draws_of_one_row_on_each_replica_are_proved(tmp_path: Path, forward: Forward) -> None:
     """Of a batch of one row there is no dimension."""
     rows = {"x": sp.tensor((2, 4))}
