@@ -49,7 +49,7 @@ def _flat_parameters() -> None:
 
 
 def _same_storage(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return a.untyped_storage()._cdata == b.untyped_storage()._cdata
+    return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
 
 
 #: Collectives of several tensors at once, of which torch has no kernel for fake ones.
