@@ -37,6 +37,7 @@ from shardproof.partition.inference.views import (
     widened,
 )
 from shardproof.partition.inference.visible import Masked
+from shardproof.partition.inference.regrouped import Regrouped
 from shardproof.partition.inference.windows import Windows
 
 
@@ -89,6 +90,7 @@ class Values:
             None if reference_size is None else Matcher(table, reference_size, self.opened)
         )
         self.references = None if reference_size is None else References(table, reference_size)
+        self.regrouped = Regrouped(table) if reference_size is None else None
         self.masked = None if reference_size is None else Masked(table, reference_size)
         self.shares = None if reference_size is None else Shares(table, reference_size)
 
