@@ -25,7 +25,7 @@ def install(note: Callable[[str], None]) -> None:
     """
 
     def unscaled(
-        gradients: Sequence[torch.Tensor], found: torch.Tensor, inverse: torch.Tensor
+        gradients: Sequence[torch.Tensor], infinite: torch.Tensor, inverse: torch.Tensor
     ) -> None:
         """They are of any kind, DTensors too, which a number divides."""
         factor = inverse.item()
@@ -41,7 +41,7 @@ def install(note: Callable[[str], None]) -> None:
     def updated(
         scale: torch.Tensor,
         growth: torch.Tensor,
-        found: torch.Tensor,
+        infinite: torch.Tensor,
         factor: float,
         backoff: float,
         interval: int,

@@ -28,6 +28,7 @@ from shardproof.partition.inference.floats import (
     sizes_of,
 )
 from shardproof.partition.inference.match import Matcher
+from shardproof.partition.inference.regrouped import Regrouped
 from shardproof.partition.inference.shares import Shares
 from shardproof.partition.inference.views import (
     lineage_axes,
@@ -37,7 +38,6 @@ from shardproof.partition.inference.views import (
     widened,
 )
 from shardproof.partition.inference.visible import Masked
-from shardproof.partition.inference.regrouped import Regrouped
 from shardproof.partition.inference.windows import Windows
 
 
