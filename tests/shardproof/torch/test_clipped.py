@@ -14,6 +14,7 @@ import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
 import shardproof.torch as sp  # noqa: E402
+from tests.shardproof.torch.locally import Step, locally  # noqa: E402
 
 RANKS, NORM = 2, 1.0
 
@@ -71,4 +72,28 @@ def test_sums_and_means_of_ranks(divided: bool, expected: str, tmp_path: Path) -
         executor="local",
         cache=False,
     )
+    assert result.verdict == expected, sp.told(result)
+
+
+@pytest.mark.parametrize(("clips", "expected"), [(True, "proved"), (False, "refuted")])
+def test_a_bounded_loss(clips: bool, expected: str, tmp_path: Path) -> None:
+    """Gradients of a loss whose own are bounded pass the norm where numbers of the batch are
+    large: what ranks do not clip shows there."""
+
+    def step(ranks: int, clipped: bool) -> Step:
+        def run(job: sp.Job) -> None:
+            own = nn.Linear(4, 4)
+            model = own if ranks == 1 else nn.parallel.DistributedDataParallel(own)
+            job.start(model)
+            x, y = (job.batch[n].chunk(ranks)[job.rank] for n in ("x", "y"))
+            loss = F.smooth_l1_loss(model(x), y)
+            loss.backward()
+            if clipped:
+                nn.utils.clip_grad_norm_(model.parameters(), NORM)
+            job.end(loss=loss)
+
+        return run
+
+    batch = {"x": sp.tensor((4, 4)), "y": sp.tensor((4, 4))}
+    result = locally(tmp_path, step(1, True), step(RANKS, clips), batch)
     assert result.verdict == expected, sp.told(result)
