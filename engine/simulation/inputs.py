@@ -33,7 +33,7 @@ MOST_DRAWN = 8
 #: matrices.
 FAINT_SIZE, FAINT_SCALE = 0.001, 0.1
 #: Of what size numbers of the batch are where inputs are steep.
-STEEP_SIZE = 1000.0
+STEEP_SIZE = 100.0
 #: By what part of itself a number is changed where it is asked what rounding may do, and where it
 #: is asked what it does to what is not straight.
 NUDGE, BEND = 1e-12, 1e-7

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,20 @@ def test_a_bounded_loss(clips: bool, expected: str, tmp_path: Path) -> None:
     batch = {"x": sp.tensor((4, 4)), "y": sp.tensor((4, 4))}
     result = locally(tmp_path, step(1, True), step(RANKS, clips), batch)
     assert result.verdict == expected, sp.told(result)
+
+
+def test_exponentials_that_overflow_refute_nothing(tmp_path: Path) -> None:
+    """Ranks take no maximum off: over the reals that is the same, and is not proved here."""
+
+    def step(ranks: int) -> Step:
+        def run(job: sp.Job) -> None:
+            model = nn.Linear(4, 4)
+            job.start(model)
+            z = 40 * model(job.batch["x"].chunk(ranks)[job.rank])
+            log = z.logsumexp(-1) if ranks == 1 else (z.exp() + z.exp()).sum(-1).log()
+            job.end(loss=(log if ranks == 1 else log - math.log(2)).mean())
+
+        return run
+
+    result = locally(tmp_path, step(1), step(RANKS), {"x": sp.tensor((4, 4))})
+    assert result.verdict != "refuted", sp.told(result)
