@@ -14,6 +14,7 @@ from fractions import Fraction
 from itertools import product
 
 from shardproof.engine.algebra.affine import affine
+from shardproof.engine.lineage.floating import settled
 from shardproof.engine.lineage.lineage import Lineage
 from shardproof.engine.lineage.members import concrete
 from shardproof.engine.lineage.views import Misaligned
@@ -171,12 +172,16 @@ def _nodes(lineage: Lineage) -> tuple[int, ...]:
 
 
 def _plain(lineage: Lineage) -> Lineage:
-    """A lineage but for a constant factor, and for how much of a sum has been added up: a draw may
-    meet a part of a sum, if all parts meet the same."""
+    """A lineage but for a constant factor, for how much of a sum has been added up (a draw may meet
+    a part of a sum, if all parts meet the same), and for where single positions were put: of one
+    row of a batch there is no dimension."""
     if not lineage.addends:
         return lineage
     factor = lineage.addends[0].factor or Fraction(1)
-    addends = tuple(a._replace(factor=a.factor / factor, partials=()) for a in lineage.addends)
+    addends = tuple(
+        a._replace(factor=a.factor / factor, partials=(), view=settled(a.view))
+        for a in lineage.addends
+    )
     return Lineage(lineage.shape, addends)
 
 

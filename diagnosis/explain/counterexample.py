@@ -28,6 +28,7 @@ from shardproof.engine.simulation.replay import Coordinates
 from shardproof.engine.simulation.simulate import (
     SHARP,
     SLIGHT,
+    STEEP,
     WIDE,
     Simulation,
     simulate,
@@ -42,8 +43,8 @@ from shardproof.partition.stages.partition import Partition
 MOST_ELEMENTS: Final = 8
 #: Gradients whose largest element is this much smaller than the largest of all are passed over.
 SMALL: Final = 1e-4
-#: Seeds of slight inputs that are tried last.
-SLIGHT_SEEDS: Final = (SLIGHT, SLIGHT + 1)
+#: Seeds of slight and steep inputs, which are tried last.
+LAST_SEEDS: Final = (SLIGHT, SLIGHT + 1, STEEP, STEEP + 1)
 ROWS: Final = 3
 COLUMNS: Final = 4
 
@@ -296,7 +297,7 @@ def simulated(
     """
     single, parallel = result.derived, result.parallel.unrolled
     first: Simulation | None = None
-    every = [*range(seeds), *range(WIDE, WIDE + seeds), *SLIGHT_SEEDS]
+    every = [*range(seeds), *range(WIDE, WIDE + seeds), *LAST_SEEDS]
     for number, seed in enumerate(every):
         tell(number, len(every))
         more = result.more + max(0, seed % WIDE - SHARP + 1)

@@ -55,6 +55,15 @@ TRUE_FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
 }
 
 
+def largest_first(factors: Sequence[Fraction]) -> list[int]:
+    """The order in which multiples are added to a constant: what cancels a large constant comes
+    before what is small, which would be lost beside it.
+
+    Example: [1, 0] of ``[1, 10**38]``, as in ``mask x + 10**38 mask - 10**38``, a finite mask.
+    """
+    return sorted(range(len(factors)), key=lambda place: -abs(factors[place]))
+
+
 class _OneHot(np.ndarray[tuple[int, ...], np.dtype[np.float64]]):
     """Ones at chosen classes, which knows where they are: a product with a table is its rows then.
     What is made of it (a view, a sum) is an array that knows nothing.
@@ -135,8 +144,8 @@ class FloatInterpreter(ArrayInterpreter):
         self, arrays: Sequence[Array], factors: Sequence[Fraction], constant: Fraction
     ) -> Array:
         total = np.full(arrays[0].shape, float(constant))
-        for array, factor in zip(arrays, factors, strict=True):
-            total += float(factor) * array
+        for place in largest_first(factors):
+            total += float(factors[place]) * arrays[place]
         return total
 
     def _unary(self, function: str, x: Array) -> Array:

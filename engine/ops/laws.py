@@ -150,7 +150,7 @@ def _exponential(table: TermTable, argument: Term, apart: bool, whole: AbstractS
     for scale, part in addends:
         if part.kind == "app" and part.name == "log" and abs(scale) == 1:
             base = part.args[0]
-            factors.append(base if scale > 0 else applied(table, "inv", base))
+            factors.append(base if scale > 0 else applied(table, "inv", base, apart))
         else:
             rest.append(table.mul(scale, part))
     if apart:

@@ -29,6 +29,7 @@ from shardproof.engine.interpreters.dims import (
     unit,
     weights,
 )
+from shardproof.engine.interpreters.numeric import largest_first
 from shardproof.engine.ops.primitives import CONSTANTS, Selection, known_function
 
 Array = NDArray[Any]
@@ -193,7 +194,8 @@ class LotInterpreter:
         if len(xs) != len(factors) or not xs:
             raise ShapeMismatch(f"a combination of {len(xs)} tensors with {len(factors)} factors")
         total: Any = float(constant) if constant else None
-        for x, factor in zip(xs, factors, strict=True):
+        for place in largest_first(factors):
+            x, factor = xs[place], factors[place]
             _same(xs[0].dims, x.dims, "addends")
             part = x.data if factor == 1 else float(factor) * x.data
             total = part if total is None else total + part

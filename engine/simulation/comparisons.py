@@ -111,14 +111,9 @@ def settled(comparison: Comparison, near: Comparison) -> Comparison:
 
     Example: of -3e-17 beside 2e-17, where both are others a part of 1e-12 beside.
     """
-    moved = (
-        _largest(here - there)
-        for here, there in (
-            (comparison.expected, near.expected),
-            (comparison.actual, near.actual),
-        )
-        if here.shape == there.shape
-    )
+    sides = ((comparison.expected, near.expected), (comparison.actual, near.actual))
+    with np.errstate(invalid="ignore"):
+        moved = [_largest(here - there) for here, there in sides if here.shape == there.shape]
     return _without(comparison, max(moved, default=0.0))
 
 

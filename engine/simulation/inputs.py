@@ -34,6 +34,8 @@ MOST_DRAWN = 8
 #: Of what size tables and numbers of the batch are where inputs are faint, and of what scale their
 #: matrices.
 FAINT_SIZE, FAINT_SCALE = 0.001, 0.1
+#: Of what size numbers of the batch are where inputs are steep.
+STEEP_SIZE = 100.0
 #: By what part of itself a number is changed where it is asked what rounding may do, and where it
 #: is asked what it does to what is not straight.
 NUDGE, BEND = 1e-12, 1e-7
@@ -77,7 +79,8 @@ class Inputs:
     ``faint``: tables and numbers of the batch are so small that a constant which is added to their
     squares counts, and matrices are not: what a layer adds to a residual stream counts there, too.
     ``slight``: vectors and numbers of the batch are so small that gradients are, too, and a norm
-    to which they are clipped is not reached.
+    to which they are clipped is not reached; ``steep``: numbers of the batch are so large that
+    gradients are, too, where those of the loss are bounded, and such a norm is passed.
     ``nudges``: every number is another one by ``nudge`` of itself, so little that only rounding
     explains what becomes very different.
     """
@@ -94,6 +97,7 @@ class Inputs:
     signed: bool = False
     faint: bool = False
     slight: bool = False
+    steep: bool = False
     nudges: np.random.Generator | None = None
     nudge: float = NUDGE
     _parameters: dict[str, Weighted] = field(default_factory=dict)
@@ -182,6 +186,8 @@ class Inputs:
             return values
         if self.slight and name not in named.constants and (vector or name in named.others):
             return values * FAINT_SIZE
+        if self.steep and name in named.others and name not in named.constants:
+            return values * STEEP_SIZE
         if vector:
             return values if self.signed and name in named.others else values * 0.2 + 1
         if name in self.tables:
@@ -258,6 +264,8 @@ class Inputs:
         if self.positive:
             return self.random.uniform(*POSITIVE, shape)
         numbers: NDArray[np.float64] = self.random.standard_normal(shape)
+        if self.steep:
+            return numbers * STEEP_SIZE
         return numbers * FAINT_SIZE if self.faint or self.slight else numbers
 
     def _drawn(self, number: int) -> NDArray[np.float64]:

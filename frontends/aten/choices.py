@@ -101,6 +101,7 @@ def _looked_up(
 
 def _picked(lo: Lowering, rows: Real, chosen: Real) -> Any:
     """rows [..., n] by ids [..., k]."""
+    lo.picked.append(rows)
     *lead, count = chosen.shape
     if count == 1:
         picked = lo.emit("pick", rows, lo.real(lo.reshape(chosen, tuple(lead))))
@@ -123,7 +124,11 @@ def _spread(lo: Lowering, values: Lowered, index: Real, shape: Shape) -> Any:
     real = lo.real(values)
     zero = lo.real(Const(Fraction(0), (*lead, count, shape[-1]), real.dtype))
     summed = lo.derivative("pick", [zero, index], real)
-    return lo.sum(summed, (len(lead),))
+    added = lo.real(lo.sum(summed, (len(lead),)))
+    if count == 1:
+        flat = [lo.real(lo.reshape(v, tuple(lead))) for v in (index, real)]
+        lo.spread[added.number] = (flat[0], flat[1])
+    return added
 
 
 def _along(lo: Lowering, x: Lowered, dim: int, *others: Lowered) -> Any:

@@ -238,7 +238,7 @@ def softmax(lo: Lowering, x: Hidden, dim: int, safe: bool) -> Any:
     """
     if x.keeps_nothing and safe:
         return Const(Fraction(0), x.shape, x.dtype)
-    _, e, total = _exponentials(lo, x, (dim,))
+    _, e, total, _ = _exponentials(lo, x, (dim,))
     if safe:
         total = lo.add(total, inverse(lo, step(lo, total)))
     return lo.div(e, total)
@@ -253,9 +253,10 @@ def log_softmax(lo: Lowering, x: Hidden, dim: int) -> Hidden:
     """
     if dim != len(x.shape) - 1:
         raise Unsupported("a log-softmax of masked scores along other than the last dimension")
-    shifted, e, total = _exponentials(lo, x, (dim,))
+    shifted, e, total, most = _exponentials(lo, x, (dim,))
     y = lo.real(lo.sub(shifted, lo.unary("log", total)))
-    lo.exponentials[y.number] = (shifted, e, lo.real(lo.reshape(total, x.shape[:-1])))
+    flat = [lo.real(lo.reshape(v, x.shape[:-1])) for v in (total, most)]
+    lo.exponentials[y.number] = (shifted, e, flat[0], lo.real(x.scores), flat[1])
     return Hidden(lo, y, x.kept, x.dtype)
 
 
@@ -267,14 +268,13 @@ def logsumexp(lo: Lowering, x: Hidden, dims: Sequence[int], keepdim: bool) -> An
     """
     if x.keeps_nothing:
         return nothing(lo, reduced(x.shape, dims, keepdim), x.dtype)
-    _, _, total = _exponentials(lo, x, dims)
-    most = lo.emit("amax", lo.real(x.scores), dim=tuple(dims), keepdim=True)
+    _, _, total, most = _exponentials(lo, x, dims)
     result = lo.add(lo.unary("log", total), most)
     return lo.reshape(result, reduced(x.shape, dims, keepdim))
 
 
-def _exponentials(lo: Lowering, x: Hidden, dims: Sequence[int]) -> tuple[Real, Real, Real]:
-    """Scores less their maximum, the exponentials of what is kept, and their sum."""
+def _exponentials(lo: Lowering, x: Hidden, dims: Sequence[int]) -> tuple[Real, Real, Real, Real]:
+    """Scores less their maximum, the exponentials of what is kept, their sum, and the maximum."""
     if x.keeps_nothing:
         raise Unsupported("a softmax of nothing but minus infinity, which is no number")
     scores = lo.real(x.scores)
@@ -282,4 +282,4 @@ def _exponentials(lo: Lowering, x: Hidden, dims: Sequence[int]) -> tuple[Real, R
     lo.shifts.add(most.number)
     shifted = lo.real(lo.sub(scores, most))
     e = lo.real(lo.mul(lo.unary("exp", shifted), x.kept))
-    return shifted, e, lo.real(lo.sum(e, dims, True))
+    return shifted, e, lo.real(lo.sum(e, dims, True)), most

@@ -29,6 +29,7 @@ from shardproof.frontends.aten.lowering import (
     is_symbolic,
 )
 from shardproof.frontends.aten.masks import flags, numbers
+from shardproof.frontends.aten.readings import Reading
 from shardproof.frontends.aten.roots import origin
 from shardproof.frontends.aten.scattered import Scattered, interval, outside
 from shardproof.frontends.builder import piecewise
@@ -95,7 +96,7 @@ class Lookup:
         """What ids from ``part.id`` on choose, one row each; zero for any other id."""
         table: Any = self.table
         if self.picked:
-            lo.picks_logarithms |= _of_logarithms(lo, self.table)
+            lo.picked.append(self.table)
             table = lo.reshape(table, (*self.ids.shape, self.rows()))
         dim = len(table.shape) - 1 if self.picked else 0
         table = lo.real(lo.slice(table, dim, part.row, part.size))
@@ -154,6 +155,19 @@ class Lookup:
         real = replace(self.ids, function=pieces).indicated(lo)
         rest = (1,) * (len(self.shape) - len(real.shape))
         return lo.expand(lo.reshape(real, (*real.shape, *rest)), self.shape)
+
+
+def picks(lo: Lowering) -> Reading:
+    """How losses are read beside what a program picks by ids.
+
+    Example: of ``logits.gather(-1, ids)``, where ``logits.amax(-1)`` is read too, `Reading.SCORES`.
+    """
+    if any(_of_logarithms(lo, table) for table in lo.picked):
+        return Reading.LOGARITHMS
+    largest = [origin(lo, op.inputs[0]) for op in lo.ops if op.name == "amax"]
+    scores = [origin(lo, table.number) for table in lo.picked]
+    every = any(one is not None and one is other for one in scores for other in largest)
+    return Reading.SCORES if every else Reading.SHIFTED
 
 
 def _of_logarithms(lo: Lowering, table: Real) -> bool:

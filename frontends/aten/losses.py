@@ -31,13 +31,14 @@ from shardproof.frontends.aten.lowering import (
 )
 from shardproof.frontends.aten.masks import numbers
 from shardproof.frontends.aten.positions import Positions, added_at, rows_at, whole
+from shardproof.frontends.aten.readings import Reading
 from shardproof.frontends.aten.rules import lowers
 from shardproof.frontends.aten.scores import Hidden
 from shardproof.frontends.aten.shifted import parted, shifted
 from shardproof.frontends.builder import piecewise
 
-#: Of a log-softmax: the shifted operand, its exponentials, and their sum.
-Exponentials: TypeAlias = tuple[Real, Real, Real]
+#: Of a log-softmax: the shifted operand, its exponentials, their sum, what was shifted, by what.
+Exponentials: TypeAlias = tuple[Real, ...]
 
 #: How `nll_loss` reduces, as ATen numbers it.
 NONE, MEAN, SUM = 0, 1, 2
@@ -269,14 +270,16 @@ def _known(lo: Lowering, logs: Lowered) -> Exponentials | None:
 def _each(lo: Lowering, logs: Real, known: Exponentials | None, ids: Real, valid: Lowered) -> Any:
     """Every row's loss, 0 where its label is not ``valid``: the ignored one.
 
-    The log-probability of the label is the logit less the logarithm, or (``lo.literal``) an entry
-    of their difference: the same for a label that is a class, as PyTorch wants it.
+    How it is read, is the same for a label that is a class, as PyTorch wants it (`Reading`).
     """
-    if known is None or lo.literal:
+    if known is None or lo.reading is Reading.LOGARITHMS:
         each: Any = lo.scale(lo.emit("pick", logs, ids), Fraction(-1))
     else:
-        shifted, _, total = known
-        each = lo.sub(lo.unary("log", total), lo.emit("pick", shifted, ids))
+        shifted, _, total, scores, most = known
+        log: Any = lo.unary("log", total)
+        if lo.reading is Reading.SCORES:
+            shifted, log = scores, lo.add(log, most)
+        each = lo.sub(log, lo.emit("pick", shifted, ids))
     return lo.mul(each, valid)
 
 
@@ -310,7 +313,7 @@ def _joined_loss(lo: Lowering, logs: Lowered, target: Joined, reduction: int, ig
         own = None if known is None else [lo.real(target.cut(x, n)) for x in known]
         real = lo.real(target.cut(logs, n)) if own is None else lo.real(logs)
         ids = lo.real(lo.reshape(target.parts[n], (prod(target.parts[n].shape),)))
-        exponentials = None if own is None else (own[0], own[1], own[2])
+        exponentials = None if own is None else tuple(own)
         valid = _valid(lo, ids, ignored)
         each = _each(lo, real, exponentials, ids, valid)
         total = lo.add(total, lo.sum(each, (0,)))
@@ -354,7 +357,7 @@ class Picked(Unmoved):
         if known is None:
             each = lo.reshape(lo.real(self.each), (*self.shape[:-1], 1))
             return lo.add(self.real(lo), lo.mul(lo.unary("exp", y), each))
-        _, e, total = known
+        e, total = known[1:3]
         return lo.emit("cross_entropy_grad", e, total, self.ids, lo.real(self.each))
 
     def real(self, lo: Lowering) -> Real:
@@ -387,7 +390,7 @@ class Plus(Unmoved):
         if known is None:
             weighted = lo.mul(lo.unary("exp", y), total)
         else:
-            _, e, sums = known
+            e, sums = known[1:3]
             weighted = lo.mul(e, lo.div(total, lo.reshape(sums, total.shape)))
         return lo.sub(self.real(lo), weighted)
 
@@ -438,7 +441,7 @@ class PickedParts(Unmoved):
                 continue
             ids = lo.real(lo.reshape(part, (count,)))
             each = lo.mul(lo.expand(self.scale, ids.shape), _valid(lo, ids, self.ignored))
-            _, e, total = (lo.real(self.ids.cut(x, n)) for x in known)
+            e, total = (lo.real(self.ids.cut(x, n)) for x in known[1:3])
             rows.append(lo.emit("cross_entropy_grad", e, total, ids, lo.real(each)))
         return self.ids.together(rows)
 

@@ -16,6 +16,7 @@ from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.plan.ir import Attr, Op, Shard, Source, Value
 from shardproof.frontends.aten.irrational import quotient, rooted
 from shardproof.frontends.aten.labels import Labels
+from shardproof.frontends.aten.readings import Reading
 from shardproof.frontends.builder.shapes import Inference
 
 Shape = tuple[int, ...]
@@ -164,23 +165,22 @@ class Lowering:
 
     def __init__(self, inference: Inference | None = None) -> None:
         self.inference = inference or Inference()
-        self.values, self.ops = list[Value](), list[Op]()
-        self.shards: list[Shard] = []
+        self.values, self.ops, self.shards = list[Value](), list[Op](), list[Shard]()
         self.bound: list[tuple[int, int]] = []
         self.source = Source()
         self.expected: Sequence[tuple[Shape, str]] = ()
-        # Of every log-softmax: the shifted operand, its exponentials, and their sum.
-        self.exponentials: dict[int, tuple[Real, Real, Real]] = {}
-        self.rectified: dict[int, Lowered] = {}  # of every relu what it was taken of
-        #: Whether entries of computed log-probabilities are picked; whether losses are, too.
-        self.picks_logarithms = self.literal = False
+        # Of every log-softmax: the shifted operand, its exponentials, their sum; what was shifted.
+        self.exponentials: dict[int, tuple[Real, ...]] = {}
+        # Of every relu what it was taken of; of what one id of each row spreads, ids and numbers.
+        self.rectified, self.spread = dict[int, Lowered](), dict[int, tuple[Real, Real]]()
+        #: How losses of labels are read, and of what entries are picked by ids.
+        self.reading, self.picked = Reading.SHIFTED, list[Real]()
         #: Tables of constants by name, and their entries; those of the other side (None: any).
         self.tables, self.contents = dict[str, Real](), dict[str, Any]()
         self.shared: Mapping[str, Any] | None = None
         self.whole_tables: dict[int, Any] = {}  # entries of values: whole numbers that are known
         self.derived: dict[str, Derived] = {}
-        self._constants: dict[Fraction, Real] = {}
-        self.origins: dict[int, int] = {}
+        self._constants, self.origins = dict[Fraction, Real](), dict[int, int]()
         self.notes: dict[str, None] = {}  # printed with the verdict
         #: Ids that differ along a dimension, and it; what no result depends on; floats in {0, 1}.
         self.distinct, self.shifts, self.hot = dict[int, int](), set[int](), set[int]()

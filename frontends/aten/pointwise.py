@@ -448,7 +448,7 @@ def _total(lo: Lowering, x: Lowered, dims: Sequence[int], keepdim: bool) -> Any:
     parts = lo.exponentials.get(x.number) if isinstance(x, Real) else None
     if parts is None or len(x.shape) - 1 not in dims:
         return lo.sum(x, dims, keepdim)
-    shifted, _, total = parts
+    shifted, _, total, *_ = parts
     log = lo.reshape(lo.unary("log", total), (*x.shape[:-1], 1))
     less = lo.sum(lo.expand(log, x.shape), dims, keepdim)
     return lo.sub(lo.sum(shifted, dims, keepdim), less)

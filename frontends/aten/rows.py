@@ -9,8 +9,15 @@ from typing import Any
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.hidden import log_softmax, masked, softmax
-from shardproof.frontends.aten.losses import Unmoved
-from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, dimensions, fraction
+from shardproof.frontends.aten.losses import Picked, Unmoved
+from shardproof.frontends.aten.lowering import (
+    Const,
+    Lowered,
+    Lowering,
+    Real,
+    dimensions,
+    fraction,
+)
 from shardproof.frontends.aten.masks import flags
 from shardproof.frontends.aten.rules import lowers
 from shardproof.frontends.aten.scores import Hidden
@@ -58,7 +65,8 @@ def _log_softmax(lo: Lowering, x: Lowered, dim: int, half: bool = False) -> Any:
     total = lo.real(lo.sum(e, at, True))
     y = lo.sub(shifted, lo.unary("log", total))
     if at == (len(x.shape) - 1,):
-        lo.exponentials[y.number] = (shifted, e, lo.reshape(total, x.shape[:-1]))
+        flat = (lo.reshape(total, x.shape[:-1]), real, lo.reshape(most, x.shape[:-1]))
+        lo.exponentials[y.number] = (shifted, e, *flat)
     return y
 
 
@@ -68,6 +76,11 @@ def _log_softmax_backward(
 ) -> Any:
     at = dimensions(y.shape, dim)
     y, kept = (y.scores, y.kept) if isinstance(y, Hidden) else (y, 1)
+    chosen = lo.spread.get(gradient.number) if isinstance(gradient, Real) else None
+    if chosen is not None and at == (len(y.shape) - 1,):
+        # Of one entry of each row: as that of a loss which picks it.
+        each = lo.scale(chosen[1], Fraction(-1))
+        gradient = Picked(each, chosen[0], y.shape, gradient.dtype)
     if isinstance(gradient, Unmoved):
         return gradient.through_log_softmax(lo, y)
     softmax_of = lo.mul(lo.unary("exp", y), kept)

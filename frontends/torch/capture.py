@@ -34,6 +34,7 @@ from shardproof.frontends.torch import (
     extremes,
     files,
     reading,
+    scaled,
     standins,
     synchronised,
     trace,
@@ -214,6 +215,7 @@ def record(
         job = Job(recorder, batch, full)
         devices.install(job.note, world_size, job.batch.holds)
         reading.install(job.note, recorder)
+        scaled.install(job.note)
         files.install(job.note)
         synchronised.install(job.note)
         conversions.install(step, is_own)

@@ -87,8 +87,11 @@ def listed(arg: Arg) -> list[Arg]:
 # -- shapes ------------------------------------------------------------------------------------
 
 
-def _rows(shape: Sequence[int]) -> tuple[int, ...]:
-    """As a tensor that can be divided by its first dimension."""
+def rows_of(shape: Sequence[int]) -> tuple[int, ...]:
+    """A shape as that of a tensor that can be divided by its first dimension.
+
+    Example: [] is [1], and [4, 8] stays.
+    """
     return tuple(shape) or (1,)
 
 
@@ -105,7 +108,7 @@ def gathered(replay: State, value: int, group: Ranks) -> int:
     Example: [8, 8] of each of two ranks is [16, 8], by ``comm.all_gather`` along dimension 0.
     """
     tensor = replay.out.values[value]
-    shape = _rows(tensor.shape)
+    shape = rows_of(tensor.shape)
     value = replay.memory.reshape(value, shape)
     full = (shape[0] * len(group.ranks), *shape[1:])
     return replay.memory.emit("comm.all_gather", (Tensor(value), group, 0), full, tensor.dtype)
@@ -128,7 +131,7 @@ def scattered(replay: State, value: int, group: Ranks, op: str) -> int:
 
 def _divided(replay: State, value: int, part: Sequence[int], count: int) -> int:
     """A value of ``count`` parts of shape ``part``, one after the other along the first."""
-    rows = _rows(part)
+    rows = rows_of(part)
     full = (rows[0] * count, *rows[1:])
     if prod(full) != prod(replay.out.values[value].shape):
         raise InvalidInput(
@@ -166,7 +169,7 @@ def _gather(replay: State, event: Event) -> None:
     group = group_of(event)
     own = _member(group, event) == replay.trace.rank
     (source,) = listed(event.args[1])
-    rows = _rows(replay.location(source).shape)
+    rows = rows_of(replay.location(source).shape)
     joined = gathered(replay, replay.read(source), group)
     targets = [t for items in listed(event.args[0]) for t in listed(items)] if own else []
     for i, target in enumerate(targets):
@@ -212,7 +215,7 @@ def _gather_into(replay: State, target: Arg, source: Arg, group: Ranks) -> None:
     values = [replay.memory.structured(replay.memory.read(part)) for part in parts]
     at = 0
     for part, value in zip(parts, values, strict=True):
-        rows = _rows(replay.out.values[value].shape)
+        rows = rows_of(replay.out.values[value].shape)
         gathered_ = gathered(replay, value, group)
         for i in range(count):
             piece = replay.memory.slice(gathered_, 0, i * rows[0], rows[0])
@@ -236,7 +239,7 @@ def _allgather(replay: State, event: Event) -> None:
     group = group_of(event)
     for targets, source in zip(listed(event.args[0]), listed(event.args[1]), strict=True):
         value = replay.read(source)
-        rows = _rows(replay.out.values[value].shape)
+        rows = rows_of(replay.out.values[value].shape)
         joined = gathered(replay, value, group)
         for i, target in enumerate(listed(targets)):
             part = replay.memory.slice(joined, 0, i * rows[0], rows[0])
@@ -286,7 +289,7 @@ def _scatter_into(replay: State, event: Event, target: Arg, source: Arg) -> None
 
 
 def _row(replay: State, tensor: StridedTensor) -> int:
-    return replay.memory.reshape(replay.memory.read(tensor), _rows(tensor.shape))
+    return replay.memory.reshape(replay.memory.read(tensor), rows_of(tensor.shape))
 
 
 def unknown(replay: State, event: Event) -> None:
@@ -315,7 +318,7 @@ def _scatter(replay: State, event: Event) -> None:
     own = group.ranks[root] == replay.trace.rank
     (target,) = listed(event.args[0])
     tensor = replay.location(target)
-    rows = _rows(tensor.shape)
+    rows = rows_of(tensor.shape)
     full = (rows[0] * len(group.ranks), *rows[1:])
     whole: Arg = None
     if own:
@@ -336,52 +339,11 @@ def _reduce_scatter(replay: State, event: Event) -> None:
     group = group_of(event)
     for target, sources in zip(listed(event.args[0]), listed(event.args[1]), strict=True):
         shape = replay.location(target).shape
-        rows = _rows(shape)
+        rows = rows_of(shape)
         parts = [replay.memory.reshape(replay.read(s), rows) for s in listed(sources)]
         reduced = scattered(replay, replay.memory.concat(parts, 0), group, reduction(event))
         replay.write(target, replay.memory.reshape(reduced, shape))
     replay.issued(event, [*tensors_of(event.args[0])], [*tensors_of(event.args[1])])
-
-
-@handles("c10d.alltoall_base_.default")
-def _alltoall_base(replay: State, event: Event) -> None:
-    group = group_of(event)
-    splits = [a for a in event.args[2:] if isinstance(a, Items)]
-    if any(len(set(s.items)) > 1 for s in splits):
-        raise InvalidInput("an all-to-all of parts of different sizes is not supported")
-    target = replay.location(event.args[0])
-    received = exchanged(replay, replay.read(event.args[1]), group)
-    replay.write(event.args[0], replay.memory.reshape(received, target.shape))
-    replay.issued(event, [*tensors_of(event.args[0])], [*tensors_of(event.args[1])])
-
-
-@handles("c10d.alltoall_.default")
-def _alltoall(replay: State, event: Event) -> None:
-    """Lists of tensors: one to every rank, and one from it."""
-    group = group_of(event)
-    targets, sources = (listed(a) for a in event.args[:2])
-    shapes = {replay.location(t).shape for t in (*targets, *sources)}
-    if len(shapes) != 1 or {len(targets), len(sources)} != {len(group.ranks)}:
-        raise InvalidInput("an all-to-all of parts of different sizes is not supported")
-    rows = _rows(shapes.pop())
-    parts = [replay.memory.reshape(replay.read(s), rows) for s in sources]
-    received = exchanged(replay, replay.memory.concat(parts, 0), group)
-    for i, target in enumerate(targets):
-        part = replay.memory.slice(received, 0, i * rows[0], rows[0])
-        replay.write(target, replay.memory.reshape(part, replay.location(target).shape))
-    replay.issued(event, [*tensors_of(event.args[0])], [*tensors_of(event.args[1])])
-
-
-def exchanged(replay: State, value: int, group: Ranks) -> int:
-    """Each rank's part of every other rank's tensor, along the first dimension (all-to-all).
-
-    Example: [4, 8] over two ranks stays [4, 8]: rows 0 and 1 of rank 1's result are rows 2 and 3 of
-    rank 0's tensor.
-    """
-    tensor = replay.out.values[value]
-    if not tensor.shape or tensor.shape[0] % len(group.ranks):
-        raise InvalidInput(f"an all-to-all of {list(tensor.shape)} over {len(group.ranks)} ranks")
-    return replay.memory.emit("comm.all_to_all", (Tensor(value), group), tensor.shape, tensor.dtype)
 
 
 @handles("c10d.broadcast_.default")
@@ -432,8 +394,11 @@ def _barrier(replay: State, event: Event) -> None:
 # -- functional collectives ---------------------------------------------------------------------
 
 
-def _results(replay: State, event: Event, values: Sequence[int]) -> None:
-    """Write new tensors; an in-place form writes its operands."""
+def results(replay: State, event: Event, values: Sequence[int]) -> None:
+    """Write the new tensors of a functional collective; an in-place form writes its operands.
+
+    Example: of ``_c10d_functional.all_reduce(x, "sum", group)`` the sum becomes the new tensor.
+    """
     targets = [Tensor(n) for n in tensors_of(*event.outputs)]
     if len(targets) != len(values):
         raise InvalidInput(f"{len(targets)} results, expected {len(values)}")
@@ -453,7 +418,7 @@ def _results(replay: State, event: Event, values: Sequence[int]) -> None:
 def _f_all_reduce(replay: State, event: Event) -> None:
     group, op = group_of(event), reduction(event)
     values = [replay.read(t) for t in listed(event.args[0])]
-    _results(replay, event, [_reduced(replay, v, group, op) for v in values])
+    results(replay, event, [_reduced(replay, v, group, op) for v in values])
 
 
 @handles(
@@ -463,7 +428,7 @@ def _f_all_reduce(replay: State, event: Event) -> None:
 def _f_all_gather(replay: State, event: Event) -> None:
     group = group_of(event)
     values = [replay.read(t) for t in listed(event.args[0])]
-    _results(replay, event, [gathered(replay, v, group) for v in values])
+    results(replay, event, [gathered(replay, v, group) for v in values])
 
 
 @handles(
@@ -473,15 +438,7 @@ def _f_all_gather(replay: State, event: Event) -> None:
 def _f_reduce_scatter(replay: State, event: Event) -> None:
     group, op = group_of(event), reduction(event)
     values = [replay.read(t) for t in listed(event.args[0])]
-    _results(replay, event, [scattered(replay, v, group, op) for v in values])
-
-
-@handles("_c10d_functional.all_to_all_single.default")
-def _f_all_to_all(replay: State, event: Event) -> None:
-    splits = [a for a in event.args[1:] if isinstance(a, Items)]
-    if any(len(set(s.items)) > 1 for s in splits):
-        raise InvalidInput("an all-to-all of parts of different sizes is not supported")
-    _results(replay, event, [exchanged(replay, replay.read(event.args[0]), group_of(event))])
+    results(replay, event, [scattered(replay, v, group, op) for v in values])
 
 
 @handles("_c10d_functional.broadcast.default", "_c10d_functional.broadcast_.default")
@@ -491,6 +448,4 @@ def _f_broadcast(replay: State, event: Event) -> None:
     value = replay.read(event.args[0])
     tensor = replay.out.values[value]
     args: tuple[Arg, ...] = (Tensor(value) if root == replay.trace.rank else None, group, root)
-    _results(
-        replay, event, [replay.memory.emit("comm.broadcast", args, tensor.shape, tensor.dtype)]
-    )
+    results(replay, event, [replay.memory.emit("comm.broadcast", args, tensor.shape, tensor.dtype)])

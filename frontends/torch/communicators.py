@@ -20,7 +20,9 @@ from typing import TypeAlias
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.findings import Finding
 from shardproof.frontends.torch.collectives import reduction
+from shardproof.frontends.torch.exchanges import parted, parted_in
 from shardproof.frontends.torch.trace import Event, Ranks, Trace
+from shardproof.frontends.torch.ways import Group
 
 #: Where ranks meet: a group's ranks and "collective", or a sender, its receiver and "message".
 Meeting: TypeAlias = tuple[tuple[int, ...], str]
@@ -36,7 +38,8 @@ def mismatched(traces: Sequence[Trace]) -> list[Finding]:
     Example: rank 0 makes the group of ranks 0 and 1 before that of ranks 2 and 3, rank 1 after it:
     the first all-reduce of rank 1 is found, which it issues to group "2" and rank 0 to group "1".
     """
-    uses = {trace.rank: _uses(trace) for trace in traces}
+    groups = parted(traces)
+    uses = {trace.rank: _uses(trace, groups) for trace in traces}
     issuers = {trace.rank: trace for trace in traces}
     findings = []
     for rank, own in uses.items():
@@ -75,13 +78,18 @@ def _named_alike(
     return []
 
 
-def _uses(trace: Trace) -> dict[Meeting, list[Event]]:
-    """What a rank issues to groups of several ranks, in order."""
+def _uses(trace: Trace, groups: frozenset[Group]) -> dict[Meeting, list[Event]]:
+    """What a rank issues to groups of several ranks, in order; an all-to-all that is read as
+    messages (those of ``groups``) stands among the messages of every two of them, too."""
     uses: dict[Meeting, list[Event]] = {}
     for event in trace.events:
         meeting = _meeting(trace.rank, event)
         if meeting is not None:
             uses.setdefault(meeting, []).append(event)
+        for other in parted_in(trace, event, groups):
+            if other != trace.rank:
+                for ends in ((trace.rank, other), (other, trace.rank)):
+                    uses.setdefault((ends, "message"), []).append(event)
     return uses
 
 
@@ -104,13 +112,18 @@ def _tagged(meeting: Meeting, first: Sequence[Event], second: Sequence[Event]) -
     messages by their tags, others in the order in which they are sent."""
     if meeting[1] == "message":
         for theirs, ours in zip(first, second, strict=False):
-            tags = _numbers(theirs)[1:2], _numbers(ours)[1:2]
+            tags = _tag(theirs), _tag(ours)
             if tags[0] != tags[1]:
                 raise InvalidInput(
                     f"messages from rank {meeting[0][0]} to rank {meeting[0][1]}: tag {tags[0]} of "
                     f"{_name(theirs)} stands where tag {tags[1]} of {_name(ours)} does, and "
                     "messages are followed in one order only"
                 )
+
+
+def _tag(event: Event) -> list[int] | str:
+    """The tag of a message; an all-to-all has none, and meets no message."""
+    return _numbers(event)[1:2] if _name(event) in ("send", "recv") else "none"
 
 
 def _unlike(theirs: Event, ours: Event) -> str | None:
@@ -122,6 +135,8 @@ def _unlike(theirs: Event, ours: Event) -> str | None:
             "make groups, and to use them, in the same order"
         )
     names = _name(ours), _name(theirs)
+    if len({name.startswith(("alltoall", "all_to_all")) for name in names}) == 2:
+        return f"{names[0]} for one and {names[1]} for the other"
     roots = _numbers(ours)[:1], _numbers(theirs)[:1]
     if names[0] == names[1] and names[0] in _ROOTED and roots[0] != roots[1]:
         return f"root {roots[0]} for one and {roots[1]} for the other"

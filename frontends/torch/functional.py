@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shardproof.engine.errors import InvalidInput
-from shardproof.frontends.torch import draws, fsdp, geometry, trace
+from shardproof.frontends.torch import draws, exchanges, fsdp, geometry, trace
 from shardproof.frontends.torch.buffers import strung
 from shardproof.frontends.torch.collectives import HANDLERS, unknown
 from shardproof.frontends.torch.computed import Computed, computed, part_of, rewritten
@@ -26,7 +26,7 @@ from shardproof.frontends.torch.memory import (
 from shardproof.frontends.torch.pieces import Storage
 from shardproof.frontends.torch.state import State
 from shardproof.frontends.torch.trace import Arg, Box, Event, Items, StridedTensor, Tensor, Trace
-from shardproof.frontends.torch.ways import Messages
+from shardproof.frontends.torch.ways import Group, Messages
 
 #: Operators whose result is their first operand, elsewhere in memory.
 COPIES = frozenset(
@@ -62,7 +62,7 @@ UPDATED, STATE = "job.updated", "job.state"
 #: lies there (Megatron's scores of attention are written so, into a buffer that others used).
 ADDING = frozenset(f"aten.{name}.default" for name in ("addmm", "baddbmm", "addmm_", "baddbmm_"))
 #: What is not an operator of ATen, by name.
-SPECIAL = {**HANDLERS, **fsdp.HANDLERS}
+SPECIAL = {**HANDLERS, **exchanges.HANDLERS, **fsdp.HANDLERS}
 
 
 class Replay(State):
@@ -343,13 +343,17 @@ def _flat(args: Sequence[Arg]) -> list[Arg]:
     return flat
 
 
-def functional(recorded: Trace, messages: Messages = Messages.TENSORS) -> Functional:
+def functional(
+    recorded: Trace,
+    messages: Messages = Messages.TENSORS,
+    parted: frozenset[Group] = frozenset(),
+) -> Functional:
     """The step as values; raises `InvalidInput` where memory is used in a way that has no value.
 
     Example: of an MLP's step, ``aten.t`` is ``move.permute``, ``_c10d_functional.all_reduce`` is
     ``comm.all_reduce``, and the ``aten.uniform_`` that drew its weights is gone.
     """
-    return alive(Replay(recorded, messages).run())
+    return alive(Replay(recorded, messages, parted).run())
 
 
 def alive(step: Functional) -> Functional:

@@ -14,8 +14,10 @@ from shardproof.frontends.aten import Const, Lowered, Lowering, Real, rule_of
 from shardproof.frontends.aten.ids import Narrow, marked
 from shardproof.frontends.aten.labels import Labels
 from shardproof.frontends.aten.levels import constant
+from shardproof.frontends.aten.lookups import picks
 from shardproof.frontends.aten.lowering import Derived
 from shardproof.frontends.aten.masks import FLAGS
+from shardproof.frontends.aten.readings import Reading
 from shardproof.frontends.aten.rules import typed, without_entries
 from shardproof.frontends.builder.shapes import Inference
 from shardproof.frontends.torch.draws import ALONE_DRAWN, KINDS, Drawn, Draws, Parts
@@ -47,8 +49,8 @@ class Result:
 class Side:
     """One rank's step, or the single device's, as a program. ``gaps``: operators without a rule, by
     name, with why; ``derived``: inputs that are others, moved, and whether these are read as they
-    are too; ``picks_logarithms``: an entry of log-probabilities that the program computes itself is
-    picked; ``literal``: so losses are; ``notes``: printed with the verdict; ``still``: values that
+    are too; ``picks``: how losses are read beside what the program picks itself; ``reading``: how
+    they are; ``notes``: printed with the verdict; ``still``: values that
     no gradient goes through; ``draws``: what its random operators draw; ``parts``: what each of
     these is (None: nothing says it).
 
@@ -61,8 +63,8 @@ class Side:
     contents: dict[str, Any]
     gaps: dict[str, str] = field(default_factory=dict)
     derived: dict[str, tuple[Derived, bool]] = field(default_factory=dict)
-    picks_logarithms: bool = False
-    literal: bool = False
+    picks: Reading = Reading.SHIFTED
+    reading: Reading = Reading.SHIFTED
     notes: tuple[str, ...] = ()
     still: frozenset[int] = frozenset()
     draws: tuple[Drawn, ...] = ()
@@ -246,15 +248,15 @@ def lower(
     step: Functional,
     inference: Inference,
     shared: Mapping[str, Any] | None = None,
-    literal: bool = False,
+    reading: Reading = Reading.SHIFTED,
     marks: bool = False,
     parts: Parts | None = None,
     standing: bool = False,
     partners: bool = False,
 ) -> Side:
     """The program of one rank; raises `InvalidInput` where the step compares nothing.  ``shared``:
-    tables of constants that the single side has (None: this is that side); ``literal``: losses are
-    entries of log-probabilities (`shardproof.frontends.aten.losses`); ``marks``: operands that no
+    tables of constants that the single side has (None: this is that side); ``reading``: how
+    losses of labels are read; ``marks``: operands that no
     gradient goes to are values of their own; ``parts``: what is drawn (without them a random
     operator has no meaning); ``standing``: constants stand for all that is drawn; ``partners``:
     the operands that draws meet are results too.
@@ -263,7 +265,7 @@ def lower(
     """
     rank = _Rank(step, inference, marks, parts, standing)
     rank.lo.shared = shared
-    rank.lo.literal = literal
+    rank.lo.reading = reading
     rank.run()
     results = [Result(c, rank.result(c.value)) for c in step.compared]
     if not results:
@@ -283,7 +285,7 @@ def lower(
         f"rank {step.trace.rank}", (body,), (Call(0),), tuple(rank.lo.shards), step.trace.rank
     )
     derived = {name: (d, rank.lo.read(d.base)) for name, d in rank.lo.derived.items()}
-    picks = rank.lo.picks_logarithms
+    own_picks = picks(rank.lo)
     notes = tuple(rank.lo.notes)
     contents, gaps, still = rank.lo.contents, rank.gaps, frozenset(rank.lo.shifts)
     return Side(
@@ -292,8 +294,8 @@ def lower(
         contents,
         gaps,
         derived,
-        picks,
-        literal,
+        own_picks,
+        reading,
         notes,
         still,
         draws,

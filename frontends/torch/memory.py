@@ -20,7 +20,7 @@ from shardproof.frontends.torch import geometry, trace
 from shardproof.frontends.torch.pieces import Cut, Piece, Storage
 from shardproof.frontends.torch.stepped import entries, scattered, sliced, viewed
 from shardproof.frontends.torch.trace import Arg, Box, Items, Named, StridedTensor, Tensor, Trace
-from shardproof.frontends.torch.ways import Messages
+from shardproof.frontends.torch.ways import Group, Messages
 
 #: Operators that only move data, made here.
 RESHAPE, SLICE, PERMUTE, EXPAND, CONCAT, CAST = (
@@ -97,13 +97,15 @@ class Compared(NamedTuple):
 class Functional:
     """One rank's step as straight-line code, such as ``aten.addmm``, ``comm.all_reduce``, ...
 
-    ``messages``: how it was read; ``boxes``: of parameters, by their local names (one of several
+    ``messages``: how it was read; ``parted``: groups whose all-to-alls are read as messages;
+    ``boxes``: of parameters, by their local names (one of several
     pieces: "name[0]", ...); ``made``: of parameters that the step makes itself, where their pieces
     lie (None: there is one).
     """
 
     trace: Trace
     messages: Messages = Messages.TENSORS
+    parted: frozenset[Group] = frozenset()
     values: list[Value] = field(default_factory=list)
     ops: list[Op] = field(default_factory=list)
     inputs: list[Input] = field(default_factory=list)

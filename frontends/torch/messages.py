@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.torch.exchanges import parted
 from shardproof.frontends.torch.functional import functional
 from shardproof.frontends.torch.memory import Functional
 from shardproof.frontends.torch.sent import check
 from shardproof.frontends.torch.trace import Ranks, Trace
-from shardproof.frontends.torch.ways import Messages
+from shardproof.frontends.torch.ways import Group, Messages
 
 #: What a rank issues to a group: names and shapes of results, in order.
 Issued = list[tuple[str, tuple[int, ...]]]
@@ -29,22 +30,23 @@ def read(traces: Sequence[Trace], known: Mapping[int, Functional]) -> dict[int, 
     are read with one all-gather of 8.
     """
     check(traces)
+    groups = parted(traces)
     ways: dict[Messages, dict[int, Functional]] = {}
     for messages in Messages:
         ways[messages] = {}
         for trace in traces:
             step = known.get(trace.rank)
-            if step is None or step.messages is not messages:
-                step = _step(trace, messages)
+            if step is None or (step.messages, step.parted) != (messages, groups):
+                step = _step(trace, messages, groups)
             ways[messages][trace.rank] = step
         if alike(ways[messages]):
             return ways[messages]
     return ways[Messages.TENSORS]
 
 
-def _step(trace: Trace, messages: Messages) -> Functional:
+def _step(trace: Trace, messages: Messages, groups: frozenset[Group]) -> Functional:
     try:
-        return functional(trace, messages)
+        return functional(trace, messages, groups)
     except InvalidInput as error:
         raise error.within(f"rank {trace.rank}") from error
 

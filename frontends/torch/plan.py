@@ -102,17 +102,17 @@ def sides(
     step, alone = known[ALONE]
     own = _ranks(parallel, known, inference, alone.contents)
     tables = {number: None if number == ALONE else alone.contents for number in (ALONE, *own)}
-    if any(side.picks_logarithms for _, side in own.values()):
-        # Ranks that pick log-probabilities themselves: losses of both sides are read in that way.
-        for number in tables:
-            other, side = known[number]
-            if not side.literal:
-                known[number] = other, lower(other, inference, tables[number], literal=True)
+    # Where a side picks entries itself, losses of both are read in that way.
+    reading = max(side.picks for _, side in known.values())
+    for number in tables:
+        other, side = known[number]
+        if side.reading is not reading:
+            known[number] = other, lower(other, inference, tables[number], reading)
     known |= (
         labels.marked(
             {number: known[number] for number in tables},
             ALONE,
-            lambda number, other, side: lower(other, inference, tables[number], side.literal),
+            lambda number, other, side: lower(other, inference, tables[number], side.reading),
         )
         or {}
     )

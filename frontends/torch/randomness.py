@@ -99,7 +99,7 @@ def relowered(
             step,
             inference,
             tables,
-            side.literal,
+            side.reading,
             parts=parts.get(number),
             standing=standing,
             partners=partners,

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FakeWork
+from torch.distributed.fsdp import _flat_param
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel import distributed as ddp
 
@@ -35,8 +36,20 @@ def install(note: Callable[[str], None], known: Callable[[torch.Tensor], bool]) 
     _buffers(note, known)
     _pipelining(note)
     _coalesced()
+    _flat_parameters()
     cloned.install()
     _truncated(note)
+
+
+def _flat_parameters() -> None:
+    """FSDP asks for addresses in memory, which fake tensors do not have: whether memory is there,
+    and whether two tensors lie in the same."""
+    replace(_flat_param, "_data_ptr_allocated", lambda x: x.untyped_storage().size() > 0)
+    replace(_flat_param, "_same_storage", _same_storage)
+
+
+def _same_storage(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
 
 
 #: Collectives of several tensors at once, of which torch has no kernel for fake ones.

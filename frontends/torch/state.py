@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import NamedTuple
 
 from shardproof.engine.errors import InvalidInput
@@ -10,7 +10,7 @@ from shardproof.engine.findings import Finding
 from shardproof.frontends.torch import geometry, trace
 from shardproof.frontends.torch.memory import STILL, Functional, Memory
 from shardproof.frontends.torch.trace import Arg, Event, Items, StridedTensor, Tensor, Trace
-from shardproof.frontends.torch.ways import Messages
+from shardproof.frontends.torch.ways import Group, Messages
 
 #: Types of elements that have gradients.
 FLOATING = ("float", "bfloat", "complex")
@@ -42,9 +42,14 @@ class State:
     a finding.
     """
 
-    def __init__(self, recorded: Trace, messages: Messages = Messages.TENSORS) -> None:
+    def __init__(
+        self,
+        recorded: Trace,
+        messages: Messages = Messages.TENSORS,
+        parted: frozenset[Group] = frozenset(),
+    ) -> None:
         self.trace = recorded
-        self.out = Functional(recorded, messages)
+        self.out = Functional(recorded, messages, parted)
         #: Tensors of the event at hand that no gradient goes to.
         self.still: frozenset[int] = frozenset()
         self.memory = Memory(self.out)
@@ -85,16 +90,22 @@ class State:
         """
         self.pending.pop(work, None)
         own = self.posted.get(work, [])
-        senders = {peer for peer, _ in own}
-        for handle in [h for h in self.posted if h <= work]:
-            if handle not in self.arrived and any(p in senders for p, _ in self.posted[handle]):
-                self.arrived[handle] = [
-                    self.memory.emit("comm.recv", (peer,), tensor.shape, tensor.dtype)
-                    for peer, tensor in self.posted[handle]
-                ]
+        self.arrive({peer for peer, _ in own}, work)
         for (_, tensor), value in zip(own, self.arrived.pop(work, []), strict=True):
             self.memory.write(tensor, value)
         self.posted.pop(work, None)
+
+    def arrive(self, senders: Set[int], last: int | None = None) -> None:
+        """What these ranks send to receives that were posted so far, up to that of the handle
+        ``last``, has arrived, in the order in which they were posted."""
+        for handle, receives in self.posted.items():
+            if handle not in self.arrived and any(peer in senders for peer, _ in receives):
+                self.arrived[handle] = [
+                    self.memory.emit("comm.recv", (peer,), tensor.shape, tensor.dtype)
+                    for peer, tensor in receives
+                ]
+            if handle == last:
+                break
 
     def in_time(self, event: Event) -> None:
         """Append a finding for what an event touches too early."""

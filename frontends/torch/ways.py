@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import TypeAlias
+
+#: The ranks of a process group, in its order.
+Group: TypeAlias = tuple[int, ...]
 
 
 class Messages(Enum):

@@ -181,7 +181,21 @@ class Sums(Values):
             yield made
 
     def _complete_sum(self, shape: tuple[int, ...], addends: Sequence[Addend]) -> Lineage:
-        """A sum of complete addends, as a node."""
+        """A sum of complete addends, as a node; of the single device, as what was added up the same
+        in other groups."""
+        flat = None if self.regrouped is None else self.regrouped.flat(addends)
+        if self.regrouped is None or flat is None:
+            return self._sum(shape, addends)
+        before = self.regrouped.known(flat, addends)
+        if before is not None and before[0].shape == shape:
+            self.opened |= before[1]
+            self.rewrote = True
+            return before[0]
+        total = self._sum(shape, addends)
+        self.regrouped.note(flat, addends, total)
+        return total
+
+    def _sum(self, shape: tuple[int, ...], addends: Sequence[Addend]) -> Lineage:
         try:
             total = self._placed_sum(shape, addends)
             known = self.reference_size is None or total.addends[0].node < self.reference_size

@@ -28,6 +28,7 @@ from shardproof.partition.inference.floats import (
     sizes_of,
 )
 from shardproof.partition.inference.match import Matcher
+from shardproof.partition.inference.regrouped import Regrouped
 from shardproof.partition.inference.shares import Shares
 from shardproof.partition.inference.views import (
     lineage_axes,
@@ -89,6 +90,7 @@ class Values:
             None if reference_size is None else Matcher(table, reference_size, self.opened)
         )
         self.references = None if reference_size is None else References(table, reference_size)
+        self.regrouped = Regrouped(table) if reference_size is None else None
         self.masked = None if reference_size is None else Masked(table, reference_size)
         self.shares = None if reference_size is None else Shares(table, reference_size)
 

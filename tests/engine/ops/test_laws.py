@@ -231,6 +231,16 @@ def test_the_exponential_of_a_sum_is_a_product() -> None:
     assert applied(table, "exp", table.add(a, table.mul(-1, a), c), True) is table.app("exp", c)
 
 
+def test_a_constant_is_taken_out_of_a_reciprocal_that_a_logarithm_makes() -> None:
+    """As out of any other reciprocal where sums are taken apart (Gumbel noise: -log(-log u))."""
+    table = TermTable()
+    a, b = table.symbol("a"), table.symbol("b")
+    noise = table.app("log", table.mul(-1, a))
+    exponential = applied(table, "exp", table.add(b, table.mul(-1, noise)), True)
+    inverse = applied(table, "inv", table.mul(-1, a), True)
+    assert exponential is table.mul(inverse, table.app("exp", b))
+
+
 def test_a_sum_over_positions_is_not_taken_apart_in_an_exponent() -> None:
     table = TermTable()
     a, b, c = (table.symbol(name) for name in "abc")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
 import shardproof.torch as sp  # noqa: E402
+from tests.shardproof.torch.locally import Step, locally  # noqa: E402
 
 RANKS, NORM = 2, 1.0
 
@@ -72,3 +74,44 @@ def test_sums_and_means_of_ranks(divided: bool, expected: str, tmp_path: Path) -
         cache=False,
     )
     assert result.verdict == expected, sp.told(result)
+
+
+@pytest.mark.parametrize(("clips", "expected"), [(True, "proved"), (False, "refuted")])
+def test_a_bounded_loss(clips: bool, expected: str, tmp_path: Path) -> None:
+    """Gradients of a loss whose own are bounded pass the norm where numbers of the batch are
+    large: what ranks do not clip shows there."""
+
+    def step(ranks: int, clipped: bool) -> Step:
+        def run(job: sp.Job) -> None:
+            own = nn.Linear(4, 4)
+            model = own if ranks == 1 else nn.parallel.DistributedDataParallel(own)
+            job.start(model)
+            x, y = (job.batch[n].chunk(ranks)[job.rank] for n in ("x", "y"))
+            loss = F.smooth_l1_loss(model(x), y)
+            loss.backward()
+            if clipped:
+                nn.utils.clip_grad_norm_(model.parameters(), NORM)
+            job.end(loss=loss)
+
+        return run
+
+    batch = {"x": sp.tensor((4, 4)), "y": sp.tensor((4, 4))}
+    result = locally(tmp_path, step(1, True), step(RANKS, clips), batch)
+    assert result.verdict == expected, sp.told(result)
+
+
+def test_exponentials_that_overflow_refute_nothing(tmp_path: Path) -> None:
+    """Ranks take no maximum off: over the reals that is the same, and is not proved here."""
+
+    def step(ranks: int) -> Step:
+        def run(job: sp.Job) -> None:
+            model = nn.Linear(4, 4)
+            job.start(model)
+            z = 40 * model(job.batch["x"].chunk(ranks)[job.rank])
+            log = z.logsumexp(-1) if ranks == 1 else (z.exp() + z.exp()).sum(-1).log()
+            job.end(loss=(log if ranks == 1 else log - math.log(2)).mean())
+
+        return run
+
+    result = locally(tmp_path, step(1), step(RANKS), {"x": sp.tensor((4, 4))})
+    assert result.verdict != "refuted", sp.told(result)

@@ -68,7 +68,7 @@ def verdict(tmp_path: Path, single: Step, parallel: Step, world: int = 2, **more
         single,
         parallel,
         world_size=world,
-        batch=BATCH,
+        batch=more.pop("batch", BATCH),
         validate=True,
         executor="local",
         cache=False,
@@ -141,6 +141,20 @@ def test_draws_of_replicas_are_proved(tmp_path: Path, forward: Forward) -> None:
     result = verdict(tmp_path, alone(forward), replicas(forward))
     assert result.verdict == "proved", result
     assert any("draw the numbers that the single device draws" in a for a in result.assumptions)
+
+
+@pytest.mark.parametrize("forward", RIGHT, ids=lambda f: f.__name__)
+def test_draws_of_one_row_on_each_replica_are_proved(tmp_path: Path, forward: Forward) -> None:
+    """Of a batch of one row there is no dimension."""
+    rows = {"x": sp.tensor((2, 4))}
+    result = verdict(tmp_path, alone(forward), replicas(forward), batch=rows)
+    assert result.verdict == "proved", sp.told(result)
+
+
+def test_one_row_that_is_dropped_by_another_chance_is_refuted(tmp_path: Path) -> None:
+    rows = {"x": sp.tensor((2, 4))}
+    other = replicas(lambda m, x: F.dropout(m(x), 0.2))
+    assert verdict(tmp_path, alone(dropped), other, batch=rows).verdict == "refuted"
 
 
 WRONG: dict[str, tuple[Forward, Forward, str]] = {

@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import shardproof.torch as sp
+from tests.shardproof.torch.locally import locally
 
 BATCH = {"x": sp.tensor((4, 4)), "y": sp.tensor((4, 1))}
 
@@ -37,15 +38,7 @@ def step(ranks: int, scale: float = 1) -> Callable[[sp.Job], None]:
 
 @pytest.mark.parametrize(("scale", "verdict"), [(1.0, "proved"), (2.0, "refuted")])
 def test_a_head_of_one_number(tmp_path: Path, scale: float, verdict: str) -> None:
-    result = sp.verify(
-        step(1),
-        step(2, scale),
-        world_size=2,
-        batch=BATCH,
-        executor="local",
-        cache=False,
-        out=tmp_path / "run",
-    )
+    result = locally(tmp_path, step(1), step(2, scale), BATCH)
     assert result.verdict == verdict, sp.told(result)
 
 
@@ -79,13 +72,5 @@ def clipped(ranks: int, how: str) -> Callable[[sp.Job], None]:
     ("how", "verdict"), [("torch", "proved"), ("added", "proved"), ("own", "refuted")]
 )
 def test_clipping_where_a_rank_has_nothing(tmp_path: Path, how: str, verdict: str) -> None:
-    result = sp.verify(
-        clipped(1, how),
-        clipped(2, how),
-        world_size=2,
-        batch=BATCH,
-        executor="local",
-        cache=False,
-        out=tmp_path / "run",
-    )
+    result = locally(tmp_path, clipped(1, how), clipped(2, how), BATCH)
     assert result.verdict == verdict, sp.told(result)

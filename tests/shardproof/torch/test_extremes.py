@@ -13,6 +13,7 @@ from torch import nn  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 import shardproof.torch as sp  # noqa: E402
+from tests.shardproof.torch.locally import locally  # noqa: E402
 
 RANKS = 2
 
@@ -47,15 +48,7 @@ def verified(folder: Path, read: bool, late: bool) -> sp.Result:
             parameter.grad /= RANKS
         job.end(loss=loss)
 
-    return sp.verify(
-        single,
-        parallel,
-        world_size=RANKS,
-        batch={"x": sp.tensor((4, 3))},
-        out=folder / "run",
-        executor="local",
-        cache=False,
-    )
+    return locally(folder, single, parallel, {"x": sp.tensor((4, 3))}, RANKS)
 
 
 @pytest.mark.parametrize("read", [False, True])

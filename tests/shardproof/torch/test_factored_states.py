@@ -14,6 +14,7 @@ from torch.distributed.fsdp import fully_shard  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 import shardproof.torch as sp  # noqa: E402
+from tests.shardproof.torch.locally import locally  # noqa: E402
 
 RANKS = 2
 
@@ -54,15 +55,7 @@ def verified(folder: Path, optimizers: object, sharded: bool = False) -> sp.Resu
         optimizer.step()
         job.end(loss=loss)
 
-    return sp.verify(
-        single,
-        parallel,
-        world_size=RANKS,
-        batch={"x": sp.tensor((4, 3))},
-        out=folder / "run",
-        executor="local",
-        cache=False,
-    )
+    return locally(folder, single, parallel, {"x": sp.tensor((4, 3))}, RANKS)
 
 
 @pytest.mark.parametrize(("wrong", "expected"), [(0.9, "proved"), (0.8, "refuted")])

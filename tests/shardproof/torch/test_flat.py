@@ -118,6 +118,10 @@ WAYS: dict[str, tuple[dict[str, Any], int]] = {
     "three ranks, padded": ({}, 3),
     "three ranks, original parameters": ({"use_orig_params": True}, 3),
     "gradients alone": ({"sharding_strategy": ShardingStrategy.SHARD_GRAD_OP}, 2),
+    "gradients alone, original parameters": (
+        {"sharding_strategy": ShardingStrategy.SHARD_GRAD_OP, "use_orig_params": True},
+        2,
+    ),
     "nothing is sharded": (
         {"sharding_strategy": ShardingStrategy.NO_SHARD, "use_orig_params": True},
         2,
@@ -136,7 +140,9 @@ def test_flat_shards_are_proved(tmp_path: Path, name: str) -> None:
     assert any("tensors agree with PyTorch" in a for a in result.assumptions)
 
 
-@pytest.mark.parametrize("name", ["original parameters", "pairs of ranks"])
+@pytest.mark.parametrize(
+    "name", ["original parameters", "pairs of ranks", "gradients alone, original parameters"]
+)
 def test_the_first_rows_on_every_rank_are_refuted(tmp_path: Path, name: str) -> None:
     given, world = WAYS[name]
     result = verdict(tmp_path, alone(), flat(first=True, **given), world)

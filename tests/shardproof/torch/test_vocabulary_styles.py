@@ -16,6 +16,7 @@ from torch import Tensor, nn  # noqa: E402
 
 import shardproof.torch as sp  # noqa: E402
 from benchmarks.torch.ordinary.parts import copy_to, reduce_from  # noqa: E402
+from tests.shardproof.torch.locally import Step, locally  # noqa: E402
 from tests.shardproof.torch.test_vocabulary import CLASSES, OWN, RANKS, Model  # noqa: E402
 
 ROWS = 3
@@ -101,21 +102,26 @@ def _everywhere(p: Tensor, at: Tensor, own: Tensor) -> Tensor:
 Less = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-def cross_entropy(logits: Tensor, y: Tensor, low: int, less: Less) -> Tensor:
+def cross_entropy(logits: Tensor, y: Tensor, low: int, less: Less, after: str = "") -> Tensor:
+    """``after``: the label's score is picked as it is, and the maximum is added to the logarithm
+    ("added"), or not at all ("forgotten")."""
+
     class Divided(torch.autograd.Function):
         @staticmethod
         def forward(ctx: sp.Job, z: Tensor) -> Tensor:
             most = z.amax(-1)
             dist.all_reduce(most, op=dist.ReduceOp.MAX)
-            z = z - most[:, None]
+            given, z = z, z - most[:, None]
             own = (y >= low) & (y < low + OWN)
             at = torch.where(own, y - low, 0)
-            label = torch.where(own, z.gather(-1, at[:, None]).squeeze(-1), 0.0)
+            scores = given if after else z
+            label = torch.where(own, scores.gather(-1, at[:, None]).squeeze(-1), 0.0)
             total = z.exp().sum(-1)
             dist.all_reduce(label)
             dist.all_reduce(total)
             ctx.save_for_backward(z.exp() / total[:, None], at, own)  # type: ignore[attr-defined]
-            return (total.log() - label).mean()
+            log = total.log() + most if after == "added" else total.log()
+            return (log - label).mean()
 
         @staticmethod
         def backward(ctx: sp.Job, grad: Tensor) -> Tensor:
@@ -143,7 +149,17 @@ STYLES: Mapping[str, tuple[Rows, Less, str]] = {
 @pytest.mark.parametrize("style", STYLES)
 def test_a_divided_vocabulary(tmp_path: Path, style: str) -> None:
     rows, less, verdict = STYLES[style]
+    result = locally(tmp_path, single, divided(rows, less), IDS, RANKS)
+    assert result.verdict == verdict, sp.told(result)
 
+
+@pytest.mark.parametrize(("after", "verdict"), [("added", "proved"), ("forgotten", "refuted")])
+def test_a_maximum_that_is_added_after_picking(tmp_path: Path, after: str, verdict: str) -> None:
+    result = locally(tmp_path, single, divided(_chosen, _into_zeros, after), IDS, RANKS)
+    assert result.verdict == verdict, sp.told(result)
+
+
+def divided(rows: Rows, less: Less, after: str = "") -> Step:
     def parallel(job: sp.Job) -> None:
         net, low = Model(OWN), job.rank * OWN
         pieces = {
@@ -153,10 +169,8 @@ def test_a_divided_vocabulary(tmp_path: Path, style: str) -> None:
         job.start(net, parameters=pieces)
         hidden = torch.tanh(reduce_from(rows(net.table, job.batch["x"], low)))
         logits = net.head(copy_to(hidden))
-        loss = cross_entropy(logits, job.batch["y"], low, less)
+        loss = cross_entropy(logits, job.batch["y"], low, less, after)
         loss.backward()
         job.end(loss=loss)
 
-    options = {"out": tmp_path / "run", "executor": "local", "cache": False}
-    result = sp.verify(single, parallel, world_size=RANKS, batch=IDS, **options)
-    assert result.verdict == verdict, result
+    return parallel
