@@ -33,6 +33,7 @@ from shardproof.engine.simulation.simulate import (
     Simulation,
     simulate,
     simulate_again,
+    with_longer_numbers,
 )
 from shardproof.engine.simulation.true_size import TURNS, confirmed, every_id, with_numbers
 from shardproof.engine.specification.conclusions import row_name
@@ -302,6 +303,7 @@ def simulated(
         tell(number, len(every))
         more = result.more + max(0, seed % WIDE - SHARP + 1)
         simulation = simulate(result.plan, single, parallel, seed, more=more)
+        simulation = with_longer_numbers(simulation, result.plan, single, parallel)
         if simulation.differs and simulation.fewer:
             itself = confirmed(simulation, result.plan, single, parallel)
             large = itself.failure and not simulation.counts(result.counted)

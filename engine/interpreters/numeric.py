@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +54,14 @@ TRUE_FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
     "trunc": lambda x: np.trunc(_whole(x)),
     "round": lambda x: np.rint(_whole(2 * x) / 2),
 }
+
+
+def _number(exact: Fraction, dtype: np.dtype[np.generic]) -> Any:
+    """A number with all the digits of a type."""
+    number = float(exact)
+    if dtype == np.float64 or not math.isfinite(number):
+        return number
+    return np.longdouble(number) + np.longdouble(float(exact - Fraction(number)))
 
 
 def largest_first(factors: Sequence[Fraction]) -> list[int]:
@@ -143,9 +152,10 @@ class FloatInterpreter(ArrayInterpreter):
     def _combine(
         self, arrays: Sequence[Array], factors: Sequence[Fraction], constant: Fraction
     ) -> Array:
-        total = np.full(arrays[0].shape, float(constant))
+        dtype = np.result_type(np.float64, *arrays)
+        total = np.full(arrays[0].shape, _number(constant, dtype), dtype)
         for place in largest_first(factors):
-            total += float(factors[place]) * arrays[place]
+            total += _number(factors[place], dtype) * arrays[place]
         return total
 
     def _unary(self, function: str, x: Array) -> Array:

@@ -19,6 +19,8 @@ TOLERANCE = 1e-6
 MOVED = 100.0
 #: Differences below this one may be what is left of numbers that cancel: rounding of these.
 LEFT = 1e-8
+#: How many times as far off what is rounded is without the eleven bits that longer numbers have.
+FINER = 64.0
 #: So may those below this one of large numbers.
 COARSE = 1e-3
 
@@ -137,6 +139,23 @@ def straight(
             )
             bent[here.name] = max(bent.get(here.name, 0.0), off)
     return tuple(_without(c, bent.get(c.name, 0.0)) for c in comparisons)
+
+
+def unrounded(
+    comparisons: Sequence[Comparison], longer: Sequence[Comparison]
+) -> tuple[Comparison, ...]:
+    """Comparisons, without differences that are far smaller among numbers with more digits: what is
+    left of them there was rounding here.
+
+    Example: ``log(1 - sigmoid(40))`` is minus infinity in double precision, and of a smaller number
+    inexact; with eleven bits more it is nearly ``log(sigmoid(-40))``.
+    """
+    made = []
+    for here, there in zip(comparisons, longer, strict=True):
+        off, left = (_largest(c.expected - c.actual) for c in (here, there))
+        same = here.differs and np.isfinite(here.error) and off >= FINER * left
+        made.append(replace(here, error=0.0) if same else here)
+    return tuple(made)
 
 
 def _bend(here: Floats, after: Floats, before: Floats) -> float:

@@ -82,7 +82,8 @@ class Inputs:
     to which they are clipped is not reached; ``steep``: numbers of the batch are so large that
     gradients are, too, where those of the loss are bounded, and such a norm is passed.
     ``nudges``: every number is another one by ``nudge`` of itself, so little that only rounding
-    explains what becomes very different.
+    explains what becomes very different.  ``long``: numbers have more digits on the way, where
+    NumPy has such numbers.
     """
 
     sizes: Sizes
@@ -100,6 +101,7 @@ class Inputs:
     steep: bool = False
     nudges: np.random.Generator | None = None
     nudge: float = NUDGE
+    long: bool = False
     _parameters: dict[str, Weighted] = field(default_factory=dict)
     _batch: dict[int, NDArray[np.float64]] = field(default_factory=dict)
     _gradient: float = 0.0
@@ -128,6 +130,8 @@ class Inputs:
         return self._parameters[name]
 
     def _nudged(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        if self.long:
+            return values.astype(np.longdouble)
         if self.nudges is None:
             return values
         return values * (1 + self.nudge * self.nudges.standard_normal(values.shape))

@@ -27,6 +27,7 @@ from shardproof.engine.simulation.comparisons import (
     may_be_left,
     settled,
     straight,
+    unrounded,
 )
 from shardproof.engine.simulation.inputs import BEND, FAINT_SCALE, NUDGE, Inputs, read_by
 from shardproof.engine.simulation.outcomes import outcomes
@@ -72,6 +73,8 @@ BUDGET = 6_000
 LARGE = 30_000
 #: Numbers in all tensors together, above which a plan cannot be simulated.
 MOST_ENTRIES = 200_000_000
+#: Numbers in all tensors together, above which they are not run with more digits.
+MOST_LONG = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,6 +202,33 @@ def simulate_again(
     )
 
 
+def with_longer_numbers(
+    simulation: Simulation, plan: Plan, single: Derived, parallel: Unrolled
+) -> Simulation:
+    """A simulation, without differences that are rounding: both sides run again on the same inputs
+    with more digits, if they are not too large.
+
+    Example: of ``sqrt(x * x + 1e16) - 1e8`` beside another form of it, nothing differs.
+    """
+    members = (m for side in simulation.sides.values() for t in side.values for m in t.values())
+    if not simulation.differs or sum(m.data.size for m in members) > MOST_LONG:
+        return simulation
+    longer = simulate_along(
+        plan,
+        single,
+        parallel,
+        simulation.expanded,
+        simulation.seed,
+        simulation.more,
+        simulation.indexed,
+        of_losses=simulation.of_losses,
+        long=True,
+    )
+    if len(longer.comparisons) != len(simulation.comparisons):
+        return simulation
+    return replace(simulation, comparisons=unrounded(simulation.comparisons, longer.comparisons))
+
+
 def expanded_axes(plan: Plan, parallel: Unrolled, every: Sequence[Demand]) -> frozenset[str]:
     """The axes along which something but the batch differs; for example ``{"tp"}`` where ranks hold
     their columns of a matrix."""
@@ -254,9 +284,10 @@ def simulate_along(
     indexed: int = 0,
     *,
     of_losses: bool = False,
+    long: bool = False,
 ) -> Simulation:
     """See `simulate`; members along ``expanded`` are evaluated one by one, and no others.
-    ``of_losses``: only what the losses depend on.
+    ``of_losses``: only what the losses depend on; ``long``: numbers have more digits.
 
     Example: along ``{"dp", "mb"}`` each replica and microbatch has its own slice, else all one.
     """
@@ -267,7 +298,7 @@ def simulate_along(
             sizes = small_shapes(plan, one, many, expanded, 1, demands=required)
         if sizes.entries > MOST_ENTRIES:
             raise Unsupported(f"{sizes.entries} numbers after shrinking")
-        result = run_both(plan, one, many, sizes, seed, required)
+        result = run_both(plan, one, many, sizes, seed, required, long=long)
         return replace(result, indexed=indexed, of_losses=of_losses, more=more)
     except ShapeMismatch as error:
         return Simulation(expanded=expanded, failure=str(error), impossible=True)
@@ -284,16 +315,17 @@ def run_both(
     demands: Sequence[Demand],
     *,
     forgetful: bool = False,
+    long: bool = False,
 ) -> Simulation:
     """Both sides on one random input, compared; ``forgetful``: no values are kept but those that
-    demands are about.
+    demands are about; ``long``: of numbers with more digits, of which none is rounding.
 
     Example: with ``forgetful`` and the demands of losses, ``sides`` of the result have the losses
     alone."""
 
     def evaluated(way: int, nudge: float) -> tuple[Replay, Replay, dict[int, Floats]]:
         return _evaluated(
-            plan, single, parallel, sizes, seed, demands, way, nudge, forgetful=forgetful
+            plan, single, parallel, sizes, seed, demands, way, nudge, forgetful=forgetful, long=long
         )
 
     def beside(way: int, nudge: float) -> tuple[Comparison, ...]:
@@ -302,10 +334,10 @@ def run_both(
 
     one, many, wanted = evaluated(0, 0.0)
     comparisons = tuple(_comparisons(demands, wanted, one, many))
-    if any(comparison.differs for comparison in comparisons):
+    if not long and any(comparison.differs for comparison in comparisons):
         comparisons = tuple(map(settled, comparisons, beside(1, NUDGE)))
     # What is too large for values to be kept is too large to be run so often, too.
-    if any(may_be_left(c, small=forgetful) for c in comparisons):
+    if not long and any(may_be_left(c, small=forgetful) for c in comparisons):
         ways = ((beside(n, BEND), beside(n, -BEND)) for n in range(1, WAYS + 1))
         comparisons = straight(comparisons, ways)
     undefined = any(bool(np.isnan(data).any()) for data in wanted.values())
@@ -335,6 +367,7 @@ def _evaluated(
     nudge: float,
     *,
     forgetful: bool,
+    long: bool,
 ) -> tuple[Replay, Replay, dict[int, Floats]]:
     """Both sides on random inputs (``nudge``: on inputs so far from these, on way number ``way``),
     and what is expected."""
@@ -356,6 +389,7 @@ def _evaluated(
         steep=seed >= STEEP,
         nudges=np.random.default_rng(seed + way) if nudge else None,
         nudge=nudge,
+        long=long,
     )
     one = Replay([plan.single], single, sizes, sizes.single, inputs)
     many = Replay(plan.programs, parallel, sizes, sizes.parallel, inputs)

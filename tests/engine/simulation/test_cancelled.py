@@ -80,6 +80,50 @@ VARIANCE = f"""HloModule m
   ROOT v = f32[4] multiply(t, k)
 }}
 """
+#: Functions of x that lose all digits, and other forms of them; ``TIMES``: what the ranks multiply.
+FORMS = {
+    "a root beside its own square": (
+        """  q = T multiply(x, x)
+  cs = f32[] constant(18014398509481984)
+  c = T broadcast(cs), dimensions={}
+  ds = f32[] constant(134217728)
+  d = T broadcast(ds), dimensions={}
+  s = T add(q, c)
+  r = T sqrt(s)
+""",
+        "  y = T subtract(r, d)\n",
+        "  t = T add(r, d)\n  y = T divide(q, t)\n",
+    ),
+    "what is left of a probability": (
+        """  cs = f32[] constant(16)
+  c = T broadcast(cs), dimensions={}
+  os = f32[] constant(1)
+  o = T broadcast(os), dimensions={}
+  u = T multiply(x, c)
+""",
+        "  p = T logistic(u)\n  k = T subtract(o, p)\n  y = T log(k)\n",
+        "  v = T negate(u)\n  p = T logistic(v)\n  y = T log(p)\n",
+    ),
+}
+
+
+@pytest.mark.parametrize(("times", "refuted"), [("1", False), ("1.5", True)])
+@pytest.mark.parametrize("form", FORMS)
+def test_more_digits_tell_rounding(form: str, times: str, refuted: bool, tmp_path: Path) -> None:
+    same, of_one, of_ranks = FORMS[form]
+    last = "  ws = f32[] constant({})\n  w = T broadcast(ws), dimensions={{}}\n  ROOT z = T multiply(y, w)\n}}\n"
+    one = f"HloModule m\n\nENTRY main {{\n  x = T parameter(0)\n{same}{of_one}{last.format(1)}"
+    many = (
+        "HloModule m, num_partitions=2\n\nENTRY main {\n"
+        f"  x = T parameter(0), sharding={{devices=[2,1]<=[2]}}\n{same}{of_ranks}{last.format(times)}"
+    )
+    files = tmp_path / "one.hlo", tmp_path / "many.hlo"
+    files[0].write_text(one.replace("T ", "f32[4,3] ").replace("ROO" + "f32[4,3] ", "ROOT "))
+    files[1].write_text(many.replace("T ", "f32[2,3] ").replace("ROO" + "f32[2,3] ", "ROOT "))
+    result = shardproof.verify(*files, out=tmp_path / "run", cache=False)
+    assert (result.verdict == "refuted") is refuted, result.reason
+
+
 #: The mean of squares less the square of the mean, of numbers that are 100,000 more.
 OF_SQUARES = f"""HloModule m, num_partitions=2
 
