@@ -342,7 +342,7 @@ class _Inliner:
     ) -> Item:
         """A call of what XLA has itself: an annotation, or TopK, the largest in falling order."""
         target = attrs.get("custom_call_target", "").strip('"')
-        if target in IDENTITIES and operands:
+        if target in IDENTITIES and len(operands) == 1:
             return operands[0]
         if target != "TopK" or i.type.parts is None:
             return self.operator(i, attrs, operands, prefix)

@@ -198,8 +198,6 @@ STRUCTURE: Mapping[str, Mapping[str, str]] = {
         ("custom_call_target", "backend_config", "called_computations"), _TEXT
     ),
 }
-#: Operators that are nothing without an operand, whatever else they say.
-_OF_ONE = frozenset({"get-tuple-element", "while", "conditional", "opt-barrier", "copy", "bitcast"})
 KNOWN: Mapping[str, Mapping[str, str]] = {
     **{key: {} for key in ELEMENTWISE},
     **MOVEMENT,
@@ -209,6 +207,51 @@ KNOWN: Mapping[str, Mapping[str, str]] = {
 }
 
 
+_BINARY = frozenset(
+    [
+        *("add", "subtract", "multiply", "divide", "maximum", "minimum", "power", "remainder"),
+        *("atan2", "and", "or", "xor", "shift-left", "shift-right-logical"),
+        *("shift-right-arithmetic", "compare", "complex", "dot", "convolution", "pad", "gather"),
+    ]
+)
+_TERNARY = frozenset({"select", "clamp", "select-and-scatter"})
+#: Of how many operands for each result an operator is, and of how many more.
+_BY_RESULTS: Mapping[str, tuple[int, int]] = {
+    **dict.fromkeys(("reduce", "reduce-window"), (2, 0)),
+    **dict.fromkeys(("sort", *COLLECTIVES), (1, 0)),
+    "scatter": (2, 1),
+}
+#: Operators of several operands, and of how many at least.
+_SEVERAL: Mapping[str, int] = {
+    **dict.fromkeys(("tuple", "call", "fusion", "custom-call"), 0),
+    "concatenate": 1,
+    "dynamic-slice": 2,
+    "dynamic-update-slice": 3,
+    "conditional": 2,
+}
+_NONE = frozenset({"iota", "partition-id", "replica-id", "constant", "parameter"})
+
+
+def _counted(i: Instruction) -> None:
+    """Raise `InvalidInput` for an operator of other operands than it has: none is left out."""
+    count, results = len(i.operands), 1 if i.type.parts is None else len(i.type.parts)
+    if i.opcode == "collective-permute" and count == 4:
+        raise Unsupported("a collective-permute that writes into an operand")
+    if i.opcode in _SEVERAL:
+        holds, expected = count >= _SEVERAL[i.opcode], f"{_SEVERAL[i.opcode]} at least"
+    else:
+        each, more = _BY_RESULTS.get(i.opcode, (0, _own(i.opcode)))
+        holds, expected = count == each * results + more, str(each * results + more)
+    if not holds:
+        raise InvalidInput(f"{i.opcode} {i.name} of {count} operands, expected {expected}")
+
+
+def _own(opcode: str) -> int:
+    if opcode in _NONE:
+        return 0
+    return 2 if opcode in _BINARY else 3 if opcode in _TERNARY else 1
+
+
 def typed(instruction: Instruction) -> dict[str, Any]:
     """The attributes of an instruction that mean something for values; raises `Unsupported`,
     `InvalidInput` by name.
@@ -216,11 +259,10 @@ def typed(instruction: Instruction) -> dict[str, Any]:
     Example: ``dimensions={1,0}`` of a transpose is ``{"dimensions": (1, 0)}``, its ``metadata`` is
     dropped; ``strange=1`` is refused.
     """
-    if instruction.opcode in _OF_ONE and not instruction.operands:
-        raise InvalidInput(f"{instruction.opcode} {instruction.name} of nothing")
     kinds = KNOWN.get(instruction.opcode)
     if kinds is None:
         raise Unsupported(NO_RULE)
+    _counted(instruction)
     values: dict[str, Any] = {}
     for key, text in instruction.attrs.items():
         if key in kinds:

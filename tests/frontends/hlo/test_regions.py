@@ -283,7 +283,7 @@ def test_a_slice_of_what_is_known_only_later(part: str, expected: str, tmp_path:
     ("body", "message"),
     [
         (f"%r = stablehlo.iota dim = 2 : {F}", "an iota of .* along dimension 2"),
-        (f"%r = stablehlo.optimization_barrier : {F}", "opt-barrier r of nothing"),
+        (f"%r = stablehlo.optimization_barrier : {F}", "opt-barrier r of 0 operands"),
         (f"%r = stablehlo.partition_id : {F}", "partition-id of type .*, expected an integer"),
         (
             f"%c = stablehlo.constant dense<0> : {K}\n%r = stablehlo.dynamic_slice %x, %c, "
