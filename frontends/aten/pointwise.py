@@ -331,7 +331,7 @@ def _pow(lo: Lowering, x: Lowered, exponent: float) -> Any:
 
 def _function(name: str) -> None:
     @lowers(f"aten.{name}.default", f"aten.{name}.out")
-    def rule(lo: Lowering, x: Lowered, *_: Any) -> Any:
+    def rule(lo: Lowering, x: Lowered) -> Any:
         return lo.unary(name, x)
 
 
@@ -343,7 +343,7 @@ for _name in (
 
 
 @lowers("aten.exp.default", "aten.exp.out")
-def _exp(lo: Lowering, x: Lowered, *_: Any) -> Any:
+def _exp(lo: Lowering, x: Lowered) -> Any:
     """Of minus infinity it is 0."""
     if is_nothing(x):
         return Const(Fraction(0), x.shape, x.dtype)

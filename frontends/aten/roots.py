@@ -126,12 +126,12 @@ def _never_negative(lo: Lowering, number: int) -> bool:
 
 
 @lowers("aten.sqrt.default", "aten.sqrt.out")
-def _sqrt(lo: Lowering, x: Lowered, *_: Any) -> Any:
+def _sqrt(lo: Lowering, x: Lowered) -> Any:
     return _root(x, 1) or lo.unary("sqrt", x)
 
 
 @lowers("aten.rsqrt.default", "aten.rsqrt.out")
-def _rsqrt(lo: Lowering, x: Lowered, *_: Any) -> Any:
+def _rsqrt(lo: Lowering, x: Lowered) -> Any:
     return _root(x, -1) or lo.unary("rsqrt", x)
 
 
