@@ -183,9 +183,15 @@ def simulate(
 
 
 def simulate_again(
-    simulation: Simulation, plan: Plan, single: Derived, parallel: Unrolled
+    simulation: Simulation,
+    plan: Plan,
+    single: Derived,
+    parallel: Unrolled,
+    *,
+    long: bool = False,
 ) -> Simulation:
-    """Another parallel side on the inputs of a simulation, evaluated as far as it was.
+    """Another parallel side on the inputs of a simulation, evaluated as far as it was; ``long``: of
+    numbers with more digits.
 
     Example: whether a repair of the plan mends what was seen: with the all-reduce, nothing differs
     on the inputs that showed that it is missing.
@@ -199,6 +205,7 @@ def simulate_again(
         simulation.more,
         simulation.indexed,
         of_losses=simulation.of_losses,
+        long=long,
     )
 
 
@@ -213,17 +220,7 @@ def with_longer_numbers(
     members = (m for side in simulation.sides.values() for t in side.values for m in t.values())
     if not simulation.differs or sum(m.data.size for m in members) > MOST_LONG:
         return simulation
-    longer = simulate_along(
-        plan,
-        single,
-        parallel,
-        simulation.expanded,
-        simulation.seed,
-        simulation.more,
-        simulation.indexed,
-        of_losses=simulation.of_losses,
-        long=True,
-    )
+    longer = simulate_again(simulation, plan, single, parallel, long=True)
     if len(longer.comparisons) != len(simulation.comparisons):
         return simulation
     return replace(simulation, comparisons=unrounded(simulation.comparisons, longer.comparisons))

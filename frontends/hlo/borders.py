@@ -186,23 +186,20 @@ class _Borders:
         self, name: str, operand: str, mesh: Mesh, division: Division, part: Type, line: int
     ) -> Iterator[Instruction]:
         operand = self.plain(operand)
-        whole = self.given[operand].type
-        if manual.divided(whole, division, mesh) != part:
-            raise Unsupported(f"{whole} of which a rank has {part} (by axes that are not manual)")
+        _divides(self.given[operand].type, part, division, mesh)
         before = self.parts.get(operand)
         if before is not None and before[1:] == (mesh, division):
             # Gathered and cut in the same way again: what the rank has.
             yield Instruction(name, "copy", part, (before.name,), line=line)
             return
-        yield from manual.entered(name, operand, whole, division, mesh, line)
+        yield from manual.entered(name, operand, self.given[operand].type, division, mesh, line)
 
     def left(
         self, name: str, part: str, mesh: Mesh, division: Division, whole: Type, line: int
     ) -> Iterator[Instruction]:
         part = self.plain(part)
         type = self.given[part].type
-        if manual.divided(whole, division, mesh) != type:
-            raise Unsupported(f"{whole} of which a rank has {type} (by axes that are not manual)")
+        _divides(whole, type, division, mesh)
         self.parts[name] = Part(part, mesh, division)
         yield from manual.left(name, part, type, division, mesh, line)
 
@@ -228,6 +225,12 @@ class _Borders:
         while _target(self.given[name]) in (_SHARDING, "xla.sdy.FuncResultSharding"):
             name = self.given[name].operands[0]
         return name
+
+
+def _divides(whole: Type, part: Type, division: Division, mesh: Mesh) -> None:
+    """Raise `Unsupported` where a rank has another part of a value than its division says."""
+    if manual.divided(whole, division, mesh) != part:
+        raise Unsupported(f"{whole} of which a rank has {part} (by axes that are not manual)")
 
 
 def divided_by(text: str, dimensions: int) -> tuple[Mesh, Division]:
