@@ -13,10 +13,10 @@ from typing import Any, Final
 import numpy as np
 
 from shardproof.engine.plan.ir import Plan
+from shardproof.engine.reference_runtime.agreement import agree_on
 from shardproof.engine.reference_runtime.compare import fits
 from shardproof.frontends.aten.lowering import Derived
 from shardproof.frontends.graphs.replayed import drawn
-from shardproof.run.tables import agree_on
 
 #: How often inputs are drawn, and how often both sides have to differ: once may be rounding at a
 #: kink, and ranks of random labels may count as many by chance.

@@ -10,22 +10,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-import numpy as np
-
-from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Plan, Program
-from shardproof.engine.reference_runtime.compare import Undefined, compared, fits
-from shardproof.engine.reference_runtime.exchange import Stuck
-from shardproof.engine.reference_runtime.lots import exact
-from shardproof.engine.reference_runtime.values import Values
+from shardproof.engine.reference_runtime.agreement import agree_on
+from shardproof.engine.reference_runtime.compare import fits
 from shardproof.engine.simulation.simulate import WIDE
 from shardproof.engine.simulation.true_size import TURNS, every_id, with_numbers
 from shardproof.inputs.load import CONSTANT
 from shardproof.partition.stages.partition import Partition
 
-#: Relative differences up to this one are rounding.
-TOLERANCE: Final = 1e-6
 #: How large the random inputs are on which both sides have to agree: bounds and scales that show
 #: for large numbers only are seen with these.
 SCALES: Final = (1, 1, 2, 4)
@@ -119,18 +112,3 @@ def _seen(plan: Plan, contents: Mapping[str, Any]) -> list[bool | None]:
 def _with_standins(plan: Plan, names: Iterable[str], text: str) -> Plan:
     assumed = (Assumption("stand-in", name, "", f"{name} {text}") for name in names)
     return replace(plan, assumed=(*plan.assumed, *assumed))
-
-
-def agree_on(plan: Plan, contents: Mapping[str, Any], seed: int, scale: int = 1) -> bool | None:
-    """Whether both sides compute the same with these numbers of some inputs, and random numbers of
-    the others; None: they are no numbers.
-
-    Example: with a table of slopes [4], and weights that are drawn.
-    """
-    lots = {name: exact(np.asarray(x, dtype=float)) for name, x in contents.items()}
-    values = Values(plan, np.random.default_rng(seed), scale=scale, lots=lots)
-    try:
-        error, _ = compared(plan, plan, values, together=False)
-    except (Undefined, Unsupported, ShapeMismatch, Stuck):
-        return None
-    return error <= TOLERANCE
