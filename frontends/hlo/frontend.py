@@ -11,13 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
-import numpy as np
-
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.plan_files import store
-from shardproof.frontends.graphs import replayed
+from shardproof.frontends.graphs import constants, replayed
 from shardproof.frontends.graphs.replayed import Validation
 from shardproof.frontends.untrusted.child import run_bounded
 
@@ -62,13 +59,7 @@ class Hlo:
     def tables(self, single: Path, parallel: Path, options: Mapping[str, str]) -> Mapping[str, Any]:
         """The constants of unlike numbers that both modules have, read in a bounded child."""
         files = [str(single), str(parallel), options.get(RELATIONS, "")]
-        constants = msgspec.msgpack.decode(
-            run_bounded("shardproof.frontends.hlo.read:tables", files),
-            type=dict[str, tuple[tuple[int, ...], bytes]],
-        )
-        return {
-            name: np.frombuffer(data).reshape(shape) for name, (shape, data) in constants.items()
-        }
+        return constants.from_bytes(run_bounded("shardproof.frontends.hlo.read:tables", files))
 
     def assumed(self, options: Mapping[str, str]) -> tuple[Assumption, ...]:
         """Nothing: no option states anything of HLO files."""

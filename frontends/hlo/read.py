@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
-import numpy as np
-
 from shardproof.engine.errors import InvalidInput, Unsupported
 from shardproof.engine.plan.ir import Plan, Program
 from shardproof.engine.plan_files import store
 from shardproof.frontends.errors import UnreadablePlan
+from shardproof.frontends.graphs import constants
 from shardproof.frontends.graphs.graph import Graph, Placement
 from shardproof.frontends.graphs.recorder import Array, Recorder, mesh_of, programs
 from shardproof.frontends.graphs.replayed import NOT_REPLAYED
@@ -108,8 +106,7 @@ def tables(single: str, parallel: str, relations: str) -> bytes:
     Example: of the causal attention ``block`` in the tests, "constant 0", its mask of 6 by 6.
     """
     _, alone, _ = paired(*both(single, parallel, relations), "plan")
-    arrays = {name: np.asarray(x, dtype=float) for name, x in contents(alone.recorder).items()}
-    return msgspec.msgpack.encode({name: (x.shape, x.tobytes()) for name, x in arrays.items()})
+    return constants.to_bytes(contents(alone.recorder))
 
 
 def contents(recorder: Recorder) -> dict[str, Array]:
