@@ -10,13 +10,16 @@ from dataclasses import replace
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
-from shardproof.frontends.aten import ids, lookups
+from shardproof.frontends.aten import ids, known, lookups
 from shardproof.frontends.aten.crossed import crossed
 from shardproof.frontends.aten.filled import in_column
 from shardproof.frontends.aten.lessened import Less, written_back
 from shardproof.frontends.aten.lowering import Const, Lowered, Lowering
 from shardproof.frontends.aten.positions import Positions, rows_at, whole
 from shardproof.frontends.aten.rules import lowers, rule_of
+
+#: The operator that adds entries at places of one dimension.
+ADDING = "aten.scatter_add.default"
 
 
 def _entries(x: Lowered, indices: Sequence[Lowered | None]) -> Lowered | None:
@@ -58,6 +61,9 @@ def _index(lo: Lowering, x: Lowered, indices: Sequence[Lowered | None]) -> Any:
         return rule_of("aten.index_select.default")(lo, x, along, indices[along])  # type: ignore[misc]
     if chosen is None:
         box = crossed(lo, x, indices)
+        at = known.joined(lo, x.shape, indices) if box is None else None
+        if at is not None:
+            box = known.places_by(lo, x, at)
         return _across(lo, x, indices) if box is None else box
     column = _column(x, chosen)
     if column is not None:
@@ -76,6 +82,9 @@ def _added_across(
     lo: Lowering, x: Lowered, indices: Sequence[Lowered | None], values: Lowered, name: str
 ) -> Any:
     """x [n, s, ...] with values [n, ...] added to (or written at) a position of each row."""
+    placed = _added_places(lo, x, indices, values) if name == ADDING else None
+    if placed is not None:
+        return placed
     turned, back, at = _last_of_rows(lo, x, indices)
     source = lo.expand(values, (x.shape[0], *x.shape[2:]))
     written = rule_of(name)(lo, turned, len(x.shape) - 1, at, lo.reshape(source, at.shape))  # type: ignore[misc]
@@ -106,21 +115,21 @@ def _last_of_rows(
 def _from_the_front(x: Lowered, indices: Sequence[Lowered | None]) -> list[Lowered | None]:
     """Known indices of one dimension, those that count from its end counted from its front: -1 and
     0 of 16 positions are 15 and 0."""
-    known = list(indices)
+    front = list(indices)
     if sum(index is not None for index in indices) == 1:
-        known = [_one_number(index) for index in indices]
-    for dim, index in enumerate(known):
+        front = [_one_number(index) for index in indices]
+    for dim, index in enumerate(front):
         if not isinstance(index, Positions) or len(index.shape) != 1 or dim >= len(x.shape):
             continue
         places = [index.const + index.steps[0] * n for n in range(index.shape[0])]
         size = x.shape[dim]
         if not places or not all(-size <= place < size for place in places):
             continue
-        front = [place % size for place in places]
-        step = front[1] - front[0] if len(front) > 1 else index.steps[0]
-        if all(place == front[0] + step * n for n, place in enumerate(front)):
-            known[dim] = replace(index, const=front[0], steps=(step,))
-    return known
+        places = [place % size for place in places]
+        step = places[1] - places[0] if len(places) > 1 else index.steps[0]
+        if all(place == places[0] + step * n for n, place in enumerate(places)):
+            front[dim] = replace(index, const=places[0], steps=(step,))
+    return front
 
 
 def _one_number(index: Lowered | None) -> Lowered | None:
@@ -171,11 +180,11 @@ def _index_put(
         if index is not None:
             at = lo.reshape(lookups.wrapped(index, x.shape[1]), (x.shape[0], 1))
             source = lo.reshape(values, (x.shape[0], 1))
-            name = "aten.scatter_add.default" if zero or accumulate else "aten.scatter.src"
+            name = ADDING if zero or accumulate else "aten.scatter.src"
             return rule_of(name)(lo, x, 1, at, source)  # type: ignore[misc]
     indices = _from_the_front(x, indices)
     if len(indices) == 2 and len(x.shape) > 2 and indices[0] is not None:
-        name = "aten.scatter_add.default" if accumulate else "aten.scatter.src"
+        name = ADDING if accumulate else "aten.scatter.src"
         return _added_across(lo, x, indices, values, name)
     added = _added(lo, x, indices, values) if accumulate else None
     if added is not None:
@@ -189,8 +198,20 @@ def _index_put(
     return rule_of("aten.masked_fill.Scalar")(lo, x, wide, float(values.value))  # type: ignore[misc]
 
 
+def _added_places(
+    lo: Lowering, x: Lowered, indices: Sequence[Lowered | None], values: Lowered
+) -> Any:
+    """``x`` with entries added at known places of several dimensions; None: indices are others."""
+    places = known.joined(lo, x.shape, indices)
+    placed = None if places is None else known.added_places(lo, values, places, x.shape)
+    return None if placed is None else lo.add(x, placed)
+
+
 def _added(lo: Lowering, x: Lowered, indices: Sequence[Lowered | None], values: Lowered) -> Any:
     """``x`` with rows added at ids, which may come again; None: indices are others."""
+    placed = _added_places(lo, x, indices, values)
+    if placed is not None:
+        return placed
     indices, values = _added_up(lo, x, indices, values)
     along = _dimension(indices)
     if along is not None:

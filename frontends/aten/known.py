@@ -6,13 +6,16 @@ of equal ids, and one in which each id is the one before and 1.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardproof.frontends.aten.bits import along_one
-from shardproof.frontends.aten.lowering import Lowered, Lowering, Real
+from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real, Shape
+from shardproof.frontends.aten.positions import Positions
 from shardproof.frontends.aten.windows import zeros_around
 
 Array = NDArray[Any]
@@ -106,3 +109,90 @@ def added_by(lo: Lowering, gradient: Lowered, ids: Array, rows: int) -> Any:
         part = zeros_around(lo, part if run.step else lo.sum(part, (0,), True), 0, run.first, rows)
         total = part if total is None else lo.add(total, part)
     return total
+
+
+class Joined(NamedTuple):
+    """Known indices of ``dims`` dimensions from ``first`` on, as ids of one dimension in their
+    place.
+
+    Example: of x [2, 3, 3] by rows [0, 0, 1] and columns [1, 2, 2] of its last two dimensions,
+    ``Joined(1, 2, [1, 2, 5])``.
+    """
+
+    first: int
+    dims: int
+    ids: Array
+
+
+def joined(lo: Lowering, shape: Shape, indices: Sequence[Lowered | None]) -> Joined | None:
+    """Indices of dimensions side by side, whose entries are known, as one; None: they are others,
+    or of no entry.
+
+    Example: ``x[:, triu[0], triu[1]]``, with tables of the pairs above a diagonal.
+    """
+    own = [(dim, index) for dim, index in enumerate(indices) if index is not None]
+    dims = [dim for dim, _ in own]
+    if len(own) < 2 or dims != list(range(dims[0], dims[0] + len(own))) or dims[-1] >= len(shape):
+        return None
+    entries = [_numbers(lo, index) for _, index in own]
+    arrays = [array for array in entries if array is not None]
+    sizes = shape[dims[0] : dims[-1] + 1]
+    if len(arrays) < len(own) or any(
+        not array.size or array.min() < -size or array.max() >= size
+        for array, size in zip(arrays, sizes, strict=True)
+    ):
+        return None
+    front = [array % size for array, size in zip(arrays, sizes, strict=True)]
+    return Joined(dims[0], len(own), np.ravel_multi_index(np.broadcast_arrays(*front), sizes))
+
+
+def _numbers(lo: Lowering, index: Lowered) -> Array | None:
+    """The entries of an index; None: they are not known."""
+    if isinstance(index, Positions):
+        return np.broadcast_to(index.moving(), index.shape)
+    if isinstance(index, Const) and index.dtype != "bool" and index.value.denominator == 1:
+        return np.full(index.shape, int(index.value))
+    return entries_of(lo, index)
+
+
+def places_by(lo: Lowering, x: Lowered, at: Joined) -> Any:
+    """Entries of a tensor [a..., n, m, b...] by joined indices [k...], [a..., k..., b...]; None:
+    they are in many runs.
+
+    Example: of x [2, 3, 3] by ``Joined(1, 2, [1, 2, 5])`` three numbers of each of two, [2, 3].
+    """
+    lead, rest = x.shape[: at.first], x.shape[at.first + at.dims :]
+    first, last = len(lead), len(rest)
+    flat = lo.reshape(x, (*lead, _size(x.shape, at), *rest))
+    rows = rows_by(lo, lo.permute(flat, _to_front(first, 1, last)), at.ids)
+    return None if rows is None else lo.permute(rows, _to_back(first, at.ids.ndim, last))
+
+
+def added_places(lo: Lowering, gradient: Lowered, at: Joined, shape: Shape) -> Any:
+    """A tensor of a shape: what a gradient has of each of its entries by joined indices, added up;
+    None: they are in many runs.
+
+    Example: of a gradient [2, 3] by ``Joined(1, 2, [1, 2, 5])`` the three numbers of each of two at
+    their places in [2, 3, 3], zeros elsewhere.
+    """
+    lead, rest = shape[: at.first], shape[at.first + at.dims :]
+    first, last = len(lead), len(rest)
+    front = lo.permute(gradient, _to_front(first, at.ids.ndim, last))
+    rows = added_by(lo, front, at.ids, _size(shape, at))
+    return None if rows is None else lo.reshape(lo.permute(rows, _to_back(first, 1, last)), shape)
+
+
+def _size(shape: Shape, at: Joined) -> int:
+    return prod(shape[at.first : at.first + at.dims])
+
+
+def _to_front(first: int, count: int, last: int) -> tuple[int, ...]:
+    """The order that brings ``count`` dimensions behind ``first`` others to the front."""
+    middle = range(first, first + count)
+    return (*middle, *range(first), *range(first + count, first + count + last))
+
+
+def _to_back(first: int, count: int, last: int) -> tuple[int, ...]:
+    """The order that undoes `_to_front`."""
+    end = first + count
+    return (*range(count, end), *range(count), *range(end, end + last))

@@ -73,6 +73,13 @@ class Lookup:
         """Refused until it is known which rows count."""
         raise Unsupported("a part of rows before it is known which ones count")
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether all ids count as they are: they choose rows that there are, or are an input's
+        own, which has to choose such."""
+        own = len(self.ids.function) == 1 and self.ids.function[0][2:] == (1, 0)
+        return not self.picked and (own or not self.astray())
+
     def rows(self) -> int:
         """How many rows, or entries of a row, there are to choose from."""
         return self.table.shape[-1 if self.picked else 0]

@@ -300,11 +300,11 @@ class Lowering:
 
     def _symbolic(self, x: Symbolic, move: str, *given: Any) -> Any:
         """What is no value yet, moved; None where only its value can be moved (which a lookup of
-        rows may have only once it is known which ids count)."""
+        rows may have only once it `is_settled` which ids count)."""
         try:
             return getattr(x, move)(*given)
         except Unsupported:
-            if self.narrows:
+            if self.narrows and not getattr(x, "is_settled", False):
                 raise
             return None
 

@@ -149,6 +149,13 @@ def _at_most(lo: Lowering, x: Count, number: int) -> bool:
     return True
 
 
+@lowers("aten._assert_tensor_metadata.default")
+def _of_type(
+    lo: Lowering, x: Lowered, size: object = None, stride: object = None, **_: Any
+) -> None:
+    """That a tensor is of a shape and an element type: graphs say both of every tensor."""
+
+
 @lowers("aten._assert_scalar.default")
 def _asserted(lo: Lowering, holds: object, message: str) -> None:
     if holds is not True:

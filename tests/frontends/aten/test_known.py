@@ -133,3 +133,28 @@ def test_what_a_mask_of_one_dimension_zeroes_is_zero(seed: int) -> None:
     a = random.normal(size=(6, 2))
     expected = np.where(bits[:, None], 0.25, a)
     np.testing.assert_allclose(evaluated(lo, {x.number: a})[filled.number], expected)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_pairs_of_known_places_and_their_gradients_are_pytorchs(seed: int) -> None:
+    """``x[..., i, j]``, as the pairs above a diagonal, any order and some of them again."""
+    random = np.random.default_rng(seed)
+    lead = tuple(int(n) for n in random.integers(1, 4, seed % 3))
+    shape = (*lead, 3, 4, *random.integers(1, 4, seed % 2).tolist())
+    upper = np.stack(np.triu_indices(3, 0, 4))
+    pairs = upper if seed % 4 else upper[:, random.integers(0, upper.shape[1], 5)]
+    pairs = pairs - np.array([[3], [4]]) * (seed % 5 == 1)
+    rest = shape[len(lead) + 2 :]
+    lo = Lowering()
+    x = rows_of(lo, "x", *shape)
+    given = rows_of(lo, "given", *lead, pairs.shape[1], *rest)
+    index = [*[None] * len(lead), known(lo, pairs[0].copy()), known(lo, pairs[1].copy())]
+    picked = lo.real(rule_of("aten.index.Tensor")(lo, x, index))
+    added = lo.real(rule_of("aten.index_put.default")(lo, x, index, given, True))
+    a, b = random.normal(size=shape), random.normal(size=given.shape)
+    values = evaluated(lo, {x.number: a, given.number: b})
+    places = (*(slice(None),) * len(lead), *map(torch.tensor, pairs))
+    np.testing.assert_allclose(values[picked.number], torch.tensor(a)[places].numpy())
+    named = [*[None] * len(lead), *map(torch.tensor, pairs)]
+    expected = torch.ops.aten.index_put(torch.tensor(a), named, torch.tensor(b), True)
+    np.testing.assert_allclose(values[added.number], expected.numpy())

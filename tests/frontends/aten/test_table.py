@@ -59,7 +59,11 @@ OTHERS = {
     if name.startswith(
         ("move.", "comm.", "_c10d_functional", "vllm.", "aten.empty", "aten.new_empty")
     )
-} | {"aten.nonzero.default", "aten._assert_scalar.default"}
+} | {
+    "aten.nonzero.default",
+    "aten._assert_scalar.default",
+    "aten._assert_tensor_metadata.default",
+}
 DRAWS = 12
 
 
