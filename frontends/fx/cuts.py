@@ -7,13 +7,23 @@ placements fit, and only the user can say which one it is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from typing import Final
 
 from shardproof.frontends.fx.place import Piece
 from shardproof.frontends.fx.records import Graph, Node, operand
 
 Cut = tuple[int, ...]
+Shapes = Mapping[str, list[int] | None]
+#: Operators that cut an axis into parts of one size.
+CHUNK: Final = "aten.chunk.default"
+PARTS: Final = frozenset({CHUNK, "aten.split.Tensor"})
+#: Operators that give their operand in another shape.
+VIEWS: Final = frozenset(
+    f"aten.{name}"
+    for name in ("view.default", "_unsafe_view.default", "reshape.default", "unflatten.int")
+)
 #: Operators that cut their operand in two halves, and the operand.
 HALVES: Final[Mapping[str, str]] = {"_C.silu_and_mul.default": "input"}
 
@@ -22,7 +32,7 @@ def cuts(graph: Graph) -> dict[int, set[Cut]]:
     """By extent: sizes of the parts in which some tensor's axis of that extent is cut.
 
     Example: ``split_with_sizes(x, [8, 2, 2], 1)`` of x [2, 12] gives {12: {(8, 2, 2)}}, as do its
-    three slices.
+    three slices; ``chunk(x, 3, 1)``, and a view of x as [2, 3, 4], give {12: {(4, 4, 4)}}.
     """
     shapes = {node.name: node.shape for node in graph.nodes}
     cuts_of: dict[int, set[Cut]] = {}
@@ -33,9 +43,9 @@ def cuts(graph: Graph) -> dict[int, set[Cut]]:
             cuts_of.setdefault(sum(parts), set()).add(tuple(parts))
 
     for node in graph.nodes:
-        if node.target.startswith("aten.split_with_sizes.") and isinstance(node.args[1], list):
-            add(node.args[1])
-        elif node.target == "aten.slice.Tensor" and len(node.args) >= 4:
+        for sizes in _parts(node, shapes):
+            add(sizes)
+        if node.target == "aten.slice.Tensor" and len(node.args) >= 4:
             _slice(node, slices)
         for x in (node.kwargs.get(key) for op, key in HALVES.items() if op in node.args):
             shape = shapes.get(operand(x) or "")
@@ -49,6 +59,46 @@ def cuts(graph: Graph) -> dict[int, set[Cut]]:
             if joined and ends[-1][1] == shape[dim]:
                 add([high - low for low, high in ends])
     return cuts_of
+
+
+def _parts(node: Node, shapes: Shapes) -> Iterator[list[int]]:
+    """Sizes of the parts into which one node cuts axes of its operand."""
+    if node.target.startswith("aten.split_with_sizes.") and isinstance(node.args[1], list):
+        yield node.args[1]
+    elif node.target in PARTS:
+        yield _equal_parts(node, shapes)
+    elif node.target in VIEWS and node.shape is not None:
+        yield from _split_axes(shapes.get(operand(node.args[0]) or "") or [], node.shape)
+
+
+def _equal_parts(node: Node, shapes: Shapes) -> list[int]:
+    """Sizes of the parts that ``chunk`` and ``split`` give; none: it cannot be told."""
+    shape = shapes.get(operand(node.args[0]) or "")
+    dim = node.args[2] if len(node.args) > 2 else node.kwargs.get("dim", 0)
+    number = node.args[1] if len(node.args) > 1 else None
+    known = isinstance(number, int) and number > 0 and isinstance(dim, int)
+    if not shape or not known or not -len(shape) <= dim < len(shape):
+        return []
+    total = shape[dim]
+    size = -(-total // number) if node.target == CHUNK else number
+    return [min(size, total - at) for at in range(0, total, size or 1)]
+
+
+def _split_axes(shape: Sequence[int], view: Sequence[int]) -> Iterator[list[int]]:
+    """Of every axis that a view splits: equal parts, as many as its first factor says.
+
+    Example: [2, 12] as [2, 3, 4] splits 12 into (4, 4, 4); as [4, 6] it splits none.
+    """
+    axes = list(view)
+    for size in shape:
+        factors: list[int] = []
+        while axes and (not factors or prod(factors) < size):
+            factors.append(axes.pop(0))
+        if prod(factors) != size:
+            return
+        first = next((n for n in factors if n != 1), 1)
+        if 1 < first < size:
+            yield [size // first] * first
 
 
 def _slice(node: Node, slices: dict[tuple[str, int], set[tuple[int, int]]]) -> None:

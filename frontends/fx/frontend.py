@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.plan_files import store
 from shardproof.frontends.fx import pt2
 from shardproof.frontends.fx.records import RANK
-from shardproof.frontends.graphs import replayed
+from shardproof.frontends.graphs import constants, replayed
 from shardproof.frontends.graphs.replayed import Validation
 from shardproof.frontends.untrusted.child import run_bounded
 from shardproof.frontends.untrusted.head import unpacked
@@ -59,6 +60,11 @@ class Fx:
         return replayed.from_bytes(
             run_bounded(function, [str(single), str(parallel), relations_file])
         )
+
+    def tables(self, single: Path, parallel: Path, options: Mapping[str, str]) -> Mapping[str, Any]:
+        """The numbers of constants that both sides have or compute, read in a bounded child."""
+        files = [str(single), str(parallel), options.get(RELATIONS, "")]
+        return constants.from_bytes(run_bounded("shardproof.frontends.fx.replay:tables", files))
 
     def assumed(self, options: Mapping[str, str]) -> tuple[Assumption, ...]:
         """Nothing: what relations state is among the plan's own assumptions."""

@@ -11,8 +11,9 @@ caller says which one to take (`frontends.fx.choose`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.assumption import Assumption
@@ -23,11 +24,23 @@ from shardproof.frontends.fx.records import Graph, Node
 from shardproof.frontends.graphs.relations import InputRelation, Relations
 
 
+class Open(NamedTuple):
+    """An input of which two placements fit: its ``pieces``, and pieces and contiguous shard in
+    words, as a relations file says them.
+
+    Example: three pieces from 0, 16 and 32, "dim = 0, pieces = [[0, 16], ...]" and "shard = 0".
+    """
+
+    pieces: tuple[object, ...]
+    words: str
+    shard: str
+
+
 @dataclass(frozen=True, slots=True)
 class Inputs:
     """Where the inputs of both sides lie. ``ranks``: the parts that lie side by side in each of the
     parallel side's inputs; ``single``: those of the single side's, where there are several;
-    ``open``: inputs of which two placements fit, with both in words, as a relations file says them.
+    ``open``: inputs of which two placements fit.
 
     Example: a weight ``up`` [12, 4] over two ranks: ``ranks["up"]`` is one `Part` [6, 4] of ``up``,
     which begins at (0, 0) and at (6, 0).
@@ -35,7 +48,7 @@ class Inputs:
 
     ranks: dict[str, list[Part]] = field(default_factory=dict)
     single: dict[str, list[Part]] = field(default_factory=dict)
-    open: dict[str, tuple[str, str]] = field(default_factory=dict)
+    open: dict[str, Open] = field(default_factory=dict)
 
 
 def shape_of(node: Node) -> Shape:
@@ -52,10 +65,10 @@ def placed(
     ranks: Sequence[Graph],
     relations: Relations,
     assumed: list[Assumption],
-    fused: bool = True,
+    plain: Collection[tuple[object, ...]] = (),
 ) -> Inputs:
-    """Where the ranks' parts of every input lie, with what is assumed of it; ``fused``: inputs of
-    which two placements fit are in pieces.
+    """Where the ranks' parts of every input lie, with what is assumed of it; ``plain``: pieces of
+    inputs that are taken as contiguous shards where both fit.
 
     Example: ranks with ``table`` [4, 4], where the single side has [8, 4]: rows 0 to 3 and 4 to 7,
     with the assumption "input table is divided along dimension 0 in the order of ranks (inferred by
@@ -75,7 +88,7 @@ def placed(
         relation = relations.inputs.get(node.name)
         cut = _cut_by_relation(node, relation, assumed)
         if cut is None:
-            cut = _cut_by_graphs(single, ranks, own, node, inputs, assumed, fused)
+            cut = _cut_by_graphs(single, ranks, own, node, inputs, assumed, plain)
         if pieces.setdefault(own.name, cut) != cut:
             raise InvalidInput(
                 f"{own.name} is in pieces, and otherwise in another input", node.name
@@ -131,7 +144,7 @@ def _cut_by_graphs(
     node: Node,
     inputs: Inputs,
     assumed: list[Assumption],
-    fused: bool,
+    plain: Collection[tuple[object, ...]],
 ) -> tuple[int, list[Piece]]:
     """The dimension and the pieces that both sides' cuts tell (none: there are no such cuts)."""
     full, part = shape_of(own), shape_of(node)
@@ -145,8 +158,8 @@ def _cut_by_graphs(
     listed = [list(p if p.copies > 1 else p[:2]) for p in pieces]
     words = f"dim = {dim}, pieces = {listed}"
     if part[dim] * len(ranks) == full[dim]:
-        inputs.open[node.name] = (words, f"shard = {dim}")
-        if not fused:
+        inputs.open[node.name] = Open(tuple(pieces), words, f"shard = {dim}")
+        if tuple(pieces) in plain:
             return 0, []
     else:
         text = f"input {node.name} is {words}: where both sides cut it (inferred)"

@@ -16,10 +16,12 @@ from shardproof.frontends.aten.ids import Ids, Marked, Narrow, marked, number_of
 from shardproof.frontends.aten.lowering import Shape
 from shardproof.frontends.aten.rules import typed
 from shardproof.frontends.builder.shapes import Inference
+from shardproof.frontends.fx.computed import Computed, known_numbers
 from shardproof.frontends.fx.records import (
     CONSTANT,
     OUTPUT,
     PLACEHOLDER,
+    Archived,
     Graph,
     Node,
     operand,
@@ -57,7 +59,8 @@ class RankBody:
     without a rule, by name, with why; ``constants``: names of constants without a value that were
     taken for 0; ``standins``: what is taken for something else, and how; ``unwritten``: memory that
     is read before anything is written there, by name, and which operator reads it; ``agreed``:
-    constants that are gathered, each with the group and how many of its collectives are before.
+    constants that are gathered, each with the group and how many of its collectives are before;
+    ``tables``: the numbers of inputs that are constants.
 
     Example: for an embedding, an MLP with dropout and a loss, whose outputs are the loss and the
     activations: two values in ``outputs``, the shape of the activations in ``masks``, no ``gaps``.
@@ -74,6 +77,7 @@ class RankBody:
     standins: Mapping[str, str]
     unwritten: Mapping[str, str] = field(default_factory=dict)
     agreed: tuple[tuple[tuple[int, ...], int, Const], ...] = ()
+    tables: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -92,7 +96,8 @@ class Setting:
     `Wide` is raised for ids that are not known to choose rows that exist, or the operator is not
     understood; ``marks``: the number that -1 of an input stands for; ``unmarked``: inputs that may
     have no mark, since rows are read by them; ``folds``: whether a constant that a rank gathers is
-    taken for that of the others (`RankBody.agreed`).
+    taken for that of the others (`RankBody.agreed`); ``shared``: constants of the single side
+    (None: this is it).
     """
 
     shards_of: Callable[[Node], Sequence[Shard]]
@@ -107,6 +112,7 @@ class Setting:
     marks: Mapping[str, int] = field(default_factory=dict)
     unmarked: frozenset[str] = frozenset()
     folds: bool = True
+    shared: Mapping[str, Any] | None = None
     inference: Inference = field(default_factory=Inference)
 
 
@@ -127,9 +133,14 @@ class _Rank:
         self.lo.mask = self.mask
         self.lo.standins = {}
         self.lo.agreed = [] if setting.folds else None
+        self.lo.shared = setting.shared
+        #: A graph of an archive: what it computes of no input is known numbers from the start.
+        self.archived = isinstance(graph, Archived)
+        self.numbers = Computed(graph, graph.numbers if isinstance(graph, Archived) else {})
         if setting.rank >= 0:
             self.lo.unwritten = self.unwritten
         self.known: dict[str, Any] = {}
+        self.nodes = {node.name: node for node in graph.nodes}
         self.parts: dict[str, dict[int, Node]] = {}
         self.readers: dict[str, list[Node]] = {}
         self.masks: list[Shape] = []
@@ -169,7 +180,10 @@ class _Rank:
             module = self.setting.modules.get(node.name, node.name)
             cell = f"{node.target}, {node.name}"
             self.lo.source = Source(cell=cell, module=module, location=node.src or "")
-            self.lo.standins = self.standins.setdefault(node.name, {})
+            stands = self.standins.setdefault(node.name, {})
+            self.lo.standins = None if self.archived else stands
+            if self.archived and node.op != OUTPUT and self.numbers.is_known(node.name):
+                continue
             if node.op == PLACEHOLDER:
                 self.known[node.name] = self.input_value(node)
             elif node.op == CONSTANT:
@@ -182,7 +196,8 @@ class _Rank:
                         raise
                     self.known[node.name] = self.gap(node, str(error))
                 except (Unsupported, ShapeMismatch, *_MALFORMED) as error:
-                    self.known[node.name] = self.gap(node, str(error) or type(error).__name__)
+                    if not self.numbers.is_known(node.name):
+                        self.known[node.name] = self.gap(node, str(error) or type(error).__name__)
 
     def input_value(self, node: Node) -> Lowered:
         if node.name in self.setting.zeros:
@@ -310,12 +325,21 @@ class _Rank:
     def argument(self, arg: Any) -> Any:
         name = operand(arg)
         if name is not None:
-            if self.known.get(name) is None:
+            value = self.value(name)
+            if value is None:
                 raise Unsupported("an operand without a value")
-            return self.known[name]
+            return value
         if isinstance(arg, (list, tuple)):
             return [self.argument(a) for a in arg]
         return arg
+
+    def value(self, name: str) -> Any:
+        """What a node gives; None: it is no tensor."""
+        if name not in self.known and self.numbers.is_known(name):
+            array = self.numbers.array(name)
+            if array is not None:
+                self.known[name] = known_numbers(self.lo, array, self.nodes[name].dtype or "")
+        return self.known.get(name)
 
     def gap(self, node: Node, reason: str) -> Any:
         """An operator that is not understood stands in the body under its own name."""
@@ -373,17 +397,18 @@ class _Rank:
     def result(self, x: object) -> int:
         """The number of the value of an output (-1: it is none)."""
         name = operand(x)
-        known = self.known.get(name or "")
-        if name is None or known is None or not hasattr(known, "shape"):
+        node = self.nodes.get(name or "")
+        if name is None or node is None or node.shape is None:
             return -1
         self.lo.source = Source(cell=f"output {name}")
         try:
-            return self.lo.real(known).number
+            known = self.value(name)
+            return -1 if known is None else self.lo.real(known).number
         except (Unsupported, ShapeMismatch) as error:
             if isinstance(error, (Narrow, Marked)) and self.setting.narrows:
                 raise
             self.gaps.setdefault("an output", f"{name}: {error}")
-            made = self.lo.value(tuple(known.shape), known.dtype, name)
+            made = self.lo.value(tuple(node.shape), node.dtype or "", name)
             self.lo.append("output without a meaning", [], [made.number], {})
             return made.number
 
@@ -423,13 +448,20 @@ def lower(graph: Graph, setting: Setting, outputs: Sequence[object]) -> RankBody
         {what: how for standin in standins for what, how in standin.items()},
         {what: name for what, name in rank.memory.items() if name in live},
         tuple(lo.agreed or ()),
+        dict(lo.contents),
     )
 
 
-def unwritten_inputs(bodies: Sequence[RankBody]) -> list[Shard]:
-    """Memory that ranks read before it is written, as inputs of which the single side reads
-    none.
+def inputs_of_ranks(single: RankBody, bodies: Sequence[RankBody]) -> list[Shard]:
+    """Inputs of ranks of which the single side reads none: memory that they read before it is
+    written, and tables of constants.
 
     Example: of ranks that add `empty` to a value, ``unwritten memory 0 of rank 0`` and so on.
     """
-    return [s for body in bodies for s in body.shards if s.name.startswith(MEMORY)]
+    own = {
+        shard.name: shard
+        for body in bodies
+        for shard in body.shards
+        if shard.name.startswith(MEMORY) or shard.name in body.tables.keys() - single.tables.keys()
+    }
+    return list(own.values())

@@ -1,8 +1,8 @@
 """Programs of `torch.export` (.pt2): the graph in the archive's JSON, as the records of this room.
 
-An archive is a zip file; read are its model in JSON (``models/model.json``, before format 1
-``serialized_exported_program.json``) and nothing else: weights, constants and sample inputs are
-pickles or bytes, and values are no matter.  Nothing is executed, torch is not needed.
+An archive is a zip file; read is its model in JSON (``models/model.json``, before format 1
+``serialized_exported_program.json``); what else it holds are pickles, and bytes of numbers, of
+which `stored` reads the second.  Nothing is executed, torch is not needed.
 
 A model's inputs are named as in the archive: parameters ``p_...``, buffers ``b_...``, constants
 ``c_...``, and what the user gives.
@@ -26,7 +26,7 @@ from shardproof.frontends.fx.records import (
     MOST_BYTES,
     OUTPUT,
     PLACEHOLDER,
-    Graph,
+    Archived,
     Node,
 )
 
@@ -155,15 +155,6 @@ def is_archive(head: bytes) -> bool:
     return head[:4] == ZIP and any(mark in head for mark in MARKS)
 
 
-def read(path: Path, rank: int = 0) -> Graph:
-    """The graph of an archive; raises `InvalidInput` and msgspec's errors.
-
-    Example: of ``torch.export.export(Net(), (x,))`` with a linear layer: the placeholders
-    ``p_up_weight``, ``p_up_bias``, ``x``, and a node ``linear`` of ``aten.linear.default``.
-    """
-    return graph(module(path), rank)
-
-
 def module(path: Path) -> Module:
     """The model of an archive; raises `InvalidInput` and msgspec's errors.
 
@@ -172,13 +163,13 @@ def module(path: Path) -> Module:
     return msgspec.json.decode(member(path, is_model), type=Exported).graph_module
 
 
-def graph(model: Module, rank: int = 0) -> Graph:
+def graph(model: Module, rank: int = 0) -> Archived:
     """The graph of a model, as the records of this room.
 
     Example: the call "torch.ops.aten.linear.default" is a node of "aten.linear.default"; one whose
     result is a list of tensors ``a``, ``b`` is a node "split of 0" and two of ``getitem``.
     """
-    return Graph(rank, list(_nodes(model.graph)), "fw", 0)
+    return Archived(rank, list(_nodes(model.graph)), "fw", 0)
 
 
 def member(path: Path, wanted: Callable[[str], bool], what: str = "model") -> bytes:

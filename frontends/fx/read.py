@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from shardproof.engine.algebra.affine import affine
 from shardproof.engine.errors import InvalidInput
@@ -14,18 +13,17 @@ from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.expectations import PARTIAL
 from shardproof.engine.plan.ir import Addend, Expectation, Plan, Program, Shard
 from shardproof.engine.plan_files import store
-from shardproof.frontends.fx import align, groups, place, pt2, records, written
-from shardproof.frontends.fx.choose import chosen
+from shardproof.frontends.fx import align, archived, files, groups, place, written
+from shardproof.frontends.fx.choose import Choice, Made, chosen
 from shardproof.frontends.fx.domains import Domains
 from shardproof.frontends.fx.inputs import Inputs, shape_of
 from shardproof.frontends.fx.inputs import placed as placed_inputs
-from shardproof.frontends.fx.lower import RankBody, Setting, Wide, lower, unwritten_inputs
+from shardproof.frontends.fx.lower import RankBody, Setting, Wide, inputs_of_ranks, lower
 from shardproof.frontends.fx.masks import Masks, mask
 from shardproof.frontends.fx.place import Box, Part, Shape
 from shardproof.frontends.fx.programs import bases, mesh_of, programs
 from shardproof.frontends.fx.programs import place as placed
 from shardproof.frontends.fx.records import Graph, Node, operand
-from shardproof.frontends.graphs import relations
 from shardproof.frontends.graphs.mesh import Mesh
 from shardproof.frontends.graphs.relations import OutputRelation, Relations
 from shardproof.frontends.graphs.replayed import NOT_REPLAYED
@@ -35,45 +33,15 @@ from shardproof.frontends.untrusted.inert import printable
 def pair(single: str, parallel: str, relations_file: str) -> bytes:
     """The plan of two sides, such as ``single.pt2`` and a folder ``ranks``, as bytes;
     ``relations_file``: a relations file (empty: none). Made to be called in a bounded child."""
-    user_relations = relations.read(Path(relations_file)) if relations_file else Relations()
-    alone, ranks = side(Path(single)), side(Path(parallel))
-    if len(alone) != 1:
-        raise InvalidInput(
-            f"expected one graph of a single device, found {len(alone)}", printable(single, 400)
-        )
+    both = files.sides(single, parallel, relations_file)
     try:
-        return store.to_bytes(joined(alone[0], ranks, user_relations))
+        return store.to_bytes(joined(*both))
     except InvalidInput as error:
         raise error.within(printable(parallel, 400)) from None
 
 
-def side(path: Path) -> list[Graph]:
-    """The graphs of a side in order of ranks: of a folder, for example, those of ``r0.pt2``,
-    ``r1.pt2``."""
-    files = records.ranks(path)
-    graphs = [records.read(file, partial(_exported, n)) for n, file in enumerate(files)]
-    for number, graph in enumerate(graphs):
-        try:
-            written.check(graph)
-        except InvalidInput as error:
-            raise error.within(printable(str(files[number]), 400)) from None
-        if len(graphs) > 1 and graph.rank != number:
-            raise InvalidInput(
-                f"expected the graph of rank {number}, found that of rank {graph.rank}",
-                printable(str(path), 400),
-            )
-    return graphs
-
-
 #: Outputs that are not compared, up to which all are named.
 MOST_TOLD = 8
-
-
-def _exported(rank: int, path: Path) -> Graph | None:
-    """The graph of an archive of `torch.export` (None: it is none)."""
-    with path.open("rb") as file:
-        head = file.read(pt2.HEAD_BYTES)
-    return pt2.read(path, rank) if pt2.is_archive(head) else None
 
 
 class Output(NamedTuple):
@@ -95,7 +63,7 @@ class Pairing:
     they belong together; ``modules``: see `frontends.fx.align` (that of rank 0 is everybody's);
     ``values``: those of the outputs, of the single side (-1) and of every rank; ``masks``: where
     the ranks' parts of the masks of random operators lie; ``domains``: which integers inputs
-    have."""
+    have; ``tables``: constants of the single side, by name."""
 
     single: Graph
     ranks: Sequence[Graph]
@@ -106,6 +74,7 @@ class Pairing:
     values: dict[int, tuple[int, ...]] = field(default_factory=dict)
     masks: dict[int, Part] = field(default_factory=dict)
     domains: Domains = field(default_factory=Domains)
+    tables: dict[str, Any] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
@@ -123,35 +92,41 @@ def paired(single: Graph, ranks: Sequence[Graph], relations: Relations) -> tuple
     are columns of ``kept`` [6, 12]."""
     made: list[tuple[Pairing, Plan]] = []
 
-    def make(fused: bool) -> tuple[Plan, Inputs]:
-        made.append(_joined(single, ranks, relations, fused))
+    def make(plain: Choice) -> Made:
+        made.append(_joined(single, ranks, relations, plain))
         both, plan = made[-1]
-        return plan, both.inputs
+        return plan, both.inputs, both.tables
 
     plan = chosen(make)
     return next(both for both, pairing in made if pairing.programs is plan.programs), plan
 
 
 def _joined(
-    single: Graph, ranks: Sequence[Graph], relations: Relations, fused: bool
+    single: Graph, ranks: Sequence[Graph], relations: Relations, plain: Choice
 ) -> tuple[Pairing, Plan]:
-    """``fused``: inputs of which two placements fit are in pieces."""
+    """``plain``: pieces of inputs that are contiguous shards where both placements fit."""
+    single, ranks = archived.alike(single, ranks)
     _same_interface(ranks)
     assumed: list[Assumption] = []
-    inputs = placed_inputs(single, ranks, relations, assumed, fused)
+    inputs = placed_inputs(single, ranks, relations, assumed, plain)
     outputs = _outputs(single, ranks[0], relations, assumed)
     domains = Domains(relations.domains)
     both = Pairing(single, ranks, relations, inputs, outputs, domains=domains)
+    known = {name for name, one in relations.inputs.items() if one.count_ways()}
+    assumed += archived.unlike(single, ranks, inputs, known)
     assumed += groups.assumed(ranks, relations.groups)
     assumed += _values(single, ranks[0], relations)
     alone = _single(both, assumed)
+    both.tables.update(alone.tables)
     (alone,) = groups.needed([alone])
     masks = Masks(alone.masks, len(ranks))
     bodies = [_rank(both, n, masks) for n in range(len(ranks))]
     if not groups.agree(bodies):
         bodies = [_rank(both, n, masks, folds=False) for n in range(len(ranks))]
     bodies = groups.needed(bodies)
-    alone = replace(alone, shards=(*alone.shards, *unwritten_inputs(bodies)))
+    for body in bodies:
+        both.tables.update(body.tables)
+    alone = replace(alone, shards=(*alone.shards, *inputs_of_ranks(alone, bodies)))
     masks.check([len(body.masks) for body in bodies])
     assumed += masks.assumed() + written.assumed([single, *ranks])
     assumed += _constants([alone, *bodies], relations.accepted)
@@ -330,6 +305,7 @@ def _rank(
     both.modules.update(names)
     setting = Setting(input_shards, drawn, own, both.relations.constants, zeros, rank, names)
     setting.marks, setting.folds = domains.marks, folds
+    setting.shared = both.tables
     return lower(graph, setting, compared_outputs(both, rank))
 
 
@@ -474,7 +450,7 @@ def _total(bodies: Sequence[RankBody], number: int, mesh: Mesh) -> tuple[Addend,
 def alone(path: str) -> bytes:
     """One side as the parallel side of a plan without a single one, as bytes; for example a folder
     of two ranks as the program "ranks"."""
-    ranks = side(Path(path))
+    ranks = files.side(Path(path))
     _same_interface(ranks)
     outputs = [Output(n, n, n, None) for n in map(operand, ranks[0].outputs) if n is not None]
     boxes = {

@@ -108,6 +108,24 @@ def operands(x: object) -> Iterator[str]:
             yield from operands(item)
 
 
+class Archived(Graph, frozen=True):
+    """A graph of an archive; ``numbers``: those of tensors that the program has of its own (tables
+    of positions, masks), by the names of their nodes: these are none of its inputs; ``state``:
+    those that its buffers had when it was exported.
+
+    Example: with a buffer ``inv`` that no checkpoint has, ``numbers["b_inv"]`` is its array, and
+    ``b_inv`` is not among ``inputs``; ``state["b_mean"]`` is that of a running mean.
+    """
+
+    numbers: dict[str, Any] = {}
+    state: dict[str, Any] = {}
+
+    @property
+    def inputs(self) -> list[Node]:
+        """The placeholders that are inputs, in the order of the arguments."""
+        return [n for n in self.nodes if n.op == PLACEHOLDER and n.name not in self.numbers]
+
+
 # -- files -------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,11 +18,19 @@ from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.reference_runtime.compare import fits
 from shardproof.engine.reference_runtime.exchange import Stuck
-from shardproof.frontends.fx import groups, read
+from shardproof.frontends.fx import files, groups, read
 from shardproof.frontends.fx.inputs import shape_of
 from shardproof.frontends.fx.place import Part, everywhere
-from shardproof.frontends.fx.records import CALL, CONSTANT, PLACEHOLDER, Graph, Node, operand
-from shardproof.frontends.graphs import relations
+from shardproof.frontends.fx.records import (
+    CALL,
+    CONSTANT,
+    PLACEHOLDER,
+    Archived,
+    Graph,
+    Node,
+    operand,
+)
+from shardproof.frontends.graphs import constants
 from shardproof.frontends.graphs.relations import Relations
 from shardproof.frontends.graphs.replayed import Validation, agreed, drawn, run, to_bytes
 
@@ -52,9 +59,17 @@ def pair(single: str, parallel: str, relations_file: str) -> bytes:
 
     Example: ``shardproof verify single.pt2 ranks --validate`` calls it for these two paths.
     """
-    user_relations = relations.read(Path(relations_file)) if relations_file else Relations()
-    (alone,), ranks = read.side(Path(single)), read.side(Path(parallel))
-    return to_bytes(validated(alone, ranks, user_relations))
+    return to_bytes(validated(*files.sides(single, parallel, relations_file)))
+
+
+def tables(single: str, parallel: str, relations_file: str) -> bytes:
+    """The numbers of constants of two sides, by the names that their plan has for them, as bytes.
+    Made to be called in a bounded child.
+
+    Example: of a program that adds ``cos(arange(4))``, four numbers of "constant ..." and a hash.
+    """
+    both, _ = read.paired(*files.sides(single, parallel, relations_file))
+    return constants.to_bytes(both.tables)
 
 
 def validated(
@@ -72,7 +87,7 @@ def validated(
         from shardproof.frontends.torch import eager
     except ImportError:
         return Validation(False, True, 0, "PyTorch is not installed")
-    values = drawn(plan, np.random.default_rng(seed))
+    values = drawn(plan, np.random.default_rng(seed)) | both.tables
     for name, array in values.items():
         if name.startswith(POSITIONS):
             values[name] = np.arange(len(array), dtype=float)
@@ -150,6 +165,7 @@ class _World:
     ) -> None:
         self.eager, self.graphs, self.groups, self.relations = eager, graphs, named, relations
         self.masks = masks
+        self.numbers = [g.numbers if isinstance(g, Archived) else {} for g in graphs]
         self.known: list[dict[str, Any]] = [{} for _ in graphs]
         self.drawn = [0] * len(graphs)
 
@@ -162,14 +178,16 @@ class _World:
                 continue
             for rank, node in enumerate(nodes):
                 if node.op == PLACEHOLDER:
-                    self.known[rank][node.name] = self.input_tensor(node, inputs[rank])
+                    self.known[rank][node.name] = self.input_tensor(rank, node, inputs[rank])
                 elif node.op == CONSTANT:
                     number = self.relations.constants.get(node.target, 0)
                     self.known[rank][node.name] = self.eager.tensor(np.asarray(number))
                 elif node.op == CALL:
                     self.known[rank][node.name] = self.called(rank, node, values)
 
-    def input_tensor(self, node: Node, own: Mapping[str, Array]) -> Any:
+    def input_tensor(self, rank: int, node: Node, own: Mapping[str, Array]) -> Any:
+        if node.name in self.numbers[rank]:
+            return self.eager.tensor(self.numbers[rank][node.name])
         if node.name in self.relations.zeros or node.name not in own:
             return self.eager.tensor(np.zeros(tuple(node.shape or ())))
         return self.eager.tensor(own[node.name])

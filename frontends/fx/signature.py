@@ -81,6 +81,45 @@ def inputs(model: Module) -> dict[str, Given]:
     return inputs
 
 
+class Stored(NamedTuple):
+    """A constant or a buffer: the ``name`` under which an archive stores it, and whether it is the
+    program's ``own``: a constant, or a buffer that is not persistent and that nothing writes.
+
+    Example: of ``register_buffer("inv", inv, persistent=False)``, ``Stored("inv", True)``.
+    """
+
+    name: str
+    own: bool
+
+
+def stored_tensors(model: Module) -> dict[str, Stored]:
+    """The constants and buffers of a program, by their values in the graph.
+
+    Example: of a running mean ``norm.mean``, ``{"b_norm_mean": Stored("norm.mean", False)}``.
+    """
+    written = {
+        fields.get("buffer_name")
+        for kind, fields in _plain(model.signature.get("output_specs"))
+        if kind == "buffer_mutation"
+    }
+    tensors = {}
+    for kind, fields in _plain(model.signature.get("input_specs")):
+        name, arg = fields.get(f"{kind}_name"), fields.get("arg")
+        if kind in (CONSTANT, BUFFER) and isinstance(name, str) and isinstance(arg, dict):
+            own = kind == CONSTANT or (fields.get("persistent") is False and name not in written)
+            tensors[str(arg.get("name"))] = Stored(name, own)
+    return tensors
+
+
+def _plain(specs: object) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Kind and fields of the entries that have both; what an entry of another form says is not
+    asked here."""
+    for spec in specs if isinstance(specs, list) else ():
+        for kind, fields in spec.items() if isinstance(spec, dict) else ():
+            if isinstance(fields, dict):
+                yield kind, fields
+
+
 def outputs(model: Module) -> list[Returned]:
     """What the program returns, in order; raises `InvalidInput`.
 

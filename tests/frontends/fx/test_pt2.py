@@ -14,9 +14,9 @@ import pytest
 
 import shardproof
 from shardproof.engine.errors import InvalidInput
-from shardproof.frontends.fx import pt2, records
+from shardproof.frontends.fx import archived, pt2, records
+from shardproof.frontends.fx.files import side
 from shardproof.frontends.fx.frontend import FRONTEND
-from shardproof.frontends.fx.read import side
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -139,7 +139,7 @@ def test_archives_with_a_damaged_byte_are_read_or_refused(tmp_path: Path) -> Non
     for place in range(4, len(whole), 3):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
         try:
-            pt2.read(path)
+            archived.read(path)
         except InvalidInput as error:
             refused.add(error.message.partition(":")[0])
     assert "is no archive" in refused

@@ -14,7 +14,8 @@ from shardproof.engine.errors import InvalidInput
 from shardproof.engine.reference_runtime.compare import worst
 from shardproof.frontends.frontend import of
 from shardproof.frontends.fx import place, records
-from shardproof.frontends.fx.read import joined, side
+from shardproof.frontends.fx.files import side
+from shardproof.frontends.fx.read import joined
 from shardproof.frontends.graphs import relations
 from shardproof.frontends.graphs.relations import InputRelation, Relations
 from tests.frontends.fx.graphs import Writer, argument, model, named, ref, target, write
@@ -283,12 +284,14 @@ def test_a_contiguous_shard_is_taken_where_numbers_agree_with_it_alone() -> None
     assert "is taken as shard = 1" in assumption.text
 
 
-def test_nothing_is_refuted_where_numbers_agree_with_no_placement() -> None:
+def test_a_placement_is_no_excuse_where_sides_differ_with_each() -> None:
     given = [fused(rank, 2) for rank in range(2)]
     for graph in given:
         target("mul", "aten.sub.Tensor")(graph)
     plan = joined(read(fused()), [read(graph) for graph in given], Relations())
-    assert [a.kind for a in plan.assumed if a.about == "weight"] == ["stand-in"]
+    (assumption,) = (a for a in plan.assumed if a.about == "weight")
+    assert assumption.kind == "inferred"
+    assert "the sides differ under it, too" in assumption.text
 
 
 def test_one_side_alone_is_a_plan_without_results(tmp_path: Path) -> None:

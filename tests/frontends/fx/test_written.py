@@ -12,7 +12,7 @@ from torch import nn
 import shardproof
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.fx import written
-from shardproof.frontends.fx.read import side
+from shardproof.frontends.fx.files import side
 from shardproof.frontends.fx.records import Graph, Node, operand
 
 
