@@ -25,7 +25,7 @@ from shardproof.frontends.fx.inputs import Inputs, Open
 
 #: Positions of an axis beyond the fewest, so that attention over few keys is no mean of them.
 MORE: Final = 1
-#: Kinds of pieces of which each may be contiguous by itself.
+#: Kinds of pieces, of inputs and of outputs, of which each may be contiguous by itself.
 MOST_KINDS: Final = 4
 #: On how many random inputs sides have to agree.
 TIMES: Final = 2
@@ -37,8 +37,8 @@ Made = tuple[Plan, Inputs, Mapping[str, Any]]
 
 def chosen(make: Callable[[Choice], Made]) -> Plan:
     """The plan with the placement of fused inputs that numbers pick; ``make``: the plan in which
-    inputs of these kinds of pieces are contiguous shards, all others in pieces, and the numbers
-    that its constants have.
+    inputs and outputs of these kinds of pieces are contiguous shards, all others in pieces, and the
+    numbers that its constants have.
 
     Example: a fused weight [3072, 64] of which rank 0 has [1536, 64]: where only the plan with
     1024, 256 and 256 rows of q, k and v gives the single device's numbers, it is that, with the
@@ -63,7 +63,7 @@ def chosen(make: Callable[[Choice], Made]) -> Plan:
 def _choices(inputs: Iterable[Open]) -> Iterator[Choice]:
     """Which kinds of pieces are contiguous: none, single ones, and so on; of many kinds none or
     all."""
-    kinds = tuple(dict.fromkeys(one.pieces for one in inputs))
+    kinds = tuple(dict.fromkeys(one.kind for one in inputs))
     counts = range(len(kinds) + 1) if len(kinds) <= MOST_KINDS else (0, len(kinds))
     for count in counts:
         yield from map(frozenset, combinations(kinds, count))
@@ -92,11 +92,11 @@ def _with_assumptions(
 ) -> Plan:
     """The plan with what is assumed of its open inputs."""
     assumptions = []
-    for name, one in inputs.items():
+    for one in inputs.values():
         meant, other = one.words, one.shard
-        if one.pieces in plain:
+        if one.kind in plain:
             meant, other = other, meant
         fit = f"{other} fits, too ({why}: state one in a relations file)"
-        text = f"input {name} is taken as {meant}; {fit}"
-        assumptions.append(Assumption(kind, name, "", text))
+        text = f"{one.what} {one.name} is taken as {meant}; {fit}"
+        assumptions.append(Assumption(kind, one.name, "", text))
     return replace(plan, assumed=(*plan.assumed, *assumptions))

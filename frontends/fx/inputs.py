@@ -25,22 +25,45 @@ from shardproof.frontends.graphs.relations import InputRelation, Relations
 
 
 class Open(NamedTuple):
-    """An input of which two placements fit: its ``pieces``, and pieces and contiguous shard in
-    words, as a relations file says them.
+    """An input or output (``what``) of which two placements fit: its ``kind`` of pieces, and pieces
+    and contiguous shard in words, as a relations file says them.
 
     Example: three pieces from 0, 16 and 32, "dim = 0, pieces = [[0, 16], ...]" and "shard = 0".
     """
 
-    pieces: tuple[object, ...]
+    what: str
+    name: str
+    kind: tuple[object, ...]
     words: str
     shard: str
+
+
+class Cut(NamedTuple):
+    """Pieces along a dimension of which ranks have shares.
+
+    Example: q, k and v of a fused weight: dimension 0, pieces from 0, 16 and 32.
+    """
+
+    dim: int
+    pieces: tuple[Piece, ...]
+
+    @property
+    def words(self) -> str:
+        """As a relations file says it: "dim = 0, pieces = [[0, 16], [16, 16], [32, 16]]"."""
+        listed = [list(p if p.copies > 1 else p[:2]) for p in self.pieces]
+        return f"dim = {self.dim}, pieces = {listed}"
+
+
+#: No pieces: all of it, or a contiguous shard.
+NO_CUT = Cut(0, ())
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
     """Where the inputs of both sides lie. ``ranks``: the parts that lie side by side in each of the
     parallel side's inputs; ``single``: those of the single side's, where there are several;
-    ``open``: inputs of which two placements fit.
+    ``open``: inputs of which two placements fit; ``cut_of``: pieces of inputs, by their shapes on
+    the single side and on the ranks.
 
     Example: a weight ``up`` [12, 4] over two ranks: ``ranks["up"]`` is one `Part` [6, 4] of ``up``,
     which begins at (0, 0) and at (6, 0).
@@ -49,6 +72,7 @@ class Inputs:
     ranks: dict[str, list[Part]] = field(default_factory=dict)
     single: dict[str, list[Part]] = field(default_factory=dict)
     open: dict[str, Open] = field(default_factory=dict)
+    cut_of: dict[tuple[Shape, Shape], Cut] = field(default_factory=dict)
 
 
 def shape_of(node: Node) -> Shape:
@@ -78,7 +102,7 @@ def placed(
     pairs, more = place.paired(single.inputs, ranks[0].inputs, relations.inputs)
     assumed += more
     inputs = Inputs()
-    pieces: dict[str, tuple[int, list[Piece]]] = {}
+    pieces: dict[str, Cut] = {}
     for node in ranks[0].inputs:
         own = nodes[pairs[node.name]]
         if place.kind_of(own.dtype) != place.kind_of(node.dtype):
@@ -95,6 +119,7 @@ def placed(
             )
         dim, shares = cut
         if shares:
+            inputs.cut_of.setdefault((shape_of(own), shape_of(node)), cut)
             inputs.ranks[node.name] = place.pieces(
                 shares, dim, own.name, shape_of(own), shape_of(node), len(ranks)
             )
@@ -121,20 +146,19 @@ def _box(
 
 def _cut_by_relation(
     node: Node, relation: InputRelation | None, assumed: list[Assumption]
-) -> tuple[int, list[Piece]] | None:
-    """The dimension and the pieces that the relations say (none: another placement); None: they say
-    nothing."""
+) -> Cut | None:
+    """The pieces that the relations say (none: another placement); None: they say nothing."""
     if relation is None or not relation.count_ways():
         return None
     if relation.pieces is None:
-        return 0, []
-    pieces = [Piece(*piece) for piece in relation.pieces]
+        return NO_CUT
+    pieces = tuple(Piece(*piece) for piece in relation.pieces)
     text = (
         f"input {node.name} has shares of {len(pieces)} pieces of dimension {relation.dim}, each "
         "divided in the order of ranks"
     )
     assumed.append(Assumption("stated", node.name, "--relations", text))
-    return relation.dim, pieces
+    return Cut(relation.dim, pieces)
 
 
 def _cut_by_graphs(
@@ -145,23 +169,22 @@ def _cut_by_graphs(
     inputs: Inputs,
     assumed: list[Assumption],
     plain: Collection[tuple[object, ...]],
-) -> tuple[int, list[Piece]]:
-    """The dimension and the pieces that both sides' cuts tell (none: there are no such cuts)."""
+) -> Cut:
+    """The pieces that both sides' cuts tell (none: there are no such cuts)."""
     full, part = shape_of(own), shape_of(node)
     moved = [d for d in range(len(full)) if len(part) == len(full) and full[d] != part[d]]
     if len(moved) != 1:
-        return 0, []
+        return NO_CUT
     (dim,) = moved
-    pieces = interleaved(single, ranks[0], full[dim], part[dim], len(ranks))
-    if not pieces:
-        return 0, []
-    listed = [list(p if p.copies > 1 else p[:2]) for p in pieces]
-    words = f"dim = {dim}, pieces = {listed}"
+    cut = Cut(dim, tuple(interleaved(single, ranks[0], full[dim], part[dim], len(ranks))))
+    if not cut.pieces:
+        return NO_CUT
+    inputs.cut_of[full, part] = cut
     if part[dim] * len(ranks) == full[dim]:
-        inputs.open[node.name] = Open(tuple(pieces), words, f"shard = {dim}")
-        if tuple(pieces) in plain:
-            return 0, []
+        inputs.open[node.name] = Open("input", node.name, cut.pieces, cut.words, f"shard = {dim}")
+        if cut.pieces in plain:
+            return NO_CUT
     else:
-        text = f"input {node.name} is {words}: where both sides cut it (inferred)"
+        text = f"input {node.name} is {cut.words}: where both sides cut it (inferred)"
         assumed.append(Assumption("inferred", node.name, "", text))
-    return dim, pieces
+    return cut

@@ -17,6 +17,7 @@ from shardproof.frontends.aten.lowering import Shape
 from shardproof.frontends.aten.rules import typed
 from shardproof.frontends.builder.shapes import Inference
 from shardproof.frontends.fx.computed import Computed, known_numbers
+from shardproof.frontends.fx.outputs import Slice
 from shardproof.frontends.fx.records import (
     CONSTANT,
     OUTPUT,
@@ -292,10 +293,7 @@ class _Rank:
     def part(self, whole: Any, index: object) -> Any:
         if not isinstance(whole, tuple) or not isinstance(index, int):
             raise Unsupported("a part of what has none")
-        tensor = whole[index]
-        if tensor is None:
-            raise Unsupported("a part that is no tensor")
-        return tensor
+        return whole[index]
 
     def expected(self, node: Node) -> list[tuple[Shape, str]]:
         """Shape and element type of each result: of an operator with several, as its parts say."""
@@ -394,8 +392,8 @@ class _Rank:
         mark = error.mark if isinstance(error, Marked) else None
         return Wide(self.lo.shards[number].name, error.rows, mark)
 
-    def result(self, x: object) -> int:
-        """The number of the value of an output (-1: it is none)."""
+    def result(self, x: object, part: Slice | None) -> int:
+        """The number of the value of an output, or of a part of it (-1: it is none)."""
         name = operand(x)
         node = self.nodes.get(name or "")
         if name is None or node is None or node.shape is None:
@@ -403,12 +401,17 @@ class _Rank:
         self.lo.source = Source(cell=f"output {name}")
         try:
             known = self.value(name)
+            if known is not None and part is not None:
+                known = self.lo.slice(known, *part)
             return -1 if known is None else self.lo.real(known).number
         except (Unsupported, ShapeMismatch) as error:
             if isinstance(error, (Narrow, Marked)) and self.setting.narrows:
                 raise
             self.gaps.setdefault("an output", f"{name}: {error}")
-            made = self.lo.value(tuple(node.shape), node.dtype or "", name)
+            shape = list(node.shape)
+            if part is not None:
+                shape[part.dim] = part.size
+            made = self.lo.value(tuple(shape), node.dtype or "", name)
             self.lo.append("output without a meaning", [], [made.number], {})
             return made.number
 
@@ -422,8 +425,14 @@ def is_collective(target: str) -> bool:
     return target.startswith(MEETING) and not target.startswith("_c10d_functional.wait_tensor")
 
 
-def lower(graph: Graph, setting: Setting, outputs: Sequence[object]) -> RankBody:
-    """The graph as a body; raises `Wide` where the domain of an input is too wide.
+def lower(
+    graph: Graph,
+    setting: Setting,
+    outputs: Sequence[object],
+    slices: Sequence[Slice | None] | None = None,
+) -> RankBody:
+    """The graph as a body; raises `Wide` where the domain of an input is too wide; ``slices``: the
+    parts of outputs that are asked for (None: all of it).
 
     Example: ``aten.mm(x, aten.t(w))`` is a ``permute`` and a ``matmul`` on the inputs ``x`` and
     ``w``; ``custom.gelu`` stands in the body under its own name and among its ``gaps``.
@@ -431,7 +440,10 @@ def lower(graph: Graph, setting: Setting, outputs: Sequence[object]) -> RankBody
     rank = _Rank(graph, setting)
     try:
         rank.run()
-        results = [rank.result(x) for x in outputs]
+        results = [
+            rank.result(x, part)
+            for x, part in zip(outputs, slices or [None] * len(outputs), strict=True)
+        ]
     except (Narrow, Marked) as error:
         raise rank.wide(error) from None
     lo, live = rank.lo, rank.live(outputs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from shardproof.engine.algebra.affine import affine
 from shardproof.engine.errors import InvalidInput
@@ -20,12 +20,13 @@ from shardproof.frontends.fx.inputs import Inputs, shape_of
 from shardproof.frontends.fx.inputs import placed as placed_inputs
 from shardproof.frontends.fx.lower import RankBody, Setting, Wide, inputs_of_ranks, lower
 from shardproof.frontends.fx.masks import Masks, mask
+from shardproof.frontends.fx.outputs import Output, compared, in_pieces
 from shardproof.frontends.fx.place import Box, Part, Shape
 from shardproof.frontends.fx.programs import bases, mesh_of, programs
 from shardproof.frontends.fx.programs import place as placed
 from shardproof.frontends.fx.records import Graph, Node, operand
 from shardproof.frontends.graphs.mesh import Mesh
-from shardproof.frontends.graphs.relations import OutputRelation, Relations
+from shardproof.frontends.graphs.relations import Relations
 from shardproof.frontends.graphs.replayed import NOT_REPLAYED
 from shardproof.frontends.untrusted.inert import printable
 
@@ -38,20 +39,6 @@ def pair(single: str, parallel: str, relations_file: str) -> bytes:
         return store.to_bytes(joined(*both))
     except InvalidInput as error:
         raise error.within(printable(parallel, 400)) from None
-
-
-#: Outputs that are not compared, up to which all are named.
-MOST_TOLD = 8
-
-
-class Output(NamedTuple):
-    """An output that is compared, such as ``add_1`` of the single side and ``add_3`` of the ranks,
-    and how."""
-
-    name: str
-    single: str
-    parallel: str
-    relation: OutputRelation | None
 
 
 # -- the plan ----------------------------------------------------------------------------------
@@ -109,7 +96,9 @@ def _joined(
     _same_interface(ranks)
     assumed: list[Assumption] = []
     inputs = placed_inputs(single, ranks, relations, assumed, plain)
-    outputs = _outputs(single, ranks[0], relations, assumed)
+    outputs = in_pieces(
+        compared(single, ranks[0], relations, assumed), single, ranks, inputs, plain, assumed
+    )
     domains = Domains(relations.domains)
     both = Pairing(single, ranks, relations, inputs, outputs, domains=domains)
     known = {name for name, one in relations.inputs.items() if one.count_ways()}
@@ -156,73 +145,6 @@ def _same_interface(ranks: Sequence[Graph]) -> None:
             raise InvalidInput("its outputs are others than those of rank 0", f"rank {number}")
 
 
-def _outputs(
-    single: Graph, ranks: Graph, relations: Relations, assumed: list[Assumption]
-) -> list[Output]:
-    """The outputs that are compared: those that the relations name, or all, by position."""
-    if relations.outputs:
-        if relations.partial:
-            raise InvalidInput(
-                "is said in [[outputs]] (sum = true) where these are named", "partial"
-            )
-        for relation in relations.outputs:
-            for graph, name in ((single, relation.single), (ranks, relation.parallel)):
-                if name not in {node.name for node in graph.nodes}:
-                    raise InvalidInput("no node has this name", f"outputs, {name}")
-        return [Output(o.single, o.single, o.parallel, o) for o in relations.outputs]
-    own, others = single.outputs, ranks.outputs
-    if len(own) == len(others):
-        names = [(operand(a), operand(b)) for a, b in zip(own, others, strict=True)]
-    else:
-        names = _leading(single, ranks)
-        assumed.append(_not_compared(own[len(names) :], others[len(names) :], len(names)))
-    pairs = dict.fromkeys((a, b) for a, b in names if a is not None and b is not None)
-    if not pairs:
-        raise InvalidInput("no outputs to compare: name them in a relations file ([[outputs]])")
-    if all(a == b for a, b in pairs) is False:
-        assumed.append(
-            Assumption("inferred", "outputs", "", "outputs are paired by position (inferred)")
-        )
-    unknown = sorted(set(relations.partial) - {b for _, b in pairs})
-    if unknown:
-        raise InvalidInput("the parallel side has no such output", f"partial, {unknown[0]}")
-    summed = {b: OutputRelation(single=a, parallel=b, sum=True) for a, b in pairs}
-    return [Output(a, a, b, summed[b] if b in relations.partial else None) for a, b in pairs]
-
-
-def _not_compared(own: Sequence[object], others: Sequence[object], count: int) -> Assumption:
-    """That the outputs beyond the first ``count`` of each side, ``own`` and ``others``, are left
-    out: nothing says which one belongs to which."""
-
-    def listing(outputs: Sequence[object]) -> str:
-        names = [operand(x) or "None" for x in outputs]
-        more = f" and {len(names) - MOST_TOLD} more" if len(names) > MOST_TOLD else ""
-        return (", ".join(names[:MOST_TOLD]) or "none") + more
-
-    return Assumption(
-        "not compared",
-        "outputs",
-        "",
-        f"{len(own)} outputs of the single side and {len(others)} of the parallel one are not "
-        f"compared, since nothing says which belong together (single: {listing(own)}; parallel: "
-        f"{listing(others)}); the first {count} are: name those that count in a relations file "
-        "([[outputs]])",
-    )
-
-
-def _leading(single: Graph, ranks: Graph) -> list[tuple[str | None, str | None]]:
-    """Outputs before the first one whose name is another, or that only hands an input on: what
-    follows is what an exporter keeps for the derivative."""
-    inputs = {node.name for node in (*single.inputs, *ranks.inputs)}
-    pairs: list[tuple[str | None, str | None]] = []
-    for x, y in zip(single.outputs, ranks.outputs, strict=False):
-        a, b = operand(x), operand(y)
-        if a != b or a is None or a in inputs:
-            break
-        pairs.append((a, b))
-    return pairs
-
-
 # -- sides -------------------------------------------------------------------------------------
 
 
@@ -267,6 +189,7 @@ def _single(both: Pairing, assumed: list[Assumption]) -> RankBody:
                     unmarked=frozenset(domains.unmarked),
                 ),
                 [{"n": output.single} for output in both.outputs],
+                [None if o.piece is None else o.piece[0] for o in both.outputs],
             )
         except Wide as error:
             domains.learn(error.name, error.rows, error.mark)
@@ -306,7 +229,8 @@ def _rank(
     setting = Setting(input_shards, drawn, own, both.relations.constants, zeros, rank, names)
     setting.marks, setting.folds = domains.marks, folds
     setting.shared = both.tables
-    return lower(graph, setting, compared_outputs(both, rank))
+    slices = [None if o.piece is None else o.piece[1] for o in both.outputs]
+    return lower(graph, setting, compared_outputs(both, rank), slices)
 
 
 def compared_outputs(both: Pairing, rank: int) -> list[object]:
@@ -394,12 +318,7 @@ def _results(
             boxes.append(None)
             continue
         full, part = alone.values[own].shape, first.values[other].shape
-        if output.relation is not None and (output.relation.count_ways() or output.relation.sum):
-            boxes.append(place.stated_box(output.relation, output.name, full, part, both.count))
-            continue
-        box, text = place.inferred("output", output.name, full, part, both.count)
-        assumed += text
-        boxes.append(box)
+        boxes.append(output.box(full, part, both.count, assumed))
     return boxes
 
 

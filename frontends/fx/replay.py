@@ -20,6 +20,7 @@ from shardproof.engine.reference_runtime.compare import fits
 from shardproof.engine.reference_runtime.exchange import Stuck
 from shardproof.frontends.fx import files, groups, read
 from shardproof.frontends.fx.inputs import shape_of
+from shardproof.frontends.fx.outputs import Output
 from shardproof.frontends.fx.place import Part, everywhere
 from shardproof.frontends.fx.records import (
     CALL,
@@ -259,6 +260,14 @@ def _collective(node: Node) -> str:
     return "" if space is None else node.target.removeprefix(space)
 
 
+def _part(array: Array, output: Output, rank: int) -> Array:
+    """What is compared of an output of the single side (-1) or of a rank."""
+    if output.piece is None:
+        return array
+    dim, start, size = output.piece[0] if rank < 0 else output.piece[1]
+    return array.take(range(start, start + size), dim)
+
+
 def _pairs(
     both: read.Pairing,
     plan: Plan,
@@ -278,6 +287,6 @@ def _pairs(
             if name is None or value < 0 or value not in actual[rank]:
                 continue
             where = "the single side" if rank < 0 else f"rank {rank}"
-            wanted = expected[rank + 1][name].numpy()
+            wanted = _part(expected[rank + 1][name].numpy(), output, rank)
             pairs.append((f"{output.name} on {where}", actual[rank][value], wanted))
     return pairs

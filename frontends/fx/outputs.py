@@ -1,0 +1,184 @@
+"""Which outputs of two sides are compared, and where the ranks' parts of them lie.
+
+What the relations file names, or all of them by position.  Smaller than the single side's means a
+contiguous part; or, of an output that has the shape of an input in pieces (the gradient of a fused
+weight), a share of each piece: it is compared piece by piece.  Where both fit, numbers decide
+(`frontends.fx.choose`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final, NamedTuple
+
+from shardproof.engine.errors import InvalidInput
+from shardproof.engine.plan.assumption import Assumption
+from shardproof.frontends.fx import place
+from shardproof.frontends.fx.inputs import Cut, Inputs, Open, shape_of
+from shardproof.frontends.fx.place import Box, Shape
+from shardproof.frontends.fx.records import Graph, operand
+from shardproof.frontends.graphs.relations import OutputRelation, Relations
+
+#: Outputs that are not compared, up to which all are named.
+MOST_TOLD: Final = 8
+
+
+class Slice(NamedTuple):
+    """``size`` positions of a dimension, from ``start`` on.
+
+    Example: keys in the gradient of a fused weight are ``Slice(0, 16, 16)``.
+    """
+
+    dim: int
+    start: int
+    size: int
+
+
+class Output(NamedTuple):
+    """An output that is compared, and how; ``piece``: what of it, on the single side and on the
+    ranks, and where it lies.
+
+    Example: ``add_1`` of the single side and ``add_3`` of the ranks; of a fused weight's gradient
+    three outputs, for queries, keys and values.
+    """
+
+    name: str
+    single: str
+    parallel: str
+    relation: OutputRelation | None
+    piece: tuple[Slice, Slice, Box] | None = None
+
+    def box(self, full: Shape, part: Shape, ranks: int, assumed: list[Assumption]) -> Box:
+        """Where the parts of ranks lie, of these shapes; raises `InvalidInput` if nothing says so.
+
+        Example: parts [4, 4] of [8, 4] on two ranks are rows 0 to 3 and 4 to 7, which ``assumed``
+        gets.
+        """
+        if self.piece is not None:
+            return self.piece[2]
+        relation = self.relation
+        if relation is not None and (relation.count_ways() or relation.sum):
+            return place.stated_box(relation, self.name, full, part, ranks)
+        box, text = place.inferred("output", self.name, full, part, ranks)
+        assumed += text
+        return box
+
+
+def compared(
+    single: Graph, ranks: Graph, relations: Relations, assumed: list[Assumption]
+) -> list[Output]:
+    """The outputs that are compared: those that the relations name, or all, by position.
+
+    Example: the second output ``add_1`` of the single side beside the second, ``add_3``, of ranks.
+    """
+    if relations.outputs:
+        if relations.partial:
+            raise InvalidInput(
+                "is said in [[outputs]] (sum = true) where these are named", "partial"
+            )
+        for relation in relations.outputs:
+            for graph, name in ((single, relation.single), (ranks, relation.parallel)):
+                if name not in {node.name for node in graph.nodes}:
+                    raise InvalidInput("no node has this name", f"outputs, {name}")
+        return [Output(o.single, o.single, o.parallel, o) for o in relations.outputs]
+    own, others = single.outputs, ranks.outputs
+    if len(own) == len(others):
+        names = [(operand(a), operand(b)) for a, b in zip(own, others, strict=True)]
+    else:
+        names = _leading(single, ranks)
+        assumed.append(_not_compared(own[len(names) :], others[len(names) :], len(names)))
+    pairs = dict.fromkeys((a, b) for a, b in names if a is not None and b is not None)
+    if not pairs:
+        raise InvalidInput("no outputs to compare: name them in a relations file ([[outputs]])")
+    if all(a == b for a, b in pairs) is False:
+        assumed.append(
+            Assumption("inferred", "outputs", "", "outputs are paired by position (inferred)")
+        )
+    unknown = sorted(set(relations.partial) - {b for _, b in pairs})
+    if unknown:
+        raise InvalidInput("the parallel side has no such output", f"partial, {unknown[0]}")
+    summed = {b: OutputRelation(single=a, parallel=b, sum=True) for a, b in pairs}
+    return [Output(a, a, b, summed[b] if b in relations.partial else None) for a, b in pairs]
+
+
+def _not_compared(own: Sequence[object], others: Sequence[object], count: int) -> Assumption:
+    """That the outputs beyond the first ``count`` of each side, ``own`` and ``others``, are left
+    out: nothing says which one belongs to which."""
+
+    def listing(outputs: Sequence[object]) -> str:
+        names = [operand(x) or "None" for x in outputs]
+        more = f" and {len(names) - MOST_TOLD} more" if len(names) > MOST_TOLD else ""
+        return (", ".join(names[:MOST_TOLD]) or "none") + more
+
+    return Assumption(
+        "not compared",
+        "outputs",
+        "",
+        f"{len(own)} outputs of the single side and {len(others)} of the parallel one are not "
+        f"compared, since nothing says which belong together (single: {listing(own)}; parallel: "
+        f"{listing(others)}); the first {count} are: name those that count in a relations file "
+        "([[outputs]])",
+    )
+
+
+def _leading(single: Graph, ranks: Graph) -> list[tuple[str | None, str | None]]:
+    """Outputs before the first one whose name is another, or that only hands an input on: what
+    follows is what an exporter keeps for the derivative."""
+    inputs = {node.name for node in (*single.inputs, *ranks.inputs)}
+    pairs: list[tuple[str | None, str | None]] = []
+    for x, y in zip(single.outputs, ranks.outputs, strict=False):
+        a, b = operand(x), operand(y)
+        if a != b or a is None or a in inputs:
+            break
+        pairs.append((a, b))
+    return pairs
+
+
+def in_pieces(
+    outputs: Sequence[Output],
+    single: Graph,
+    ranks: Sequence[Graph],
+    inputs: Inputs,
+    plain: Collection[object],
+    assumed: list[Assumption],
+) -> list[Output]:
+    """The outputs, those of the shape of an input in pieces piece by piece; ``plain``: pieces of
+    outputs that are taken as contiguous shards where both fit.
+
+    Example: of the gradient [48, 16] of a fused weight, [24, 16] on each of two ranks, the first,
+    second and third 16 rows, of which a rank has eight each.
+    """
+    own = {node.name: shape_of(node) for node in single.nodes}
+    others = {node.name: shape_of(node) for node in ranks[0].nodes}
+    made: list[Output] = []
+    for output in outputs:
+        full, part = own.get(output.single, ()), others.get(output.parallel, ())
+        cut = None if output.relation is not None else inputs.cut_of.get((full, part))
+        if cut is None:
+            made.append(output)
+            continue
+        kind = ("output", *cut.pieces)
+        if part[cut.dim] * len(ranks) == full[cut.dim]:
+            inputs.open[f"output {output.name}"] = Open(
+                "output", output.name, kind, cut.words, f"shard = {cut.dim}"
+            )
+            if kind in plain:
+                made.append(output)
+                continue
+        else:
+            text = f"output {output.name} is {cut.words}, as an input of its shape (inferred)"
+            assumed.append(Assumption("inferred", output.name, "", text))
+        made += _piece_by_piece(output, cut, full, part, len(ranks))
+    return made
+
+
+def _piece_by_piece(output: Output, cut: Cut, full: Shape, part: Shape, ranks: int) -> list[Output]:
+    """An output as one for each of its pieces."""
+    made, at = [], 0
+    parts = place.pieces(cut.pieces, cut.dim, output.name, full, part, ranks)
+    for piece, (box, shape) in zip(cut.pieces, parts, strict=True):
+        size = shape[cut.dim]
+        slices = Slice(cut.dim, piece.start, piece.size), Slice(cut.dim, at, size)
+        made.append(output._replace(name=box.name, piece=(*slices, box)))
+        at += size
+    return made

@@ -1,0 +1,58 @@
+"""Gradients of fused weights, which are outputs in pieces, in graphs written as an exporter does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shardproof
+from shardproof.frontends.fx import replay
+from shardproof.frontends.fx.files import side
+from shardproof.frontends.graphs.relations import Relations
+from tests.frontends.fx.graphs import Writer
+
+
+def gated(rank: int = 0, ranks: int = 1, wrong: bool = False) -> dict[str, Any]:
+    """The product of gate and up of one weight [4, 8], and the weight's gradient."""
+    w = Writer(rank)
+    wide = 8 // ranks
+    half = wide // 2
+    x, weight = w.given("x", (3, 4)), w.given("weight", (4, wide))
+    y = w.call("mm", "aten.mm.default", [x, weight], (3, wide))
+    gate = w.call("gate", "aten.slice.Tensor", [y, 1, 0, half], (3, half))
+    up = w.call("up", "aten.slice.Tensor", [y, 1, half, wide], (3, half))
+    product = w.call("mul", "aten.mul.Tensor", [gate, up], (3, half))
+    both = [gate, up] if wrong else [up, gate]
+    upper = w.call("cat", "aten.cat.default", [both, 1], (3, wide))
+    turned = w.call("t", "aten.t.default", [x], (4, 3))
+    return w.output(product, w.call("gradient", "aten.mm.default", [turned, upper], (4, wide)))
+
+
+def written(tmp_path: Path, wrong: bool) -> tuple[Path, Path]:
+    single, ranks = tmp_path / "single.json", tmp_path / "ranks"
+    ranks.mkdir()
+    single.write_text(json.dumps(gated()))
+    for rank in range(2):
+        (ranks / f"r{rank}.json").write_text(json.dumps(gated(rank, 2, wrong)))
+    return single, ranks
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_the_gradient_of_a_fused_weight_is_in_its_pieces(wrong: bool, tmp_path: Path) -> None:
+    paths = written(tmp_path, wrong)
+    result = shardproof.verify(*paths, out=tmp_path / "run", cache_dir=tmp_path / "cache")
+    assert result.verdict == ("refuted" if wrong else "proved"), result.reason
+    pieces = "pieces = [[0, 4], [4, 4]]; shard = 1 fits, too"
+    assert any(f"output gradient is taken as dim = 1, {pieces}" in a for a in result.assumptions)
+    if not wrong:
+        assert shardproof.check(tmp_path / "run").ok
+
+
+def test_outputs_in_pieces_are_replayed(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    single, ranks = written(tmp_path, False)
+    judged = replay.validated(side(single)[0], side(ranks), Relations())
+    assert (judged.replayed, judged.agrees, judged.compared) == (True, True, 9), judged.message
