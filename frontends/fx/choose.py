@@ -1,7 +1,8 @@
-"""Which of two placements of fused inputs is meant, where both fit: numbers decide.
+"""Which of several placements of inputs and outputs is meant, where they fit: numbers decide.
 
-A weight whose parts (q, k, v) are interleaved has the shape of a contiguous shard.  Both programs
-are run with either placement: the one under which they agree is taken, and that is an assumption
+A weight whose parts (q, k, v) are interleaved has the shape of a contiguous shard; on a mesh of two
+axes of one size a shard may be divided over either.  Both programs
+are run with each placement: the one under which they agree is taken, and that is an assumption
 which names the other.  Where they differ with each of them, they differ whatever is meant, and the
 first one is as good as the other to show it.  Where that cannot be seen, a difference that is
 found later may come from the placement: it is then a stand-in, and nothing is refuted under it.
@@ -9,12 +10,14 @@ found later may come from the placement: it is then a stand-in, and nothing is r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations
+from itertools import islice, product
+from math import prod
 from typing import Any, Final
 
-from shardproof.engine.plan.assumption import Assumption, Kind
+from shardproof.engine.plan import assumption
+from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.reference_runtime.agreement import agree_on
 from shardproof.engine.reference_runtime.compare import fits
@@ -22,51 +25,56 @@ from shardproof.engine.schedule.unroll import unroll
 from shardproof.engine.simulation.simulate import simulate
 from shardproof.engine.specification.gradients import derive
 from shardproof.frontends.fx.inputs import Inputs, Open
+from shardproof.frontends.fx.layouts import Choice
 
 #: Positions of an axis beyond the fewest, so that attention over few keys is no mean of them.
 MORE: Final = 1
-#: Kinds of pieces, of inputs and of outputs, of which each may be contiguous by itself.
-MOST_KINDS: Final = 4
+#: How many choices are tried, and of how many they are the simplest.
+MOST_TRIED: Final = 32
+MOST_LISTED: Final = 1 << 12
 #: On how many random inputs sides have to agree.
 TIMES: Final = 2
 
-Pieces = tuple[object, ...]
-Choice = frozenset[Pieces]
 Made = tuple[Plan, Inputs, Mapping[str, Any]]
 
 
 def chosen(make: Callable[[Choice], Made]) -> Plan:
-    """The plan with the placement of fused inputs that numbers pick; ``make``: the plan in which
-    inputs and outputs of these kinds of pieces are contiguous shards, all others in pieces, and the
-    numbers that its constants have.
+    """The plan with the placements of inputs that numbers pick; ``make``: the plan with a choice of
+    those of which several fit (of all others the first ones), and the numbers that its constants
+    have.
 
     Example: a fused weight [3072, 64] of which rank 0 has [1536, 64]: where only the plan with
     1024, 256 and 256 rows of q, k and v gives the single device's numbers, it is that, with the
     assumption "taken as ...; ... fits, too (numbers agree so: state one in a relations file)".
     """
-    fused, inputs, tables = make(frozenset())
+    first, inputs, tables = make({})
     if not inputs.open:
-        return fused
-    seen = []
-    for plain in _choices(inputs.open.values()):
-        plan, _, _ = make(plain) if plain else (fused, inputs, tables)
+        return first
+    choices, every = _choices(inputs.open)
+    seen: list[bool | None] = [] if every else [None]
+    for choice in choices:
+        plan, own, _ = make(choice) if choice else (first, inputs, tables)
         seen.append(agrees(plan, tables))
         if seen[-1]:
-            return _with_assumptions(plan, inputs.open, plain, "inferred", "numbers agree so")
+            return _with_assumptions(plan, own.open, choice, "inferred", "numbers agree so")
     if None in seen:
-        why = "that numbers agree with neither may have other reasons"
-        return _with_assumptions(fused, inputs.open, frozenset(), "stand-in", why)
+        why = "that numbers agree with none may have other reasons"
+        return _with_assumptions(first, inputs.open, {}, "stand-in", why)
     why = "the sides differ under it, too"
-    return _with_assumptions(fused, inputs.open, frozenset(), "inferred", why)
+    return _with_assumptions(first, inputs.open, {}, "inferred", why)
 
 
-def _choices(inputs: Iterable[Open]) -> Iterator[Choice]:
-    """Which kinds of pieces are contiguous: none, single ones, and so on; of many kinds none or
-    all."""
-    kinds = tuple(dict.fromkeys(one.kind for one in inputs))
-    counts = range(len(kinds) + 1) if len(kinds) <= MOST_KINDS else (0, len(kinds))
-    for count in counts:
-        yield from map(frozenset, combinations(kinds, count))
+def _choices(inputs: Iterable[Open]) -> tuple[list[Choice], bool]:
+    """What may be taken of what fits, with as few others than the first ones as there can be, up to
+    `MOST_TRIED`; and whether that is all."""
+    kinds = {one.kind: len(one.options) for one in inputs}
+    some = islice(product(*map(range, kinds.values())), MOST_LISTED)
+    ordered = sorted(some, key=lambda numbers: sum(n > 0 for n in numbers))
+    choices: list[Choice] = [
+        {kind: n for kind, n in zip(kinds, numbers, strict=True) if n}
+        for numbers in ordered[:MOST_TRIED]
+    ]
+    return choices, prod(kinds.values()) <= MOST_TRIED
 
 
 def agrees(plan: Plan, tables: Mapping[str, Any]) -> bool | None:
@@ -88,15 +96,15 @@ def agrees(plan: Plan, tables: Mapping[str, Any]) -> bool | None:
 
 
 def _with_assumptions(
-    plan: Plan, inputs: Mapping[str, Open], plain: Choice, kind: Kind, why: str
+    plan: Plan, inputs: Sequence[Open], choice: Choice, kind: assumption.Kind, why: str
 ) -> Plan:
-    """The plan with what is assumed of its open inputs."""
+    """The plan with what is assumed of its open inputs and outputs."""
     assumptions = []
-    for one in inputs.values():
-        meant, other = one.words, one.shard
-        if one.kind in plain:
-            meant, other = other, meant
-        fit = f"{other} fits, too ({why}: state one in a relations file)"
-        text = f"{one.what} {one.name} is taken as {meant}; {fit}"
-        assumptions.append(Assumption(kind, one.name, "", text))
+    for one in inputs:
+        number = choice.get(one.kind, 0)
+        others = [option for n, option in enumerate(one.options) if n != number]
+        fit = f"{' and '.join(others)} fit{'s' if len(others) == 1 else ''}, too"
+        text = f"{one.what} {one.name} is taken as {one.options[number]}; {fit}"
+        hint = f"({why}: state one in a relations file)"
+        assumptions.append(Assumption(kind, one.name, "", f"{text} {hint}"))
     return replace(plan, assumed=(*plan.assumed, *assumptions))

@@ -11,41 +11,45 @@ caller says which one to take (`frontends.fx.choose`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import NamedTuple
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.assumption import Assumption
-from shardproof.frontends.fx import place
+from shardproof.frontends.fx import layouts, place
 from shardproof.frontends.fx.cuts import interleaved
-from shardproof.frontends.fx.place import Part, Piece, Shape
-from shardproof.frontends.fx.records import Graph, Node
+from shardproof.frontends.fx.groups import groups
+from shardproof.frontends.fx.layouts import Choice, Kind, Layout
+from shardproof.frontends.fx.place import Box, Part, Piece, Shape
+from shardproof.frontends.fx.records import Archived, Graph, Node
 from shardproof.frontends.graphs.relations import InputRelation, Relations
 
 
 class Open(NamedTuple):
-    """An input or output (``what``) of which two placements fit: its ``kind`` of pieces, and pieces
-    and contiguous shard in words, as a relations file says them.
+    """An input or output (``what``) of which several placements fit, in words, the first one unless
+    the choice of this ``kind`` says otherwise.
 
     Example: three pieces from 0, 16 and 32, "dim = 0, pieces = [[0, 16], ...]" and "shard = 0".
     """
 
     what: str
     name: str
-    kind: tuple[object, ...]
-    words: str
-    shard: str
+    kind: Kind
+    options: tuple[str, ...]
 
 
 class Cut(NamedTuple):
-    """Pieces along a dimension of which ranks have shares.
+    """Pieces along a dimension of which ranks have shares; ``places``: which ones every rank has.
 
-    Example: q, k and v of a fused weight: dimension 0, pieces from 0, 16 and 32.
+    Example: q, k and v of a fused weight: dimension 0, pieces from 0, 16 and 32, and of two ranks
+    the shares (0, 1).
     """
 
     dim: int
     pieces: tuple[Piece, ...]
+    places: Layout
 
     @property
     def words(self) -> str:
@@ -55,15 +59,16 @@ class Cut(NamedTuple):
 
 
 #: No pieces: all of it, or a contiguous shard.
-NO_CUT = Cut(0, ())
+NO_CUT = Cut(0, (), ())
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
     """Where the inputs of both sides lie. ``ranks``: the parts that lie side by side in each of the
     parallel side's inputs; ``single``: those of the single side's, where there are several;
-    ``open``: inputs of which two placements fit; ``cut_of``: pieces of inputs, by their shapes on
-    the single side and on the ranks.
+    ``open``: inputs of which several placements fit; ``cut_of``: pieces of inputs, by their shapes
+    on the single side and on the ranks; ``exported``: whether graphs are those of `torch.export`;
+    ``layouts``: how ranks may share parts; ``choice``: what is taken of what fits.
 
     Example: a weight ``up`` [12, 4] over two ranks: ``ranks["up"]`` is one `Part` [6, 4] of ``up``,
     which begins at (0, 0) and at (6, 0).
@@ -71,8 +76,20 @@ class Inputs:
 
     ranks: dict[str, list[Part]] = field(default_factory=dict)
     single: dict[str, list[Part]] = field(default_factory=dict)
-    open: dict[str, Open] = field(default_factory=dict)
+    open: list[Open] = field(default_factory=list)
     cut_of: dict[tuple[Shape, Shape], Cut] = field(default_factory=dict)
+    exported: bool = False
+    layouts: Sequence[Layout] = ()
+    choice: Choice = field(default_factory=dict)
+
+    def is_batch(self, node: Node) -> bool:
+        """Whether an input looks like a part of the batch: integers, or what the user of a program
+        of `torch.export` gives, by its name.
+
+        Example: ``ids`` of int64, and ``x`` beside ``p_up_weight``, but not that, do.
+        """
+        given = self.exported and not node.name.startswith(("p_", "b_", "c_"))
+        return given or place.kind_of(node.dtype) == "integer"
 
 
 def shape_of(node: Node) -> Shape:
@@ -89,10 +106,10 @@ def placed(
     ranks: Sequence[Graph],
     relations: Relations,
     assumed: list[Assumption],
-    plain: Collection[tuple[object, ...]] = (),
+    choice: Choice | None = None,
 ) -> Inputs:
-    """Where the ranks' parts of every input lie, with what is assumed of it; ``plain``: pieces of
-    inputs that are taken as contiguous shards where both fit.
+    """Where the ranks' parts of every input lie, with what is assumed of it; ``choice``: what is
+    taken where several placements fit (without it the first ones).
 
     Example: ranks with ``table`` [4, 4], where the single side has [8, 4]: rows 0 to 3 and 4 to 7,
     with the assumption "input table is divided along dimension 0 in the order of ranks (inferred by
@@ -101,7 +118,12 @@ def placed(
     nodes = {node.name: node for node in single.inputs}
     pairs, more = place.paired(single.inputs, ranks[0].inputs, relations.inputs)
     assumed += more
-    inputs = Inputs()
+    every = [g for n in range(len(ranks)) for g in groups(ranks, relations.groups, n).values()]
+    inputs = Inputs(
+        exported=isinstance(single, Archived),
+        layouts=layouts.layouts(every, len(ranks)),
+        choice=choice or {},
+    )
     pieces: dict[str, Cut] = {}
     for node in ranks[0].inputs:
         own = nodes[pairs[node.name]]
@@ -110,42 +132,75 @@ def placed(
                 f"{node.dtype} on the parallel side, {own.dtype} on the single", own.name
             )
         relation = relations.inputs.get(node.name)
-        cut = _cut_by_relation(node, relation, assumed)
+        cut = _cut_by_relation(node, relation, inputs.layouts[0], assumed)
         if cut is None:
-            cut = _cut_by_graphs(single, ranks, own, node, inputs, assumed, plain)
+            cut = _cut_by_graphs(single, ranks, own, node, inputs, assumed)
         if pieces.setdefault(own.name, cut) != cut:
             raise InvalidInput(
                 f"{own.name} is in pieces, and otherwise in another input", node.name
             )
-        dim, shares = cut
+        dim, shares, places = cut
         if shares:
             inputs.cut_of.setdefault((shape_of(own), shape_of(node)), cut)
             inputs.ranks[node.name] = place.pieces(
-                shares, dim, own.name, shape_of(own), shape_of(node), len(ranks)
+                shares, dim, own.name, shape_of(own), shape_of(node), places
             )
             inputs.single[own.name] = place.whole(shares, dim, own.name, shape_of(own))
         else:
-            box = _box(own, node, relation, len(ranks), assumed)
+            box = _box(own, node, relation, inputs, assumed)
             inputs.ranks[node.name] = [Part(box, shape_of(node))]
     return inputs
 
 
 def _box(
-    own: Node, node: Node, relation: InputRelation | None, ranks: int, assumed: list[Assumption]
-) -> place.Box:
+    own: Node,
+    node: Node,
+    relation: InputRelation | None,
+    inputs: Inputs,
+    assumed: list[Assumption],
+) -> Box:
     full, part = shape_of(own), shape_of(node)
     if relation is None or not relation.count_ways():
-        box, inferred = place.inferred("input", own.name, full, part, ranks)
-        assumed += inferred
-        return box
-    box = place.stated_box(relation, own.name, full, part, ranks)
+        return inferred("input", own.name, (full, part), inputs, inputs.is_batch(node), assumed)
+    box = place.stated_box(relation, own.name, full, part, len(inputs.layouts[0]))
     text = f"input {node.name} {place.words(box, part)}"
     assumed.append(Assumption("stated", node.name, "--relations", text))
     return box
 
 
+def inferred(
+    what: str,
+    name: str,
+    shapes: tuple[Shape, Shape],
+    inputs: Inputs,
+    batch: bool,
+    assumed: list[Assumption],
+) -> Box:
+    """Where the parts of an input or output lie by its shapes, on the single side and on the ranks;
+    raises `InvalidInput` if nothing says so.
+
+    Example: of [4, 8], [4, 4] on each of two ranks are divided along dimension 1 in the order of
+    ranks, which ``assumed`` gets.
+    """
+    full, part = shapes
+    ranks = len(inputs.layouts[0])
+    in_order = sum(n != own for n, own in zip(full, part, strict=False)) == 1
+    over = None
+    if not in_order or prod(full) != prod(part) * ranks:
+        over = layouts.divided(name, full, part, inputs.layouts, batch, inputs.choice)
+    if over is None:
+        box, inference = place.inferred(what, name, full, part, ranks)
+        assumed += inference
+        return box
+    text = f"{what} {name} {over.words} (inferred by shape and groups)"
+    assumed.append(Assumption("inferred", name, "", text))
+    for extent in over.over:
+        inputs.open.extend(Open(what, name, extent.kind, options) for options in extent.options())
+    return over.box
+
+
 def _cut_by_relation(
-    node: Node, relation: InputRelation | None, assumed: list[Assumption]
+    node: Node, relation: InputRelation | None, places: Layout, assumed: list[Assumption]
 ) -> Cut | None:
     """The pieces that the relations say (none: another placement); None: they say nothing."""
     if relation is None or not relation.count_ways():
@@ -158,7 +213,7 @@ def _cut_by_relation(
         "divided in the order of ranks"
     )
     assumed.append(Assumption("stated", node.name, "--relations", text))
-    return Cut(relation.dim, pieces)
+    return Cut(relation.dim, pieces, places)
 
 
 def _cut_by_graphs(
@@ -168,7 +223,6 @@ def _cut_by_graphs(
     node: Node,
     inputs: Inputs,
     assumed: list[Assumption],
-    plain: Collection[tuple[object, ...]],
 ) -> Cut:
     """The pieces that both sides' cuts tell (none: there are no such cuts)."""
     full, part = shape_of(own), shape_of(node)
@@ -176,13 +230,19 @@ def _cut_by_graphs(
     if len(moved) != 1:
         return NO_CUT
     (dim,) = moved
-    cut = Cut(dim, tuple(interleaved(single, ranks[0], full[dim], part[dim], len(ranks))))
-    if not cut.pieces:
+    sizes = sorted({max(layout) + 1 for layout in inputs.layouts})
+    known = ((n, interleaved(single, ranks[0], full[dim], part[dim], n)) for n in sizes)
+    size, pieces = next(((n, pieces) for n, pieces in known if pieces), (0, []))
+    if not pieces:
         return NO_CUT
+    over = layouts.over(full[dim], part[dim], size, inputs.layouts, inputs.is_batch(node))
+    cut = Cut(dim, tuple(pieces), over.layout(inputs.choice))
+    inputs.open.extend(Open("input", node.name, over.kind, options) for options in over.options())
     inputs.cut_of[full, part] = cut
-    if part[dim] * len(ranks) == full[dim]:
-        inputs.open[node.name] = Open("input", node.name, cut.pieces, cut.words, f"shard = {dim}")
-        if cut.pieces in plain:
+    if part[dim] * size == full[dim]:
+        options = cut.words, f"shard = {dim}"
+        inputs.open.append(Open("input", node.name, cut.pieces, options))
+        if inputs.choice.get(cut.pieces):
             return NO_CUT
     else:
         text = f"input {node.name} is {cut.words}: where both sides cut it (inferred)"

@@ -17,7 +17,7 @@ from shardproof.frontends.aten.lowering import Shape
 from shardproof.frontends.aten.rules import typed
 from shardproof.frontends.builder.shapes import Inference
 from shardproof.frontends.fx.computed import Computed, known_numbers
-from shardproof.frontends.fx.outputs import Slice
+from shardproof.frontends.fx.place import Slice
 from shardproof.frontends.fx.records import (
     CONSTANT,
     OUTPUT,

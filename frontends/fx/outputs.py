@@ -8,30 +8,19 @@ weight), a share of each piece: it is compared piece by piece.  Where both fit, 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.frontends.fx import place
-from shardproof.frontends.fx.inputs import Cut, Inputs, Open, shape_of
-from shardproof.frontends.fx.place import Box, Shape
+from shardproof.frontends.fx.inputs import Cut, Inputs, Open, inferred, shape_of
+from shardproof.frontends.fx.place import Box, Shape, Slice
 from shardproof.frontends.fx.records import Graph, operand
 from shardproof.frontends.graphs.relations import OutputRelation, Relations
 
 #: Outputs that are not compared, up to which all are named.
 MOST_TOLD: Final = 8
-
-
-class Slice(NamedTuple):
-    """``size`` positions of a dimension, from ``start`` on.
-
-    Example: keys in the gradient of a fused weight are ``Slice(0, 16, 16)``.
-    """
-
-    dim: int
-    start: int
-    size: int
 
 
 class Output(NamedTuple):
@@ -48,7 +37,7 @@ class Output(NamedTuple):
     relation: OutputRelation | None
     piece: tuple[Slice, Slice, Box] | None = None
 
-    def box(self, full: Shape, part: Shape, ranks: int, assumed: list[Assumption]) -> Box:
+    def box(self, full: Shape, part: Shape, inputs: Inputs, assumed: list[Assumption]) -> Box:
         """Where the parts of ranks lie, of these shapes; raises `InvalidInput` if nothing says so.
 
         Example: parts [4, 4] of [8, 4] on two ranks are rows 0 to 3 and 4 to 7, which ``assumed``
@@ -58,10 +47,8 @@ class Output(NamedTuple):
             return self.piece[2]
         relation = self.relation
         if relation is not None and (relation.count_ways() or relation.sum):
-            return place.stated_box(relation, self.name, full, part, ranks)
-        box, text = place.inferred("output", self.name, full, part, ranks)
-        assumed += text
-        return box
+            return place.stated_box(relation, self.name, full, part, len(inputs.layouts[0]))
+        return inferred("output", self.name, (full, part), inputs, False, assumed)
 
 
 def compared(
@@ -139,11 +126,9 @@ def in_pieces(
     single: Graph,
     ranks: Sequence[Graph],
     inputs: Inputs,
-    plain: Collection[object],
     assumed: list[Assumption],
 ) -> list[Output]:
-    """The outputs, those of the shape of an input in pieces piece by piece; ``plain``: pieces of
-    outputs that are taken as contiguous shards where both fit.
+    """The outputs, those of the shape of an input in pieces piece by piece.
 
     Example: of the gradient [48, 16] of a fused weight, [24, 16] on each of two ranks, the first,
     second and third 16 rows, of which a rank has eight each.
@@ -158,24 +143,23 @@ def in_pieces(
             made.append(output)
             continue
         kind = ("output", *cut.pieces)
-        if part[cut.dim] * len(ranks) == full[cut.dim]:
-            inputs.open[f"output {output.name}"] = Open(
-                "output", output.name, kind, cut.words, f"shard = {cut.dim}"
-            )
-            if kind in plain:
+        if part[cut.dim] * (max(cut.places) + 1) == full[cut.dim]:
+            options = cut.words, f"shard = {cut.dim}"
+            inputs.open.append(Open("output", output.name, kind, options))
+            if inputs.choice.get(kind):
                 made.append(output)
                 continue
         else:
             text = f"output {output.name} is {cut.words}, as an input of its shape (inferred)"
             assumed.append(Assumption("inferred", output.name, "", text))
-        made += _piece_by_piece(output, cut, full, part, len(ranks))
+        made += _piece_by_piece(output, cut, full, part)
     return made
 
 
-def _piece_by_piece(output: Output, cut: Cut, full: Shape, part: Shape, ranks: int) -> list[Output]:
+def _piece_by_piece(output: Output, cut: Cut, full: Shape, part: Shape) -> list[Output]:
     """An output as one for each of its pieces."""
     made, at = [], 0
-    parts = place.pieces(cut.pieces, cut.dim, output.name, full, part, ranks)
+    parts = place.pieces(cut.pieces, cut.dim, output.name, full, part, cut.places)
     for piece, (box, shape) in zip(cut.pieces, parts, strict=True):
         size = shape[cut.dim]
         slices = Slice(cut.dim, piece.start, piece.size), Slice(cut.dim, at, size)

@@ -47,6 +47,17 @@ class Piece(NamedTuple):
     copies: int = 1
 
 
+class Slice(NamedTuple):
+    """``size`` positions of a dimension, from ``start`` on.
+
+    Example: keys in the gradient of a fused weight are ``Slice(0, 16, 16)``.
+    """
+
+    dim: int
+    start: int
+    size: int
+
+
 class Part(NamedTuple):
     """A box of a named input and the shape of a rank's tensor.
 
@@ -58,15 +69,21 @@ class Part(NamedTuple):
 
 
 def pieces(
-    shares: Sequence[Piece], dim: int, name: str, full: Shape, part: Shape, ranks: int
+    shares: Sequence[Piece],
+    dim: int,
+    name: str,
+    full: Shape,
+    part: Shape,
+    places: Sequence[int],
 ) -> list[Part]:
-    """The shares that a rank has of pieces of a tensor, as boxes of named inputs.
+    """The shares that ranks have of pieces of a tensor, as boxes of named inputs; ``places``: of
+    every rank, which of so many shares it has.
 
     Example: over two ranks the pieces (0, 2048), (2048, 512, 2), (2560, 512, 2) of ``w`` along 1
     are 1024 columns from 0 and from 1024 of ``w[:, 0:2048]``, and for both ranks all of ``w[:,
     2048:2560]`` and of ``w[:, 2560:3072]``.
     """
-    parts = []
+    parts, ranks = [], max(places) + 1
     for one, (start, size, copies) in zip(whole(shares, dim, name, full), shares, strict=True):
         if not copies or ranks % copies or size * copies % ranks:
             raise InvalidInput(
@@ -76,8 +93,8 @@ def pieces(
             )
         share = size * copies // ranks
         starts = tuple(
-            tuple(rank // copies * share if d == dim else 0 for d in range(len(full)))
-            for rank in range(ranks)
+            tuple(at // copies * share if d == dim else 0 for d in range(len(full)))
+            for at in places
         )
         shape = tuple(share if d == dim else n for d, n in enumerate(full))
         parts.append(Part(Box(one.box.name, one.shape, starts), shape))

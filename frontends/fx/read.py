@@ -14,10 +14,11 @@ from shardproof.engine.plan.expectations import PARTIAL
 from shardproof.engine.plan.ir import Addend, Expectation, Plan, Program, Shard
 from shardproof.engine.plan_files import store
 from shardproof.frontends.fx import align, archived, files, groups, place, written
-from shardproof.frontends.fx.choose import Choice, Made, chosen
+from shardproof.frontends.fx.choose import Made, chosen
 from shardproof.frontends.fx.domains import Domains
 from shardproof.frontends.fx.inputs import Inputs, shape_of
 from shardproof.frontends.fx.inputs import placed as placed_inputs
+from shardproof.frontends.fx.layouts import Choice
 from shardproof.frontends.fx.lower import RankBody, Setting, Wide, inputs_of_ranks, lower
 from shardproof.frontends.fx.masks import Masks, mask
 from shardproof.frontends.fx.outputs import Output, compared, in_pieces
@@ -79,8 +80,8 @@ def paired(single: Graph, ranks: Sequence[Graph], relations: Relations) -> tuple
     are columns of ``kept`` [6, 12]."""
     made: list[tuple[Pairing, Plan]] = []
 
-    def make(plain: Choice) -> Made:
-        made.append(_joined(single, ranks, relations, plain))
+    def make(choice: Choice) -> Made:
+        made.append(_joined(single, ranks, relations, choice))
         both, plan = made[-1]
         return plan, both.inputs, both.tables
 
@@ -89,15 +90,15 @@ def paired(single: Graph, ranks: Sequence[Graph], relations: Relations) -> tuple
 
 
 def _joined(
-    single: Graph, ranks: Sequence[Graph], relations: Relations, plain: Choice
+    single: Graph, ranks: Sequence[Graph], relations: Relations, choice: Choice
 ) -> tuple[Pairing, Plan]:
-    """``plain``: pieces of inputs that are contiguous shards where both placements fit."""
+    """``choice``: what is taken where several placements of inputs or outputs fit."""
     single, ranks = archived.alike(single, ranks)
     _same_interface(ranks)
     assumed: list[Assumption] = []
-    inputs = placed_inputs(single, ranks, relations, assumed, plain)
+    inputs = placed_inputs(single, ranks, relations, assumed, choice)
     outputs = in_pieces(
-        compared(single, ranks[0], relations, assumed), single, ranks, inputs, plain, assumed
+        compared(single, ranks[0], relations, assumed), single, ranks, inputs, assumed
     )
     domains = Domains(relations.domains)
     both = Pairing(single, ranks, relations, inputs, outputs, domains=domains)
@@ -318,7 +319,7 @@ def _results(
             boxes.append(None)
             continue
         full, part = alone.values[own].shape, first.values[other].shape
-        boxes.append(output.box(full, part, both.count, assumed))
+        boxes.append(output.box(full, part, both.inputs, assumed))
     return boxes
 
 

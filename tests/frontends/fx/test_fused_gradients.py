@@ -15,28 +15,33 @@ from shardproof.frontends.graphs.relations import Relations
 from tests.frontends.fx.graphs import Writer
 
 
-def gated(rank: int = 0, ranks: int = 1, wrong: bool = False) -> dict[str, Any]:
-    """The product of gate and up of one weight [4, 8], and the weight's gradient."""
+def gated(rank: int = 0, ranks: int = 1, wrong: bool = False, groups: int = 1) -> dict[str, Any]:
+    """The product of gate and up of one weight [4, 8], and the weight's gradient, which is added up
+    over ``groups`` of ranks that have different rows."""
     w = Writer(rank)
-    wide = 8 // ranks
+    wide, rows = 8 // ranks, 6 // groups
     half = wide // 2
-    x, weight = w.given("x", (3, 4)), w.given("weight", (4, wide))
-    y = w.call("mm", "aten.mm.default", [x, weight], (3, wide))
-    gate = w.call("gate", "aten.slice.Tensor", [y, 1, 0, half], (3, half))
-    up = w.call("up", "aten.slice.Tensor", [y, 1, half, wide], (3, half))
-    product = w.call("mul", "aten.mul.Tensor", [gate, up], (3, half))
+    x, weight = w.given("x", (rows, 4)), w.given("weight", (4, wide))
+    y = w.call("mm", "aten.mm.default", [x, weight], (rows, wide))
+    gate = w.call("gate", "aten.slice.Tensor", [y, 1, 0, half], (rows, half))
+    up = w.call("up", "aten.slice.Tensor", [y, 1, half, wide], (rows, half))
+    product = w.call("mul", "aten.mul.Tensor", [gate, up], (rows, half))
     both = [gate, up] if wrong else [up, gate]
-    upper = w.call("cat", "aten.cat.default", [both, 1], (3, wide))
-    turned = w.call("t", "aten.t.default", [x], (4, 3))
-    return w.output(product, w.call("gradient", "aten.mm.default", [turned, upper], (4, wide)))
+    upper = w.call("cat", "aten.cat.default", [both, 1], (rows, wide))
+    turned = w.call("t", "aten.t.default", [x], (4, rows))
+    gradient = w.call("gradient", "aten.mm.default", [turned, upper], (4, wide))
+    if groups > 1:
+        target = "_c10d_functional.all_reduce.default"
+        gradient = w.call("sum", target, [gradient, "sum", f"d{rank % ranks}"], (4, wide))
+    return w.output(product, gradient)
 
 
-def written(tmp_path: Path, wrong: bool) -> tuple[Path, Path]:
+def written(tmp_path: Path, wrong: bool, groups: int = 1) -> tuple[Path, Path]:
     single, ranks = tmp_path / "single.json", tmp_path / "ranks"
     ranks.mkdir()
     single.write_text(json.dumps(gated()))
-    for rank in range(2):
-        (ranks / f"r{rank}.json").write_text(json.dumps(gated(rank, 2, wrong)))
+    for rank in range(2 * groups):
+        (ranks / f"r{rank}.json").write_text(json.dumps(gated(rank, 2, wrong, groups)))
     return single, ranks
 
 
@@ -47,6 +52,16 @@ def test_the_gradient_of_a_fused_weight_is_in_its_pieces(wrong: bool, tmp_path: 
     assert result.verdict == ("refuted" if wrong else "proved"), result.reason
     pieces = "pieces = [[0, 4], [4, 4]]; shard = 1 fits, too"
     assert any(f"output gradient is taken as dim = 1, {pieces}" in a for a in result.assumptions)
+    if not wrong:
+        assert shardproof.check(tmp_path / "run").ok
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_pieces_are_divided_over_one_axis_of_a_mesh(wrong: bool, tmp_path: Path) -> None:
+    """Of six ranks three have other rows; each two share the weight, and no group says which."""
+    paths = written(tmp_path, wrong, groups=3)
+    result = shardproof.verify(*paths, out=tmp_path / "run", cache_dir=tmp_path / "cache")
+    assert result.verdict == ("refuted" if wrong else "proved"), result.reason
     if not wrong:
         assert shardproof.check(tmp_path / "run").ok
 

@@ -1,0 +1,162 @@
+"""How ranks may share the parts of a tensor where there are more ranks than parts.
+
+On a mesh a tensor is divided along some axes and the same along the others.  Which axes there are
+the groups of the graphs' collectives tell: a rank's part is the one at its place in its group, or
+the one at its group's place among the groups.  For example, with groups of ranks 0, 1 and 2, 3 two
+parts are on ranks (0, 2) and (1, 3), as tensor parallelism has them, or on (0, 1) and (2, 3), as
+data parallelism across these groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from math import prod
+from typing import Final, NamedTuple
+
+from shardproof.frontends.fx.place import Box, Shape
+
+#: The part that every rank has.
+Layout = tuple[int, ...]
+#: What is chosen of several: pieces of a fused tensor, or the layout of an extent.
+Kind = tuple[object, ...]
+Choice = Mapping[Kind, int]
+#: Sets of groups of one size in which every rank is once, beyond which no more are looked for.
+MOST_COVERS: Final = 8
+#: Parts that an assumption names.
+MOST_NAMED: Final = 8
+
+
+def layouts(groups: Iterable[tuple[int, ...]], ranks: int) -> list[Layout]:
+    """The ways in which ranks may share parts, of groups that collectives name; all of them in
+    their order first, then places in groups of neighbours, then those across.
+
+    Example: of the groups (0, 1) and (2, 3) of four ranks: (0, 1, 2, 3), (0, 1, 0, 1) and
+    (0, 0, 1, 1).
+    """
+    members = sorted({tuple(g) for g in groups if 1 < len(g) < ranks})
+    made: dict[Layout, None] = {tuple(range(ranks)): None}
+    for size in sorted({len(group) for group in members}):
+        own = [group for group in members if len(group) == size]
+        alike = _by_distances(own)
+        covers = [cover for group in alike for cover in islice(_covers(group, 0, ranks), 1)]
+        for cover in covers or islice(_covers(own, 0, ranks), MOST_COVERS):
+            place = {r: (i, n) for n, group in enumerate(cover) for i, r in enumerate(group)}
+            made.setdefault(tuple(place[r][0] for r in range(ranks)))
+            made.setdefault(tuple(place[r][1] for r in range(ranks)))
+    return list(made)
+
+
+def _by_distances(groups: Iterable[tuple[int, ...]]) -> list[list[tuple[int, ...]]]:
+    """Groups of the same distances between their ranks, as those of one axis of a mesh are, those
+    of neighbours first."""
+    made: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
+    for group in groups:
+        made.setdefault(tuple(rank - group[0] for rank in group), []).append(group)
+    return [made[distances] for distances in sorted(made)]
+
+
+def _covers(
+    groups: Sequence[tuple[int, ...]], placed: int, ranks: int
+) -> Iterator[list[tuple[int, ...]]]:
+    """Sets of groups in which every rank is once; ``placed``: ranks that have a group, as bits."""
+    first = next((r for r in range(ranks) if not placed >> r & 1), None)
+    if first is None:
+        yield []
+        return
+    for group in groups:
+        bits = sum(1 << r for r in group)
+        if first in group and not placed & bits:
+            for rest in _covers(groups, placed | bits, ranks):
+                yield [group, *rest]
+
+
+def words(layout: Layout) -> str:
+    """Which ranks have which part.
+
+    Example: "part 0 on ranks [0, 2], part 1 on ranks [1, 3]".
+    """
+    parts = range(max(layout) + 1)
+    named = [
+        f"part {part} on ranks {[r for r, own in enumerate(layout) if own == part]}"
+        for part in parts[:MOST_NAMED]
+    ]
+    return ", ".join([*named, *(["and so on"] if len(parts) > MOST_NAMED else [])])
+
+
+class Over(NamedTuple):
+    """The layouts over which an extent may be divided, the first of which is taken unless the
+    choice of this ``kind`` says otherwise.
+
+    Example: rows 16 of which ranks have 8, on a mesh of two axes of two ranks: either axis.
+    """
+
+    kind: Kind
+    fit: tuple[Layout, ...]
+
+    def layout(self, choice: Choice) -> Layout:
+        """The layout that a choice takes.
+
+        Example: without a choice the first one.
+        """
+        return self.fit[choice.get(self.kind, 0) % len(self.fit)]
+
+    def options(self) -> list[tuple[str, ...]]:
+        """The layouts in words; none where there is one alone.
+
+        Example: [("part 0 on ranks [0, 2], ...", "part 0 on ranks [0, 1], ...")].
+        """
+        return [tuple(map(words, self.fit))] if len(self.fit) > 1 else []
+
+
+def over(full: int, part: int, size: int, every: Sequence[Layout], batch: bool) -> Over:
+    """The layouts of ``size`` parts over which ``full`` positions may be divided, of which ranks
+    have ``part``; of a ``batch`` those across groups come first.
+
+    Example: 16 positions in two parts of 8, with the layouts (0, 1, 0, 1) and (0, 0, 1, 1).
+    """
+    fit = [layout for layout in every if max(layout) + 1 == size]
+    return Over(("layout", full, part, batch), tuple(fit[::-1] if batch else fit))
+
+
+class Divided(NamedTuple):
+    """A tensor that is divided: its box, how in words, and the extents of which several layouts
+    fit.
+
+    Example: rows of [16, 8] of which four ranks have [8, 8]: along dimension 0, part 0 on ranks
+    [0, 2], part 1 on ranks [1, 3].
+    """
+
+    box: Box
+    words: str
+    over: tuple[Over, ...]
+
+
+def divided(
+    name: str, full: Shape, part: Shape, every: Sequence[Layout], batch: bool, choice: Choice
+) -> Divided | None:
+    """Where the parts of a tensor lie that is smaller along some dimensions, by the layouts that
+    there are; None: none fits.  Of a ``batch`` parts across groups come first.
+
+    Example: parts [8, 8] of [16, 8] on four ranks with groups (0, 1) and (2, 3) are rows by the
+    place in the group, unless ``choice`` says otherwise.
+    """
+    dims = [d for d in range(len(full)) if len(part) == len(full) and part[d] != full[d]]
+    if not dims or any(not part[d] or full[d] % part[d] for d in dims):
+        return None
+    starts = [[0] * len(full) for _ in every[0]]
+    left, texts, extents = list(every), [], []
+    for d in dims:
+        extent = over(full[d], part[d], full[d] // part[d], left, batch)
+        if not extent.fit:
+            return None
+        layout = extent.layout(choice)
+        left.remove(layout)
+        for start, own in zip(starts, layout, strict=True):
+            start[d] = own * part[d]
+        texts.append(f"along dimension {d}, {words(layout)}")
+        extents.append(extent)
+    box = Box(name, full, tuple(map(tuple, starts)))
+    if len(set(box.starts)) != prod(full[d] // part[d] for d in dims):
+        return None
+    return Divided(box, "is divided " + " and ".join(texts), tuple(extents))

@@ -1,0 +1,82 @@
+"""Ranks on a mesh of two axes: which parts they have is told by groups, and by numbers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shardproof
+from shardproof.frontends.fx.layouts import divided, layouts, words
+from tests.frontends.fx.graphs import Writer
+
+TENSOR, DATA = [(0, 1), (2, 3)], [(0, 2), (1, 3)]
+
+
+def test_layouts_are_places_in_groups_and_across_them() -> None:
+    every, inner, outer = (0, 1, 2, 3), (0, 1, 0, 1), (0, 0, 1, 1)
+    assert layouts(TENSOR, 4) == [every, inner, outer]
+    assert layouts([*TENSOR, *DATA], 4) == [every, inner, outer]
+    assert layouts([], 4) == [every]
+    assert layouts([(0, 1)], 4) == [every]
+    assert words(inner) == "part 0 on ranks [0, 2], part 1 on ranks [1, 3]"
+
+
+def test_of_three_axes_each_has_a_layout() -> None:
+    ranks = range(8)
+    groups = [tuple(r for r in ranks if r & ~bit == low) for bit in (1, 2, 4) for low in ranks]
+    made = layouts([g for g in groups if len(g) == 2], 8)
+    for bit in (1, 2, 4):
+        assert tuple(r // bit % 2 for r in ranks) in made
+    assert tuple(r // 2 for r in ranks) in made
+
+
+def test_two_dimensions_are_divided_over_different_axes() -> None:
+    every = layouts(TENSOR, 4)
+    over = divided("w", (8, 6), (4, 3), every, False, {})
+    assert over is not None
+    assert over.box.starts == ((0, 0), (4, 0), (0, 3), (4, 3))
+    assert divided("w", (8, 6), (2, 3), every, False, {}) is None
+    assert divided("w", (8, 6), (3, 6), every, False, {}) is None
+
+
+def network(rank: int = 0, mesh: bool = False, wrong: str = "") -> dict[str, Any]:
+    """A layer divided over tensor parallel groups, a batch over data parallel ones, and the
+    gradient of what follows, added up over the batch."""
+    w = Writer(rank)
+    parts = 2 if mesh else 1
+    rows, inner = 8 // parts, 12 // parts
+    x, up = w.given("x", (rows, 4)), w.given("up", (4, inner))
+    down, scale = w.given("down", (inner, 4)), w.given("scale", (4,))
+
+    def summed(name: str, value: Any, shape: Any, group: str) -> Any:
+        if not mesh or wrong == f"no {group}":
+            return value
+        names = {"tp": f"t{rank // 2}", "dp": f"d{rank % 2}"}
+        target = "_c10d_functional.all_reduce.default"
+        return w.call(name, target, [value, "sum", names[group]], shape)
+
+    h = w.call("h", "aten.mm.default", [x, up], (rows, inner))
+    h = w.call("r", "aten.relu.default", [h], (rows, inner))
+    y = summed("y", w.call("yp", "aten.mm.default", [h, down], (rows, 4)), (rows, 4), "tp")
+    z = w.call("z", "aten.mul.Tensor", [y, scale], (rows, 4))
+    by = w.call("by", "aten.sum.dim_IntList", [y, [0]], (4,))
+    return w.output(z, summed("gradient", by, (4,), "dp"))
+
+
+@pytest.mark.parametrize("wrong", ["", "no tp", "no dp"])
+def test_a_mesh_of_two_axes_needs_no_relations(wrong: str, tmp_path: Path) -> None:
+    single, ranks = tmp_path / "single.json", tmp_path / "ranks"
+    ranks.mkdir()
+    single.write_text(json.dumps(network()))
+    for rank in range(4):
+        (ranks / f"r{rank}.json").write_text(json.dumps(network(rank, True, wrong)))
+    result = shardproof.verify(single, ranks, out=tmp_path / "run", cache_dir=tmp_path / "cache")
+    assert result.verdict == ("refuted" if wrong else "proved"), result.reason
+    if not wrong:
+        shares = "part 0 on ranks [0, 2], part 1 on ranks [1, 3] (inferred by shape and groups)"
+        assert f"input up is divided along dimension 1, {shares}" in result.assumptions
+        assert any("input x is taken as part 0 on ranks [0, 1]" in a for a in result.assumptions)
+        assert shardproof.check(tmp_path / "run").ok
