@@ -11,6 +11,7 @@ from shardproof.frontends.aten.attention import _attention
 from shardproof.frontends.aten.einsums import _einsum
 from shardproof.frontends.aten.lowering import Lowered, Lowering, dimensions
 from shardproof.frontends.aten.pointwise import _cast
+from shardproof.frontends.aten.rearranged import repeat_each
 from shardproof.frontends.aten.rows import (
     _dropout,
     _layer_norm,
@@ -101,6 +102,18 @@ def _attended(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
+    """Queries [batch, heads, tokens, size], or without heads; with ``enable_gqa`` each head of keys
+    and values is that of as many heads of queries, one after the other."""
+    if len(q.shape) == 3 and len(k.shape) == len(v.shape) == 3:
+        one = [lo.reshape(x, (x.shape[0], 1, *x.shape[1:])) for x in (q, k, v)]
+        if attn_mask is not None and len(attn_mask.shape) == 3:
+            attn_mask = lo.reshape(attn_mask, (attn_mask.shape[0], 1, *attn_mask.shape[1:]))
+        ((shape, dtype),) = lo.expected
+        lo.expected = [((shape[0], 1, *shape[1:]), dtype)]
+        made = _attended(lo, one[0], one[1], one[2], attn_mask, dropout_p, is_causal, scale)
+        return lo.reshape(made, shape)
+    if len(q.shape) == len(k.shape) == 4 and enable_gqa and q.shape[1] % k.shape[1] == 0:
+        k, v = (repeat_each(lo, x, q.shape[1] // x.shape[1], 1) for x in (k, v))
     if len(q.shape) != 4 or q.shape[1] != k.shape[1]:
         raise Unsupported("attention of other than [batch, heads, tokens, size], heads alike")
     lo.expected = [lo.expected[0], ((), "float32")]

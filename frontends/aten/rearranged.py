@@ -81,7 +81,7 @@ def _tile(lo: Lowering, x: Lowered, repeats: Sequence[int]) -> Any:
 
 
 @lowers("aten.repeat_interleave.self_int")
-def _repeat_each(
+def repeat_each(
     lo: Lowering, x: Lowered, repeats: int, dim: int | None = None, output_size: int | None = None
 ) -> Any:
     """Every entry ``repeats`` times, one after the other: [a, b] becomes [a, a, b, b]."""

@@ -67,6 +67,22 @@ def _(d: Draw) -> Call:
     return (q, k, v), {"is_causal": bool(d.below(2))}
 
 
+@call("aten.scaled_dot_product_attention.default")
+def _(d: Draw) -> Call:
+    """Two heads of queries or three for each of keys and values."""
+    b, h, s, n = d.sizes(4)
+    q, k, v = d.real(b, h * (2 + d.below(2)), s, n), d.real(b, h, s, n), d.real(b, h, s, n)
+    return (q, k, v), {"is_causal": bool(d.below(2)), "enable_gqa": True}
+
+
+@call("aten.scaled_dot_product_attention.default")
+def _(d: Draw) -> Call:
+    """Without heads, with a mask that is added or none."""
+    b, s, t, n = d.sizes(4)
+    mask = [d.real(b, s, t)] if d.below(2) else []
+    return (d.real(b, s, n), d.real(b, t, n), d.real(b, t, n), *mask), {}
+
+
 @call("aten.flatten.using_ints")
 def _(d: Draw) -> Call:
     shape = d.any_shape(1)
