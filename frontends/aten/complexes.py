@@ -9,13 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, Final
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Operand, dimensions
-from shardproof.frontends.aten.rules import lowers, rule_of
+from shardproof.frontends.aten.rules import TABLE, lowers, rule_of
 
 ZERO = Fraction(0)
+#: Operators that say that a tensor is complex, or is not, and move nothing.
+AS_PAIRS: Final = frozenset({"aten.view_as_complex.default", "aten.view_as_real.default"})
+#: Operators that give one half, and which.
+PARTS: Final = {"aten.real.default": 0, "aten.imag.default": 1}
+#: Conjugates that are only marked as such, and the operator that makes them.
+CONJUGATE: Final = {"aten._conj.default": "aten.conj_physical.default"}
 
 
 def _halves(lo: Lowering, x: Operand, pair: bool) -> tuple[Any, Any]:
@@ -155,3 +161,12 @@ def _cast(lo: Lowering, x: Lowered, *, pairs: Sequence[bool], **_: Any) -> Any:
     if not pairs[-1]:
         raise Unsupported("complex numbers as real ones")
     return x if pairs[0] else _pair(lo, x, 0)
+
+
+#: ATen's names of all operators on complex tensors that have a meaning.
+NAMES: Final = frozenset(
+    {
+        *(name.replace("complex.", "aten.", 1) for name in TABLE if name.startswith("complex.")),
+        *(*AS_PAIRS, *PARTS, *CONJUGATE, "aten.resolve_conj.default"),
+    }
+)

@@ -84,7 +84,10 @@ def _tile(lo: Lowering, x: Lowered, repeats: Sequence[int]) -> Any:
 def repeat_each(
     lo: Lowering, x: Lowered, repeats: int, dim: int | None = None, output_size: int | None = None
 ) -> Any:
-    """Every entry ``repeats`` times, one after the other: [a, b] becomes [a, a, b, b]."""
+    """Every entry ``repeats`` times, one after the other.
+
+    Example: [a, b], each twice, is [a, a, b, b].
+    """
     if dim is None:
         x, dim = lo.reshape(x, (prod(x.shape),)), 0
     (at,) = dimensions(x.shape, dim)

@@ -28,7 +28,12 @@ IRRELEVANT: Final = frozenset(
 RULES: Final[dict[str, Rule]] = {}
 
 
-def _rule(*names: str) -> Callable[[Rule], Rule]:
+def rule_for(*names: str) -> Callable[[Rule], Rule]:
+    """Registers a rule under names of ATen's overloads.
+
+    Example: ``@rule_for("triu.default")`` above the rule of ``aten.triu.default``.
+    """
+
     def register(rule: Rule) -> Rule:
         RULES.update((f"aten.{name}", rule) for name in names)
         return rule
@@ -36,71 +41,75 @@ def _rule(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
-def _shape(node: Node) -> tuple[int, ...]:
+def shape_of(node: Node) -> tuple[int, ...]:
+    """The shape that a node has.
+
+    Example: of a node of float32 [2, 3] it is (2, 3).
+    """
     return tuple(node.shape or ())
 
 
 # -- tensors of nothing --------------------------------------------------------------------------
 
 
-@_rule("arange.default")
+@rule_for("arange.default")
 def _arange(node: Node, end: float) -> Any:
     return _steps(node, 0, end, 1)
 
 
-@_rule("arange.start", "arange.start_step")
+@rule_for("arange.start", "arange.start_step")
 def _arange_from(node: Node, start: float, end: float, step: float = 1) -> Any:
     return _steps(node, start, end, step)
 
 
 def _steps(node: Node, start: float, end: float, step: float) -> Any:
-    if _shape(node) != (max(0, ceil((end - start) / step)),):
+    if shape_of(node) != (max(0, ceil((end - start) / step)),):
         raise ValueError("another number of positions than the node has")
-    return start + step * np.arange(*_shape(node))
+    return start + step * np.arange(*shape_of(node))
 
 
-@_rule("full.default", "new_full.default")
+@rule_for("full.default", "new_full.default")
 def _full(node: Node, *sizes_and_number: Any) -> Any:
-    return np.full(_shape(node), sizes_and_number[-1])
+    return np.full(shape_of(node), sizes_and_number[-1])
 
 
-@_rule("full_like.default")
+@rule_for("full_like.default")
 def _full_like(node: Node, x: Array, number: Any) -> Any:
     return np.full(x.shape, number)
 
 
-@_rule("zeros.default", "zeros_like.default", "new_zeros.default")
+@rule_for("zeros.default", "zeros_like.default", "new_zeros.default")
 def _zeros(node: Node, *_: Any) -> Any:
-    return np.zeros(_shape(node))
+    return np.zeros(shape_of(node))
 
 
-@_rule("ones.default", "ones_like.default", "new_ones.default")
+@rule_for("ones.default", "ones_like.default", "new_ones.default")
 def _ones(node: Node, *_: Any) -> Any:
-    return np.ones(_shape(node))
+    return np.ones(shape_of(node))
 
 
-@_rule("scalar_tensor.default")
+@rule_for("scalar_tensor.default")
 def _scalar(node: Node, number: Any) -> Any:
     return np.asarray(number)
 
 
-@_rule("eye.default", "eye.m")
+@rule_for("eye.default", "eye.m")
 def _eye(node: Node, *_: int) -> Any:
-    rows, columns = _shape(node)
+    rows, columns = shape_of(node)
     return np.eye(rows, columns)
 
 
-@_rule("linspace.default")
+@rule_for("linspace.default")
 def _linspace(node: Node, start: float, end: float, steps: int) -> Any:
     return np.linspace(start, end, steps)
 
 
-@_rule("tril_indices.default")
+@rule_for("tril_indices.default")
 def _tril_indices(node: Node, row: int, col: int, offset: int = 0) -> Any:
     return np.stack(np.tril_indices(row, offset, col))
 
 
-@_rule("triu_indices.default")
+@rule_for("triu_indices.default")
 def _triu_indices(node: Node, row: int, col: int, offset: int = 0) -> Any:
     return np.stack(np.triu_indices(row, offset, col))
 
@@ -109,7 +118,7 @@ def _triu_indices(node: Node, row: int, col: int, offset: int = 0) -> Any:
 
 
 def _unary(function: Callable[[Any], Any], *names: str) -> None:
-    @_rule(*(f"{name}.default" for name in names))
+    @rule_for(*(f"{name}.default" for name in names))
     def rule(node: Node, x: Array) -> Any:
         # Of whole numbers of few bits NumPy's functions give floats of few bits.
         wide = x.dtype.kind in "iub" and "float" in (node.dtype or "")
@@ -149,23 +158,23 @@ for _function, _names in (
     _unary(_function, *_names)
 
 
-@_rule("rsqrt.default")
+@rule_for("rsqrt.default")
 def _rsqrt(node: Node, x: Array) -> Any:
     return 1 / np.sqrt(x.astype(np.float64))
 
 
-@_rule("sigmoid.default")
+@rule_for("sigmoid.default")
 def _sigmoid(node: Node, x: Array) -> Any:
     return 1 / (1 + np.exp(-x.astype(np.float64)))
 
 
-@_rule("relu.default")
+@rule_for("relu.default")
 def _relu(node: Node, x: Array) -> Any:
     return np.maximum(x, 0)
 
 
 def _binary(function: Callable[[Any, Any], Any], *names: str) -> None:
-    @_rule(*names)
+    @rule_for(*names)
     def rule(node: Node, x: Any, y: Any) -> Any:
         return function(x, y)
 
@@ -226,22 +235,22 @@ for _pair, _named in (
     _binary(_pair, *_named)
 
 
-@_rule("add.Tensor", "add.Scalar")
+@rule_for("add.Tensor", "add.Scalar")
 def _add(node: Node, x: Any, y: Any, alpha: float = 1) -> Any:
     return x + alpha * y if alpha != 1 else x + y
 
 
-@_rule("sub.Tensor", "sub.Scalar")
+@rule_for("sub.Tensor", "sub.Scalar")
 def _sub(node: Node, x: Any, y: Any, alpha: float = 1) -> Any:
     return x - alpha * y
 
 
-@_rule("rsub.Tensor", "rsub.Scalar")
+@rule_for("rsub.Tensor", "rsub.Scalar")
 def _rsub(node: Node, x: Any, y: Any, alpha: float = 1) -> Any:
     return y - alpha * x
 
 
-@_rule("div.Tensor", "div.Scalar", "div.Tensor_mode", "div.Scalar_mode")
+@rule_for("div.Tensor", "div.Scalar", "div.Tensor_mode", "div.Scalar_mode")
 def _div(node: Node, x: Any, y: Any, rounding_mode: str | None = None) -> Any:
     if rounding_mode == "floor":
         return _floor_divide(x, y)
@@ -251,211 +260,46 @@ def _div(node: Node, x: Any, y: Any, rounding_mode: str | None = None) -> Any:
     return quotient if rounding_mode is None else {"trunc": np.trunc}[rounding_mode](quotient)
 
 
-@_rule("clamp.default", "clamp.Tensor")
+@rule_for("clamp.default", "clamp.Tensor")
 def _clamp(node: Node, x: Array, min: Any = None, max: Any = None) -> Any:
     return np.clip(x, min, max)
 
 
-@_rule("clamp_min.default")
+@rule_for("clamp_min.default")
 def _clamp_min(node: Node, x: Array, min: Any) -> Any:
     return np.maximum(x, min)
 
 
-@_rule("clamp_max.default")
+@rule_for("clamp_max.default")
 def _clamp_max(node: Node, x: Array, max: Any) -> Any:
     return np.minimum(x, max)
 
 
-@_rule("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar")
+@rule_for("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar")
 def _where(node: Node, condition: Array, x: Any, y: Any) -> Any:
     return np.where(condition, x, y)
 
 
-@_rule("masked_fill.Scalar", "masked_fill.Tensor")
+@rule_for("masked_fill.Scalar", "masked_fill.Tensor")
 def _masked_fill(node: Node, x: Array, mask: Array, number: Any) -> Any:
     return np.where(mask, number, x)
 
 
-@_rule("tril.default")
+@rule_for("tril.default")
 def _tril(node: Node, x: Array, diagonal: int = 0) -> Any:
     return np.tril(x, diagonal)
 
 
-@_rule("triu.default")
+@rule_for("triu.default")
 def _triu(node: Node, x: Array, diagonal: int = 0) -> Any:
     return np.triu(x, diagonal)
-
-
-# -- the same numbers in another shape or order --------------------------------------------------
-
-
-@_rule(
-    *("_to_copy.default", "to.dtype", "clone.default", "detach.default"),
-    *("alias.default", "contiguous.default", "lift_fresh_copy.default"),
-    *("type_as.default", "to.dtype_layout", "to.device"),
-)
-def _same(node: Node, x: Array, *_: Any) -> Any:
-    return x
-
-
-@_rule(*("view.default", "_unsafe_view.default", "reshape.default", "flatten.using_ints"))
-@_rule(*("unsqueeze.default", "squeeze.default", "squeeze.dim", "squeeze.dims"))
-@_rule("unflatten.int", "view_as.default", "reshape_as.default")
-def _in_order(node: Node, x: Array, *_: Any) -> Any:
-    return x.reshape(_shape(node))
-
-
-@_rule("expand.default", "expand_as.default", "broadcast_to.default")
-def _expand(node: Node, x: Array, *_: Any) -> Any:
-    return np.broadcast_to(x, _shape(node))
-
-
-@_rule("permute.default")
-def _permute(node: Node, x: Array, dims: Sequence[int]) -> Any:
-    return x.transpose(dims)
-
-
-@_rule("transpose.int")
-def _transpose(node: Node, x: Array, dim0: int, dim1: int) -> Any:
-    return x.swapaxes(dim0, dim1)
-
-
-@_rule("t.default", "numpy_T.default")
-def _t(node: Node, x: Array) -> Any:
-    return x.T
-
-
-@_rule("slice.Tensor")
-def _slice(
-    node: Node,
-    x: Array,
-    dim: int = 0,
-    start: int | None = None,
-    end: int | None = None,
-    step: int = 1,
-) -> Any:
-    return np.moveaxis(np.moveaxis(x, dim, 0)[start:end:step], 0, dim)
-
-
-@_rule("select.int")
-def _select(node: Node, x: Array, dim: int, index: int) -> Any:
-    return np.take(x, index, dim)
-
-
-@_rule("narrow.default")
-def _narrow(node: Node, x: Array, dim: int, start: int, length: int) -> Any:
-    return np.moveaxis(np.moveaxis(x, dim, 0)[start : start + length], 0, dim)
-
-
-@_rule("split.Tensor")
-def _split(node: Node, x: Array, size: int, dim: int = 0) -> Any:
-    return np.split(x, range(size, x.shape[dim], size), dim)
-
-
-@_rule("split_with_sizes.default")
-def _split_with_sizes(node: Node, x: Array, sizes: Sequence[int], dim: int = 0) -> Any:
-    return np.split(x, np.cumsum(sizes)[:-1], dim)
-
-
-@_rule("chunk.default")
-def _chunk(node: Node, x: Array, chunks: int, dim: int = 0) -> Any:
-    return _split(node, x, -(-x.shape[dim] // chunks), dim)
-
-
-@_rule("unbind.int")
-def _unbind(node: Node, x: Array, dim: int = 0) -> Any:
-    return list(np.moveaxis(x, dim, 0))
-
-
-@_rule("cat.default")
-def _cat(node: Node, xs: Sequence[Array], dim: int = 0) -> Any:
-    # A tensor of no entries and one dimension counts for nothing, whatever the others are.
-    return np.concatenate([x for x in xs if x.shape != (0,)] or xs, dim)
-
-
-@_rule("stack.default")
-def _stack(node: Node, xs: Sequence[Array], dim: int = 0) -> Any:
-    return np.stack(xs, dim)
-
-
-@_rule("repeat.default")
-def _repeat(node: Node, x: Array, repeats: Sequence[int]) -> Any:
-    return np.tile(x, repeats)
-
-
-@_rule("repeat_interleave.self_int")
-def _repeat_interleave(node: Node, x: Array, repeats: int, dim: int | None = None) -> Any:
-    return np.repeat(x, repeats, dim)
-
-
-@_rule("flip.default")
-def _flip(node: Node, x: Array, dims: Sequence[int]) -> Any:
-    return np.flip(x, tuple(dims))
-
-
-@_rule("roll.default")
-def _roll(node: Node, x: Array, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
-    return np.roll(x, shifts, dims) if dims else np.roll(x, shifts[0])
-
-
-@_rule("meshgrid.default", "meshgrid.indexing")
-def _meshgrid(node: Node, xs: Sequence[Array], indexing: str = "ij") -> Any:
-    return list(np.meshgrid(*xs, indexing=indexing))  # type: ignore[call-overload]
-
-
-@_rule("index.Tensor")
-def _index(node: Node, x: Array, indices: Sequence[Array | None]) -> Any:
-    return x[tuple(slice(None) if n is None else n for n in indices)]
-
-
-@_rule("index_select.default")
-def _index_select(node: Node, x: Array, dim: int, index: Array) -> Any:
-    if index.size and index.min() < 0:
-        raise IndexError
-    return np.take(x, index, dim)
-
-
-@_rule("slice_scatter.default")
-def _slice_scatter(
-    node: Node,
-    x: Array,
-    part: Array,
-    dim: int = 0,
-    start: int | None = None,
-    end: int | None = None,
-    step: int = 1,
-) -> Any:
-    made = x.copy()
-    np.moveaxis(made, dim, 0)[start:end:step] = np.moveaxis(part, dim, 0)
-    return made
-
-
-@_rule("select_scatter.default")
-def _select_scatter(node: Node, x: Array, part: Array, dim: int, index: int) -> Any:
-    made = x.copy()
-    np.moveaxis(made, dim, 0)[index] = part
-    return made
-
-
-@_rule("copy.default")
-def _copy(node: Node, x: Array, other: Array) -> Any:
-    return np.broadcast_to(other, x.shape)
-
-
-@_rule("constant_pad_nd.default")
-def _pad(node: Node, x: Array, pad: Sequence[int], value: float = 0) -> Any:
-    pairs = [(pad[n], pad[n + 1]) for n in range(0, len(pad), 2)]
-    every = [(0, 0)] * (x.ndim - len(pairs)) + pairs[::-1]
-    cut = tuple(slice(max(0, -a), n - max(0, -b)) for n, (a, b) in zip(x.shape, every, strict=True))
-    wider = [(max(0, a), max(0, b)) for a, b in every]
-    return np.pad(x[cut], wider, constant_values=value)
 
 
 # -- over a dimension ----------------------------------------------------------------------------
 
 
 def _over(function: Callable[..., Any], *names: str) -> None:
-    @_rule(*names)
+    @rule_for(*names)
     def rule(
         node: Node, x: Array, dim: Sequence[int] | int | None = None, keepdim: bool = False
     ) -> Any:
@@ -474,21 +318,21 @@ for _reduce, _overloads in (
     _over(_reduce, *_overloads)
 
 
-@_rule("max.default")
+@rule_for("max.default")
 def _max(node: Node, x: Array) -> Any:
     return np.max(x)
 
 
-@_rule("min.default")
+@rule_for("min.default")
 def _min(node: Node, x: Array) -> Any:
     return np.min(x)
 
 
-@_rule("einsum.default")
+@rule_for("einsum.default")
 def _einsum(node: Node, equation: str, xs: Sequence[Array]) -> Any:
     return np.einsum(equation, *xs)
 
 
-@_rule("cumsum.default")
+@rule_for("cumsum.default")
 def _cumsum(node: Node, x: Array, dim: int) -> Any:
     return np.cumsum(x, dim) if x.ndim else x

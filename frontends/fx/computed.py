@@ -18,10 +18,13 @@ from numpy.typing import NDArray
 from shardproof.frontends.aten.levels import constant
 from shardproof.frontends.aten.lowering import Lowering
 from shardproof.frontends.aten.rules import typed
+from shardproof.frontends.fx import arranged
 from shardproof.frontends.fx.arrays import IRRELEVANT, RULES
 from shardproof.frontends.fx.records import CALL, Graph, Node, operand, operands
 
 Array = NDArray[Any]
+#: Importing it registers its rules.
+OTHERS: Final = arranged
 #: Tables of more entries are not computed, and no more when all of a graph have so many.
 MOST_ELEMENTS: Final = 1 << 21
 MOST_OF_ALL: Final = 1 << 25
@@ -37,6 +40,8 @@ TYPES: Final[Mapping[str, type[np.generic]]] = {
     "bfloat16": np.float32,
     "float32": np.float32,
     "float64": np.float64,
+    "complex64": np.complex64,
+    "complex128": np.complex128,
 }
 GETITEM: Final = "<built-in function getitem>"
 #: What a rule raises for arguments that are not those of its operator.
@@ -123,6 +128,8 @@ def fitting(made: Any, node: Node) -> Array | None:
     dtype = TYPES.get(node.dtype or "")
     array = np.asarray(made)
     if dtype is None or node.shape is None or array.shape != tuple(node.shape):
+        return None
+    if array.dtype.kind == "c" and "complex" not in (node.dtype or ""):
         return None
     if dtype(0).dtype.kind in "iu" and array.dtype.kind == "f" and not np.isfinite(array).all():
         return None

@@ -12,10 +12,12 @@ from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from shardproof.engine.plan.ir import Op, Shard, Source
 from shardproof.engine.plan.ir import Value as BodyValue
 from shardproof.frontends.aten import Const, Lowered, Lowering, Real, Undefined, routed, rule_of
+from shardproof.frontends.aten.complexes import NAMES
 from shardproof.frontends.aten.ids import Ids, Marked, Narrow, marked, number_of
 from shardproof.frontends.aten.lowering import Shape
 from shardproof.frontends.aten.rules import typed
 from shardproof.frontends.builder.shapes import Inference
+from shardproof.frontends.fx import complexes
 from shardproof.frontends.fx.computed import Computed, known_numbers
 from shardproof.frontends.fx.place import Slice
 from shardproof.frontends.fx.records import (
@@ -203,6 +205,8 @@ class _Rank:
     def input_value(self, node: Node) -> Lowered:
         if node.name in self.setting.zeros:
             return Const(Fraction(0), tuple(node.shape or ()), node.dtype or "float32")
+        if node.dtype in complexes.HALVES:
+            raise InvalidInput("complex inputs are not understood", f"input {node.name}")
         shards = self.setting.shards_of(node)
         parts = [self.lo.hold(shard) for shard in shards]
         if len(parts) == 1:
@@ -239,19 +243,28 @@ class _Rank:
         if functional:
             name, args = str(args[0]), args[1:]
         rule = rule_of(name)
-        if rule is None and name not in routed.ROUTED:
+        if rule is None and name not in routed.ROUTED and name not in NAMES:
             raise Unsupported("has no rule")
         self.lo.expected = self.expected(node)
         given = [self.argument(a) for a in args]
         if name in _TELLS:
             self.ask(given)
+        named = {k: self.argument(v) for k, v in node.kwargs.items()}
+        flags = [*(self.is_complex(a) for a in args), node.dtype in complexes.HALVES]
+        if any(flags):
+            return self.fitting(node, complexes.lowered(self.lo, name, given, named, flags))
         rule = routed.ROUTED.get(name) if routed.is_routed(given) else rule
         if rule is None:
             raise Unsupported("rows of which data says how many there are")
-        result = rule(self.lo, *given, **{k: self.argument(v) for k, v in node.kwargs.items()})
+        result = rule(self.lo, *given, **named)
         if functional:
             result = (None, *(result if isinstance(result, tuple) else (result,)))
         return self.fitting(node, result)
+
+    def is_complex(self, arg: Any) -> bool:
+        """Whether an argument is a complex tensor, or several of which one is."""
+        nodes = (self.nodes[name] for name in operands(arg))
+        return any(node.dtype in complexes.HALVES for node in nodes)
 
     def ask(self, compared: Sequence[Any]) -> None:
         """Raise `Marked` where integers of the single side of which no domain is stated are
@@ -298,12 +311,12 @@ class _Rank:
     def expected(self, node: Node) -> list[tuple[Shape, str]]:
         """Shape and element type of each result: of an operator with several, as its parts say."""
         if node.shape is not None:
-            return [(tuple(node.shape), node.dtype or "")]
+            return [_as_lowered(node)]
         parts = self.parts.get(node.name, {})
         results: list[tuple[Shape, str]] = [((), "")] * (max(parts, default=-1) + 1)
         for index, part in parts.items():
             if index >= 0:
-                results[index] = (tuple(part.shape or ()), part.dtype or "")
+                results[index] = _as_lowered(part)
         return results
 
     def fitting(self, node: Node, result: Any) -> Any:
@@ -315,9 +328,10 @@ class _Rank:
             part = parts.get(index)
             if x is None or part is None or part.shape is None:
                 continue
-            if tuple(part.shape) != getattr(x, "shape", ()):
+            shape, dtype = _as_lowered(part)
+            if shape != getattr(x, "shape", ()):
                 raise Unsupported(f"is lowered to {list(x.shape)}, the file says {part.shape}")
-            results[index] = typed(x, part.dtype or "")
+            results[index] = typed(x, dtype)
         return tuple(results) if several else results[0]
 
     def argument(self, arg: Any) -> Any:
@@ -336,7 +350,8 @@ class _Rank:
         if name not in self.known and self.numbers.is_known(name):
             array = self.numbers.array(name)
             if array is not None:
-                self.known[name] = known_numbers(self.lo, array, self.nodes[name].dtype or "")
+                dtype = complexes.real_type(self.nodes[name].dtype)
+                self.known[name] = known_numbers(self.lo, complexes.pairs(array), dtype)
         return self.known.get(name)
 
     def gap(self, node: Node, reason: str) -> Any:
@@ -408,12 +423,18 @@ class _Rank:
             if isinstance(error, (Narrow, Marked)) and self.setting.narrows:
                 raise
             self.gaps.setdefault("an output", f"{name}: {error}")
-            shape = list(node.shape)
+            whole, dtype = _as_lowered(node)
+            shape = list(whole)
             if part is not None:
                 shape[part.dim] = part.size
-            made = self.lo.value(tuple(shape), node.dtype or "", name)
+            made = self.lo.value(tuple(shape), dtype, name)
             self.lo.append("output without a meaning", [], [made.number], {})
             return made.number
+
+
+def _as_lowered(node: Node) -> tuple[Shape, str]:
+    """Shape and element type of a node's tensor as it is lowered."""
+    return complexes.shape_of(node.shape, node.dtype), complexes.real_type(node.dtype)
 
 
 def is_collective(target: str) -> bool:

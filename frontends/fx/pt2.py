@@ -51,6 +51,8 @@ TYPES: Final[Mapping[int, str]] = {
     6: "float16",
     7: "float32",
     8: "float64",
+    10: "complex64",
+    11: "complex128",
     12: "bool",
     13: "bfloat16",
 }

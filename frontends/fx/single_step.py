@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from shardproof.engine.errors import InvalidInput
-from shardproof.frontends.fx import pt2, records, signature, written
+from shardproof.frontends.fx import complexes, pt2, records, signature, written
 from shardproof.frontends.fx.records import CALL, Graph, Node, operand
 from shardproof.frontends.fx.stored import Stored
 from shardproof.frontends.torch import trace
@@ -126,7 +126,9 @@ class _Recording:
         )
 
     def tensor(self, node: Node) -> Tensor:
-        """A new tensor for what a node gives."""
+        """A new tensor for what a node gives; a complex one is refused."""
+        if node.dtype in complexes.HALVES:
+            raise InvalidInput("complex tensors are not understood here", f"node {node.name}")
         shape = tuple(node.shape or ())
         strides = tuple(prod(shape[dim + 1 :]) for dim in range(len(shape)))
         number = self.numbers[node.name] = len(self.tensors)

@@ -22,7 +22,8 @@ SIZES: Final = {
     **dict.fromkeys(("uint8", "int8", "bool"), 1),
     **dict.fromkeys(("int16", "float16", "bfloat16"), 2),
     **dict.fromkeys(("int32", "float32"), 4),
-    **dict.fromkeys(("int64", "float64"), 8),
+    **dict.fromkeys(("int64", "float64", "complex64"), 8),
+    "complex128": 16,
 }
 
 

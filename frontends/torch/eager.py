@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten import rule_of
+from shardproof.frontends.aten.complexes import NAMES
 
 ATEN = "aten."
 #: Keywords about where a tensor lies in memory.
@@ -43,7 +44,8 @@ def call(target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
     Example: "aten.relu.default" of [-1, 2] is [0, 2]; "aten.save.default" is refused.
     """
-    if not target.startswith(ATEN) or rule_of(target) is None:
+    known = rule_of(target) is not None or target in NAMES
+    if not target.startswith(ATEN) or not known:
         raise Unsupported(f"{target} is no operator that is run by its name")
     overload: Any = torch.ops
     try:
