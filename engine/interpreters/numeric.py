@@ -13,7 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardproof.engine.errors import Unsupported
+from shardproof.engine.interpreters import gamma
 from shardproof.engine.interpreters.base import Array, ArrayInterpreter
+from shardproof.engine.interpreters.gamma import each
 from shardproof.engine.ops.primitives import Selection
 
 _erfc = np.frompyfunc(math.erfc, 1, 1)
@@ -44,6 +46,10 @@ TRUE_FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
     "cos": np.cos,
     "atan": np.arctan,
     "erf": lambda x: np.asarray(_erf(x), dtype=float),
+    "erfinv": each(gamma.erfinv),
+    "lgamma": each(gamma.lgamma),
+    "digamma": each(gamma.digamma),
+    "trigamma": each(gamma.trigamma),
     "gaussian": lambda x: 2 * np.exp(-x * x) / math.sqrt(math.pi),
     "relu": lambda x: np.maximum(x, 0.0),
     "step": lambda x: np.where(x > 0, 1.0, 0.0),

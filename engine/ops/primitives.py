@@ -169,6 +169,10 @@ def _power_derivative(r: Interpreter[T], x: T, exponent: Fraction) -> T:
     return scale(r, exponent, r.unary(f"pow:{exponent - 1}", x))
 
 
+def _no_derivative(r: Interpreter[T], x: T, y: T) -> T:
+    raise Unsupported("a derivative of trigamma")
+
+
 FUNCTIONS: Mapping[str, Derivative] = {
     "exp": lambda r, x, y: y,
     "log": lambda r, x, y: r.unary("inv", x),
@@ -183,6 +187,10 @@ FUNCTIONS: Mapping[str, Derivative] = {
     "sin": lambda r, x, y: r.unary("cos", x),
     "cos": lambda r, x, y: scale(r, -1, r.unary("sin", x)),
     "erf": lambda r, x, y: r.unary("gaussian", x),
+    "erfinv": lambda r, x, y: r.unary("inv", r.unary("gaussian", y)),
+    "lgamma": lambda r, x, y: r.unary("digamma", x),
+    "digamma": lambda r, x, y: r.unary("trigamma", x),
+    "trigamma": _no_derivative,
     "atan": lambda r, x, y: r.unary(
         "inv", r.combine([multiply(r, x, x)], [Fraction(1)], Fraction(1))
     ),
@@ -200,7 +208,9 @@ FUNCTIONS: Mapping[str, Derivative] = {
 }
 
 #: Functions whose real value exists on part of the line only: no plan may add one.
-PARTIAL_FUNCTIONS = frozenset({"log", "inv", "sqrt", "rsqrt"})
+PARTIAL_FUNCTIONS = frozenset(
+    {"log", "inv", "sqrt", "rsqrt", "erfinv", "lgamma", "digamma", "trigamma"}
+)
 
 
 def is_partial(function: str) -> bool:

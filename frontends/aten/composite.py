@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from math import prod
 from typing import Any
 
@@ -10,7 +11,9 @@ from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.frontends.aten.attention import _attention
 from shardproof.frontends.aten.einsums import _einsum
 from shardproof.frontends.aten.lowering import Lowered, Lowering, dimensions
+from shardproof.frontends.aten.masks import _leaky_relu, _vector_norm, inverse, step
 from shardproof.frontends.aten.pointwise import _cast
+from shardproof.frontends.aten.products import _cdist
 from shardproof.frontends.aten.rearranged import repeat_each
 from shardproof.frontends.aten.rows import (
     _dropout,
@@ -158,3 +161,72 @@ def _to(lo: Lowering, x: Lowered, dtype: str, *_: Any, **__: Any) -> Any:
 @lowers("aten.to.device")
 def _to_device(lo: Lowering, x: Lowered, device: object, dtype: str, *_: Any, **__: Any) -> Any:
     return _cast(lo, x, dtype)
+
+
+@lowers("aten.cdist.default")
+def _distances(
+    lo: Lowering, x: Lowered, y: Lowered, p: float = 2.0, compute_mode: int | None = None
+) -> Any:
+    return _cdist(lo, x, y, p, compute_mode)
+
+
+@lowers("aten.dist.default")
+def _distance(lo: Lowering, x: Lowered, y: Lowered, p: float = 2.0) -> Any:
+    """The norm of all that two tensors differ in."""
+    return _vector_norm(lo, lo.sub(x, y), p)
+
+
+@lowers("aten.cross.default")
+def _crossed_somewhere(lo: Lowering, x: Lowered, y: Lowered, dim: int | None = None) -> Any:
+    """Along the first dimension of size 3 where none is named."""
+    if dim is None:
+        dim = next((d for d, n in enumerate(x.shape) if n == 3), -1)
+    return _crossed(lo, x, y, dim)
+
+
+@lowers("aten.linalg_cross.default")
+def _crossed(lo: Lowering, x: Lowered, y: Lowered, dim: int = -1) -> Any:
+    """(x1 y2 - x2 y1, x2 y0 - x0 y2, x0 y1 - x1 y0) of vectors along a dimension."""
+    (at,) = dimensions(x.shape, dim)
+    if x.shape[at] != 3 or y.shape[at] != 3:
+        raise ShapeMismatch(f"a cross product of {list(x.shape)} along {at}")
+    a, b = ([lo.slice(v, at, i, 1) for i in range(3)] for v in (x, y))
+    parts = [lo.sub(lo.mul(a[i], b[j]), lo.mul(a[j], b[i])) for i, j in ((1, 2), (2, 0), (0, 1))]
+    return lo.concat(parts, at)
+
+
+@lowers("aten.heaviside.default")
+def _heaviside(lo: Lowering, x: Lowered, values: Lowered) -> Any:
+    """1 where x is positive, 0 where it is negative, and ``values`` where it is 0."""
+    above, below = step(lo, x), step(lo, lo.scale(x, Fraction(-1)))
+    return lo.add(above, lo.mul(values, inverse(lo, lo.add(above, below))))
+
+
+@lowers("aten.nanmean.default")
+def _nanmean(
+    lo: Lowering, x: Lowered, dim: object = None, keepdim: bool = False, *, dtype: str = ""
+) -> Any:
+    """Real numbers are numbers: all of them count."""
+    return lo.mean(lo.real(x), dimensions(x.shape, dim), keepdim)
+
+
+@lowers("aten.alpha_dropout.default")
+def _alpha_dropped(lo: Lowering, x: Lowered, p: float, train: bool) -> Any:
+    if train and p:
+        raise Unsupported("alpha dropout")
+    return x
+
+
+@lowers("aten.rrelu.default")
+def _random_slope(
+    lo: Lowering,
+    x: Lowered,
+    lower: float = 0.125,
+    upper: float = 1 / 3,
+    training: bool = False,
+    generator: object = None,
+) -> Any:
+    """Outside of training the slope is the middle of both bounds."""
+    if training:
+        raise Unsupported("a slope that is drawn")
+    return _leaky_relu(lo, x, (lower + upper) / 2)

@@ -212,6 +212,14 @@ def _erfc(lo: Lowering, x: Lowered) -> Any:
     return inverse(lo, lo.unary("erf", x))
 
 
+@lowers("aten.polygamma.default")
+def _polygamma(lo: Lowering, order: int, x: Lowered) -> Any:
+    """The derivative of digamma, and digamma itself."""
+    if order not in (0, 1):
+        raise Unsupported(f"polygamma of order {order}")
+    return lo.unary("trigamma" if order else "digamma", x)
+
+
 @lowers("aten.hypot.default")
 def _hypot(lo: Lowering, x: Lowered, y: Lowered) -> Any:
     return lo.unary("sqrt", lo.add(lo.mul(x, x), lo.mul(y, y)))

@@ -140,7 +140,7 @@ def _elementwise(name: str) -> None:
         return lo.unary(name, x)
 
 
-for _name in ("abs", "erf"):
+for _name in ("abs", "erf", "erfinv", "lgamma", "digamma"):
     _elementwise(_name)
 
 

@@ -11,8 +11,15 @@ from typing import Any
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.choices import _gather, _sort
 from shardproof.frontends.aten.convolution import _convolution
-from shardproof.frontends.aten.losses import NONE, _nll_loss
-from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, dimensions
+from shardproof.frontends.aten.losses import MEAN, NONE, _nll_loss
+from shardproof.frontends.aten.lowering import (
+    Const,
+    Lowered,
+    Lowering,
+    dimensions,
+    floating,
+    fraction,
+)
 from shardproof.frontends.aten.movement import _expand
 from shardproof.frontends.aten.pointwise import _cast, _pad
 from shardproof.frontends.aten.rows import _log_softmax
@@ -53,12 +60,25 @@ def _cross_entropy(
     ignored: int = -100,
     smoothing: float = 0.0,
 ) -> Any:
-    if smoothing:
-        raise Unsupported("cross entropy of smoothed labels")
-    if "float" in target.dtype:
-        raise Unsupported("a loss of labels that are probabilities")
-    logs = _log_softmax(lo, x, 1 if len(x.shape) > 1 else 0)
-    return _labelled(lo, logs, target, weight, reduction, ignored)
+    """Of labels, or of probabilities of classes; smoothed, each class has its share of the mean of
+    all log-probabilities of a row."""
+    classes = 1 if len(x.shape) > 1 else 0
+    if weight is not None and (smoothing or floating(target.dtype)):
+        raise Unsupported("weights of classes beside smoothed labels or probabilities")
+    logs = _log_softmax(lo, x, classes)
+    part = fraction(smoothing)
+    if not floating(target.dtype):
+        if part:
+            logs = lo.add(lo.scale(logs, 1 - part), lo.mean(logs, (classes,), True), part)
+        return _labelled(lo, logs, target, weight, reduction, ignored)
+    if target.shape != x.shape:
+        raise Unsupported("a loss of labels that are probabilities of other classes")
+    smooth = lo.shift(lo.scale(target, 1 - part), part / x.shape[classes]) if part else target
+    each = lo.scale(lo.sum(lo.mul(smooth, logs), (classes,)), Fraction(-1))
+    if reduction == NONE:
+        return each
+    every = tuple(range(len(each.shape)))
+    return lo.mean(each, every) if reduction == MEAN else lo.sum(each, every)
 
 
 @lowers("aten.nll_loss_nd.default", "aten.nll_loss.default")

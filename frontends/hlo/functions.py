@@ -78,6 +78,8 @@ FORMS: Final[Mapping[str, Callable[[Number], Number]]] = {
     "acosh": lambda x: (x + (x * x + -1).of("sqrt")).of("log"),
     "atanh": lambda x: ((x + 1) / (-x + 1)).of("log") * HALF,
     "erfc": lambda x: -x.of("erf") + 1,
+    "lgamma": lambda x: x.of("lgamma"),
+    "digamma": lambda x: x.of("digamma"),
     "cbrt": lambda x: x.sign() * x.of("abs").of("pow", exponent=Fraction(1, 3)),
     "round-nearest-afz": lambda x: x.sign() * (x.of("abs") + HALF).of("floor"),
 }

@@ -80,6 +80,8 @@ ELEMENTWISE = frozenset(
         "acosh",
         "atanh",
         "erfc",
+        "lgamma",
+        "digamma",
         "erf-inv",
         "round-nearest-even",
         "round-nearest-afz",

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shardproof.engine.errors import InvalidInput, Unsupported
+from shardproof.engine.interpreters import gamma
 from shardproof.frontends.hlo import erf_inv
 from shardproof.frontends.hlo.module import Array
 from shardproof.frontends.hlo.opcodes import Taps
@@ -25,6 +26,7 @@ Attrs = Mapping[str, Any]
 Operation = Callable[[Sequence[Any], Attrs, tuple[int, ...]], Any]
 
 _erf, _erfc = np.frompyfunc(math.erf, 1, 1), np.frompyfunc(math.erfc, 1, 1)
+_lgamma, _digamma = gamma.each(gamma.lgamma), gamma.each(gamma.digamma)
 
 _UNARY: Mapping[str, Callable[[Any], Any]] = {
     "abs": np.abs,
@@ -47,6 +49,8 @@ _UNARY: Mapping[str, Callable[[Any], Any]] = {
     "is-finite": np.isfinite,
     "erf": lambda x: np.asarray(_erf(x), dtype=np.asarray(x).dtype),
     "erfc": lambda x: np.asarray(_erfc(x), dtype=np.asarray(x).dtype),
+    "lgamma": lambda x: np.asarray(_lgamma(x), dtype=np.asarray(x).dtype),
+    "digamma": lambda x: np.asarray(_digamma(x), dtype=np.asarray(x).dtype),
     "erf-inv": erf_inv.value,
     "tan": np.tan,
     "sinh": np.sinh,

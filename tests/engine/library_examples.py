@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import torch
 
 from tests.engine.model_examples import EXAMPLES
@@ -35,6 +36,15 @@ for _function in (torch.sin, torch.cos, torch.atan, torch.erf, torch.relu, torch
     example(_function.__name__, _signed, lambda a, x, f=_function: f(x))
 for _function in (torch.floor, torch.ceil, torch.trunc, torch.round):
     example(_function.__name__, _signed, lambda a, x, f=_function: f(x))
+example("lgamma", lambda d: ([d.positive(*d.sizes(3))], {}), lambda a, x: torch.lgamma(x))
+example("digamma", lambda d: ([d.positive(*d.sizes(3))], {}), lambda a, x: torch.digamma(x))
+example(
+    "trigamma",
+    lambda d: ([d.positive(*d.sizes(3))], {}),
+    lambda a, x: torch.polygamma(1, x),
+    differentiable=False,
+)
+example("erfinv", lambda d: ([np.tanh(d.real(*d.sizes(3)))], {}), lambda a, x: torch.erfinv(x))
 example("step", _signed, lambda a, x: (torch.sign(x) + torch.sign(x).abs()) / 2)
 example("log_sigmoid", _signed, lambda a, x: torch.nn.functional.logsigmoid(x))
 

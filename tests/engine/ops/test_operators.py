@@ -110,6 +110,7 @@ WITHOUT_DERIVATIVE = {
     "detach": "no gradient goes on from its result",
     "full": "it has no operand",
     "onehot": "its operand is index data",
+    "trigamma": "its derivative has no name",
 }
 
 

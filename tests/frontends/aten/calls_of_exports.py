@@ -110,3 +110,42 @@ def _(d: Draw) -> Call:
 @call("aten.to.dtype")
 def _(d: Draw) -> Call:
     return (d.real(*d.any_shape()), torch.float64), {}
+
+
+@call("aten.cdist.default")
+def _(d: Draw) -> Call:
+    b, n, m, k = d.sizes(4)
+    return (d.real(b, n, k), d.real(b, m, k), [1.0, 2.0][d.below(2)]), {}
+
+
+@call("aten.dist.default")
+def _(d: Draw) -> Call:
+    return (*d.pair(), [1.0, 2.0][d.below(2)]), {}
+
+
+@call("aten.cross.default", "aten.linalg_cross.default")
+def _(d: Draw) -> Call:
+    n = d.sizes(1)
+    return (d.real(*n, 3, 2), d.real(*n, 3, 2)), {"dim": [1, -2][d.below(2)]}
+
+
+@call("aten.heaviside.default")
+def _(d: Draw) -> Call:
+    shape = d.any_shape(1)
+    return (torch.relu(d.real(*shape)) - torch.relu(d.real(*shape)), d.real(*shape)), {}
+
+
+@call("aten.nanmean.default")
+def _(d: Draw) -> Call:
+    shape = d.any_shape(1)
+    return (d.real(*shape), [d.below(len(shape))], bool(d.below(2))), {}
+
+
+@call("aten.alpha_dropout.default")
+def _(d: Draw) -> Call:
+    return (d.real(*d.any_shape()), 0.5, False), {}
+
+
+@call("aten.rrelu.default")
+def _(d: Draw) -> Call:
+    return (d.real(*d.any_shape()), 0.1, 0.4), {}

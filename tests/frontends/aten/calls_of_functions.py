@@ -338,3 +338,21 @@ def _of_sgd(name: str) -> None:
 
 for _kind in ("default", "tensor_lr"):
     _of_sgd(f"_fused_sgd_.{_kind}")
+
+
+# -- the gamma function, and what undoes the error function -----------------------------------------
+
+
+@call("aten.lgamma.default", "aten.digamma.default")
+def _(d: Draw) -> Call:
+    return (d.real(*d.any_shape()) * 4,), {}
+
+
+@call("aten.polygamma.default")
+def _(d: Draw) -> Call:
+    return (d.below(2), d.real(*d.any_shape()) * 4), {}
+
+
+@call("aten.erfinv.default")
+def _(d: Draw) -> Call:
+    return (torch.tanh(d.real(*d.any_shape())),), {}

@@ -345,3 +345,19 @@ _recurrent("rnn_tanh", 1, 1)
 _recurrent("rnn_relu", 1, 1)
 _recurrent("gru", 3, 1)
 _recurrent("lstm", 4, 2)
+
+
+@call("aten.cross_entropy_loss.default")
+def _(d: Draw) -> Call:
+    """Smoothed labels, of one row, of rows, of rows of positions."""
+    n, c, t = d.sizes(3)
+    shape, labels = [((c,), ()), ((n, c), (n,)), ((n, c, t), (n, t))][d.below(3)]
+    return (d.real(*shape), d.ids(c, *labels), None, d.below(3), -100, 0.2), {}
+
+
+@call("aten.cross_entropy_loss.default")
+def _(d: Draw) -> Call:
+    """Probabilities of classes."""
+    n, c, t = d.sizes(3)
+    shape = [(c,), (n, c), (n, c, t)][d.below(3)]
+    return (d.real(*shape), d.positive(*shape), None, d.below(3), -100, [0.0, 0.3][d.below(2)]), {}

@@ -218,7 +218,7 @@ def _functions() -> None:
     x = np.linspace(-0.95, 0.95, 21, dtype="float32")
     functions: dict[str, Any] = {
         **{n: getattr(jnp, n) for n in ("tan", "sinh", "cosh", "arcsin", "arctan", "arcsinh")},
-        **{n: getattr(lax, n) for n in ("erf", "erfc", "erf_inv")},
+        **{n: getattr(lax, n) for n in ("erf", "erfc", "erf_inv", "lgamma", "digamma")},
         **{n: getattr(jnp, n) for n in ("arctanh", "cbrt", "rint")},
         "arccosh": lambda x: jnp.arccosh(2 + x),
         "gelu": lambda x: jax.nn.gelu(x, approximate=False),
