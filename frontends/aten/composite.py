@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from math import prod
+from math import inf, prod
 from typing import Any
 
 from shardproof.engine.errors import ShapeMismatch, Unsupported
-from shardproof.frontends.aten.attention import _attention
+from shardproof.frontends.aten.attention import _attention, _where
 from shardproof.frontends.aten.einsums import _einsum
-from shardproof.frontends.aten.lowering import Lowered, Lowering, dimensions
+from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, dimensions
 from shardproof.frontends.aten.masks import _leaky_relu, _vector_norm, inverse, step
 from shardproof.frontends.aten.pointwise import _cast
 from shardproof.frontends.aten.products import _cdist
@@ -106,7 +106,8 @@ def _attended(
     enable_gqa: bool = False,
 ) -> Any:
     """Queries [batch, heads, tokens, size], or without heads; with ``enable_gqa`` each head of keys
-    and values is that of as many heads of queries, one after the other."""
+    and values is that of as many heads of queries, one after the other.  A mask of truth values
+    says which keys are seen, any other is added to the scores."""
     if len(q.shape) == 3 and len(k.shape) == len(v.shape) == 3:
         one = [lo.reshape(x, (x.shape[0], 1, *x.shape[1:])) for x in (q, k, v)]
         if attn_mask is not None and len(attn_mask.shape) == 3:
@@ -119,7 +120,11 @@ def _attended(
         k, v = (repeat_each(lo, x, q.shape[1] // x.shape[1], 1) for x in (k, v))
     if len(q.shape) != 4 or q.shape[1] != k.shape[1]:
         raise Unsupported("attention of other than [batch, heads, tokens, size], heads alike")
-    lo.expected = [lo.expected[0], ((), "float32")]
+    result = lo.expected[0]
+    if attn_mask is not None and attn_mask.dtype == "bool":
+        lo.expected = [(attn_mask.shape, q.dtype)]
+        attn_mask = _where(lo, attn_mask, Const(Fraction(0), (), q.dtype), -inf)
+    lo.expected = [result, ((), "float32")]
     return _attention(lo, q, k, v, dropout_p, is_causal, attn_mask, scale)[0]
 
 

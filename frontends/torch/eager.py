@@ -18,6 +18,13 @@ from shardproof.frontends.aten import rule_of
 from shardproof.frontends.aten.complexes import NAMES
 
 ATEN = "aten."
+#: Element types by name, which operators may have among their arguments (`aten.to.dtype`).
+TYPES = frozenset(
+    {
+        *("float16", "bfloat16", "float32", "float64", "bool"),
+        *("uint8", "int8", "int16", "int32", "int64"),
+    }
+)
 #: Keywords about where a tensor lies in memory.
 PLACES = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking"})
 
@@ -52,9 +59,14 @@ def call(target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         for part in target.split("."):
             overload = getattr(overload, part)
         named = {k: _typed(k, v) for k, v in kwargs.items() if k not in PLACES}
-        return overload(*args, **named)
+        return overload(*map(_named_type, args), **named)
     except (AttributeError, RuntimeError, TypeError, ValueError, IndexError) as error:
         raise Unsupported(f"{target} cannot be run: {str(error).splitlines()[0][:200]}") from error
+
+
+def _named_type(x: Any) -> Any:
+    """An element type that is given by its name, as PyTorch has it; anything else is as it is."""
+    return _typed("dtype", x) if isinstance(x, str) and x in TYPES else x
 
 
 def _typed(key: str, value: Any) -> Any:

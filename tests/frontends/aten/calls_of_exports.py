@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from tests.frontends.aten.calls import Call, Draw, call
+from shardproof.frontends.aten.positions import Compared, Positions
+from tests.frontends.aten.calls import Both, Call, Draw, call
 
 
 @call("aten.floor.default", "aten.ceil.default", "aten.trunc.default")
@@ -81,6 +82,23 @@ def _(d: Draw) -> Call:
     b, s, t, n = d.sizes(4)
     mask = [d.real(b, s, t)] if d.below(2) else []
     return (d.real(b, s, n), d.real(b, t, n), d.real(b, t, n), *mask), {}
+
+
+@call("aten.scaled_dot_product_attention.default")
+def _(d: Draw) -> Call:
+    """With truth values that say which keys are seen."""
+    b, h, s, t, n = d.sizes(5)
+    seen = d.real(b, 1, s, t) > 0
+    return (d.real(b, h, s, n), d.real(b, h, t, n), d.real(b, h, t, n), seen), {}
+
+
+@call("aten.scaled_dot_product_attention.default")
+def _(d: Draw) -> Call:
+    """With truth values of positions: the second half of a causal mask."""
+    b, h, s, n = d.sizes(4)
+    place = Positions(s, (1, -1), (s, 2 * s), "int64")
+    seen = Both(Compared(place), torch.ones(2 * s, 2 * s, dtype=torch.bool).tril()[s:])
+    return (d.real(b, h, s, n), d.real(b, h, 2 * s, n), d.real(b, h, 2 * s, n), seen), {}
 
 
 @call("aten.flatten.using_ints")

@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from shardproof import sources
@@ -62,3 +63,11 @@ def test_the_verdict_says_whether_it_was_replayed(tmp_path: Path, asked: bool) -
     assert (NOT_REPLAYED in result.assumptions) is not asked
     told = "the translation was replayed: 6 tensors agree with PyTorch's"
     assert (told in result.assumptions) is asked
+
+
+def test_types_are_given_by_name_among_arguments() -> None:
+    from shardproof.frontends.torch import eager
+
+    x = eager.tensor(np.array([1.5, -2.5]))
+    assert eager.call("aten.to.dtype", (x, "int64"), {}).tolist() == [1, -2]
+    assert eager.call("aten.to.dtype", (x, "bfloat16"), {}).dtype == x.dtype
