@@ -125,12 +125,14 @@ def agreed(pairs: Iterable[tuple[str, Array, Array]], judge: str) -> Validation:
 
     Example: 2 beside 1 for "loss on rank 1": "loss on rank 1 differs by 1".
     """
-    count = 0
-    for name, actual, expected in pairs:
+    count, every = 0, [(n, a, np.asarray(e, dtype=float)) for n, a, e in pairs]
+    largest = max((float(np.abs(e).max(initial=0.0)) for _, _, e in every), default=0.0)
+    for name, actual, expected in every:
         count += 1
         if not np.isfinite(expected).all():
             return Validation(False, True, count, f"{name} is no finite number", judge)
-        off = difference(actual, np.asarray(expected, dtype=float))
+        least = SMALLEST_SCALE * largest if np.isfinite(largest) else 0.0
+        off = difference(actual, expected, least)
         if off > TOLERANCE:
             return Validation(True, False, count, f"{name} differs by {off:.3g}", judge)
     return Validation(True, True, count, judge=judge)

@@ -25,6 +25,8 @@ TYPES = frozenset(
         *("uint8", "int8", "int16", "int32", "int64"),
     }
 )
+#: Views of a tensor that lies in memory as it was recorded, and the operator that copies elsewhere.
+IN_ORDER = dict.fromkeys(("aten.view.default", "aten._unsafe_view.default"), "aten.reshape.default")
 #: Keywords about where a tensor lies in memory.
 PLACES = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking"})
 
@@ -35,7 +37,15 @@ def tensor(array: NDArray[Any]) -> Any:
     Example: float32 [1, 2] is a float64 tensor, int64 [1, 2] stays int64.
     """
     result = torch.tensor(np.asarray(array))
-    return result.double() if result.is_floating_point() else result
+    return _wide(result)
+
+
+def of_type(array: NDArray[Any], dtype: str) -> Any:
+    """An array as a tensor of an element type, by its name; floating ones are float64.
+
+    Example: [0, 1] of "bool" is [False, True], of "bfloat16" a float64 tensor.
+    """
+    return tensor(array).to(_typed("dtype", dtype))
 
 
 def array(x: Any) -> NDArray[Any]:
@@ -56,12 +66,20 @@ def call(target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         raise Unsupported(f"{target} is no operator that is run by its name")
     overload: Any = torch.ops
     try:
-        for part in target.split("."):
+        for part in IN_ORDER.get(target, target).split("."):
             overload = getattr(overload, part)
         named = {k: _typed(k, v) for k, v in kwargs.items() if k not in PLACES}
-        return overload(*map(_named_type, args), **named)
+        return _wide(overload(*map(_named_type, args), **named))
     except (AttributeError, RuntimeError, TypeError, ValueError, IndexError) as error:
         raise Unsupported(f"{target} cannot be run: {str(error).splitlines()[0][:200]}") from error
+
+
+def _wide(x: Any) -> Any:
+    """Tensors, alone or several, with all digits."""
+    if isinstance(x, (list, tuple)):
+        return type(x)(map(_wide, x))
+    floats = isinstance(x, torch.Tensor) and x.is_floating_point()
+    return x.double() if floats else x
 
 
 def _named_type(x: Any) -> Any:

@@ -4,6 +4,7 @@ run."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -11,12 +12,13 @@ import pytest
 
 from shardproof import sources
 from shardproof.frontends.fx import read, replay
+from shardproof.frontends.fx.files import side
 from shardproof.frontends.fx.records import Graph
 from shardproof.frontends.graphs.relations import Relations
 from shardproof.frontends.graphs.replayed import NOT_REPLAYED
 from shardproof.run.options import Options
 from shardproof.run.progress import Progress
-from tests.frontends.fx.graphs import argument, model, target, write
+from tests.frontends.fx.graphs import Writer, argument, model, target, write
 
 
 def graphs(ranks: int) -> tuple[Graph, list[Graph]]:
@@ -71,3 +73,34 @@ def test_types_are_given_by_name_among_arguments() -> None:
     x = eager.tensor(np.array([1.5, -2.5]))
     assert eager.call("aten.to.dtype", (x, "int64"), {}).tolist() == [1, -2]
     assert eager.call("aten.to.dtype", (x, "bfloat16"), {}).dtype == x.dtype
+
+
+def peaks(rank: int = 0, ranks: int = 1) -> Graph:
+    """The largest of each column, over rows that ranks share."""
+    w = Writer(rank)
+    rows = 4 // ranks
+    x = w.given("x", (rows, 3))
+    top = w.call("top", "aten.amax.default", [x, [0]], (3,))
+    if ranks > 1:
+        top = w.call("all", "_c10d_functional.all_reduce.default", [top, "max", "0"], (3,))
+    return msgspec.convert(w.output(top), Graph)
+
+
+def test_maxima_over_ranks_are_replayed() -> None:
+    found = replay.validated(peaks(), [peaks(rank, 2) for rank in range(2)], Relations())
+    assert (found.replayed, found.agrees, found.compared) == (True, True, 3), found.message
+
+
+def test_masks_and_views_of_what_is_turned_are_replayed(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Seen(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any, keep: Any) -> Any:
+            given = torch.zeros(2, 4) + x.transpose(0, 1).reshape(2, 4)
+            return torch.where(keep, given, 1.0).to(torch.float32)
+
+    given = torch.ones(4, 2), torch.ones(2, 4, dtype=torch.bool)
+    torch.export.save(torch.export.export(Seen(), given), tmp_path / "one.pt2")
+    (graph,) = side(tmp_path / "one.pt2")
+    found = replay.validated(graph, [graph], Relations())
+    assert (found.replayed, found.agrees) == (True, True), found.message
