@@ -35,11 +35,12 @@ def test_children_and_their_children_count(program: str) -> None:
         before = sampler.sample()
         with holder(program):
             deadline = time.perf_counter() + 5
-            while sampler.peak_mib < before + 64 and time.perf_counter() < deadline:
+            while sampler.peak_mib < before + 60 and time.perf_counter() < deadline:
                 time.sleep(0.02)
             held = sampler.sample()
         after = sampler.sample()
-    assert held >= before + 64
+    # What this process has in memory may shrink meanwhile, by less than a few megabytes.
+    assert held >= before + 60
     assert after < held - 32
     assert sampler.peak_mib >= held
 

@@ -13,6 +13,13 @@ from shardproof.frontends.graphs.recorder import GROUP, PAIRS, Recorded, Recorde
 
 Array = Any
 
+
+def _digamma(x: Array) -> Array:
+    import torch
+
+    return torch.digamma(torch.tensor(x)).numpy()
+
+
 UNARY: Mapping[str, Callable[[Array], Array]] = {
     "exp": np.exp,
     "log": np.log,
@@ -23,6 +30,8 @@ UNARY: Mapping[str, Callable[[Array], Array]] = {
     "sin": np.sin,
     "cos": np.cos,
     "erf": np.vectorize(math.erf),
+    "lgamma": np.vectorize(math.lgamma),
+    "digamma": _digamma,
     "step": lambda x: (x > 0).astype(float),
     "identity": lambda x: x,
     "floor": np.floor,
