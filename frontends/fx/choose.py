@@ -10,7 +10,7 @@ found later may come from the placement: it is then a stand-in, and nothing is r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice, product
 from math import prod
@@ -25,23 +25,25 @@ from shardproof.engine.schedule.unroll import unroll
 from shardproof.engine.simulation.simulate import simulate
 from shardproof.engine.specification.gradients import derive
 from shardproof.frontends.fx.inputs import Inputs, Open
-from shardproof.frontends.fx.layouts import Choice
+from shardproof.frontends.fx.layouts import Choice, Kind, layer, picked
 
 #: Positions of an axis beyond the fewest, so that attention over few keys is no mean of them.
 MORE: Final = 1
-#: How many choices are tried, and of how many they are the simplest.
+#: How many choices are tried at most, of how many they are the simplest, and how many nodes are
+#: lowered for more of them.
 MOST_TRIED: Final = 32
 MOST_LISTED: Final = 1 << 12
+MOST_LOWERED: Final = 60_000
 #: On how many random inputs sides have to agree.
 TIMES: Final = 2
 
 Made = tuple[Plan, Inputs, Mapping[str, Any]]
 
 
-def chosen(make: Callable[[Choice], Made]) -> Plan:
+def chosen(make: Callable[[Choice], Made], nodes: int) -> Plan:
     """The plan with the placements of inputs that numbers pick; ``make``: the plan with a choice of
     those of which several fit (of all others the first ones), and the numbers that its constants
-    have.
+    have; ``nodes``: how many the graphs have, by which the number of choices is bounded.
 
     Example: a fused weight [3072, 64] of which rank 0 has [1536, 64]: where only the plan with
     1024, 256 and 256 rows of q, k and v gives the single device's numbers, it is that, with the
@@ -50,7 +52,7 @@ def chosen(make: Callable[[Choice], Made]) -> Plan:
     first, inputs, tables = make({})
     if not inputs.open:
         return first
-    choices, every = _choices(inputs.open)
+    choices, every = _choices(inputs.open, max(MOST_TRIED, MOST_LOWERED // nodes))
     seen: list[bool | None] = [] if every else [None]
     for choice in choices:
         plan, own, _ = make(choice) if choice else (first, inputs, tables)
@@ -64,17 +66,24 @@ def chosen(make: Callable[[Choice], Made]) -> Plan:
     return _with_assumptions(first, inputs.open, {}, "inferred", why)
 
 
-def _choices(inputs: Iterable[Open]) -> tuple[list[Choice], bool]:
-    """What may be taken of what fits, with as few others than the first ones as there can be, up to
-    `MOST_TRIED`; and whether that is all."""
+def _choices(inputs: Sequence[Open], most: int) -> tuple[list[Choice], bool]:
+    """What may be taken of what fits, up to ``most`` choices, and whether that is all: what is of
+    one kind alike first, with as few others than the first ones as there can be, then each input by
+    itself."""
     kinds = {one.kind: len(one.options) for one in inputs}
-    some = islice(product(*map(range, kinds.values())), MOST_LISTED)
+    single = {(*one.kind, layer(one.name)): len(one.options) for one in inputs}
+    every = prod(single.values()) <= most
+    made = _combinations(kinds, most)
+    return [*made, *(_combinations(single, most) if every else ())], every
+
+
+def _combinations(options: Mapping[Kind, int], most: int) -> list[Choice]:
+    some = islice(product(*map(range, options.values())), MOST_LISTED)
     ordered = sorted(some, key=lambda numbers: sum(n > 0 for n in numbers))
-    choices: list[Choice] = [
-        {kind: n for kind, n in zip(kinds, numbers, strict=True) if n}
-        for numbers in ordered[:MOST_TRIED]
+    return [
+        {kind: n for kind, n in zip(options, numbers, strict=True) if n}
+        for numbers in ordered[:most]
     ]
-    return choices, prod(kinds.values()) <= MOST_TRIED
 
 
 def agrees(plan: Plan, tables: Mapping[str, Any]) -> bool | None:
@@ -101,7 +110,7 @@ def _with_assumptions(
     """The plan with what is assumed of its open inputs and outputs."""
     assumptions = []
     for one in inputs:
-        number = choice.get(one.kind, 0)
+        number = picked(choice, one.kind, one.name) % len(one.options)
         others = [option for n, option in enumerate(one.options) if n != number]
         fit = f"{' and '.join(others)} fit{'s' if len(others) == 1 else ''}, too"
         text = f"{one.what} {one.name} is taken as {one.options[number]}; {fit}"

@@ -11,7 +11,7 @@ caller says which one to take (`frontends.fx.choose`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from shardproof.engine.plan.assumption import Assumption
 from shardproof.frontends.fx import layouts, place
 from shardproof.frontends.fx.cuts import interleaved
 from shardproof.frontends.fx.groups import groups
-from shardproof.frontends.fx.layouts import Choice, Kind, Layout
+from shardproof.frontends.fx.layouts import Choice, Kind, Layout, Role
 from shardproof.frontends.fx.place import Box, Part, Piece, Shape
 from shardproof.frontends.fx.records import Archived, Graph, Node
 from shardproof.frontends.graphs.relations import InputRelation, Relations
@@ -68,7 +68,8 @@ class Inputs:
     parallel side's inputs; ``single``: those of the single side's, where there are several;
     ``open``: inputs of which several placements fit; ``cut_of``: pieces of inputs, by their shapes
     on the single side and on the ranks; ``exported``: whether graphs are those of `torch.export`;
-    ``layouts``: how ranks may share parts; ``choice``: what is taken of what fits.
+    ``layouts``: how ranks may share parts; ``choice``: what is taken of what fits; ``roles``: what
+    inputs are along dimensions, by their size and that of a part.
 
     Example: a weight ``up`` [12, 4] over two ranks: ``ranks["up"]`` is one `Part` [6, 4] of ``up``,
     which begins at (0, 0) and at (6, 0).
@@ -81,15 +82,31 @@ class Inputs:
     exported: bool = False
     layouts: Sequence[Layout] = ()
     choice: Choice = field(default_factory=dict)
+    roles: dict[tuple[int, int], set[Role]] = field(default_factory=dict)
 
-    def is_batch(self, node: Node) -> bool:
-        """Whether an input looks like a part of the batch: integers, or what the user of a program
-        of `torch.export` gives, by its name.
+    def role(self, own: Node, node: Node) -> Role:
+        """What an input of the ranks, which is ``own`` of the single side, looks like: a part of
+        the batch (integers, or what the user of a program of `torch.export` gives, by its name), or
+        a parameter.
 
-        Example: ``ids`` of int64, and ``x`` beside ``p_up_weight``, but not that, do.
+        Example: ``ids`` of int64, and ``x`` beside ``p_up_weight``, but not that, are of the batch.
         """
         given = self.exported and not node.name.startswith(("p_", "b_", "c_"))
-        return given or place.kind_of(node.dtype) == "integer"
+        role: Role = "parameter"
+        if given or place.kind_of(node.dtype) == "integer":
+            role = "batch"
+        for sizes in zip(shape_of(own), shape_of(node), strict=False):
+            self.roles.setdefault(sizes, set()).add(role)
+        return role
+
+    def output_role(self, full: int, part: int) -> Role:
+        """What an output is along a dimension: that of the inputs of its size, if they are of one
+        role.
+
+        Example: of 4 rows, two on a rank, of a batch of as many it is the batch's.
+        """
+        roles = self.roles.get((full, part), set())
+        return next(iter(roles)) if len(roles) == 1 else "output"
 
 
 def shape_of(node: Node) -> Shape:
@@ -161,7 +178,8 @@ def _box(
 ) -> Box:
     full, part = shape_of(own), shape_of(node)
     if relation is None or not relation.count_ways():
-        return inferred("input", own.name, (full, part), inputs, inputs.is_batch(node), assumed)
+        role = inputs.role(own, node)
+        return inferred("input", own.name, (full, part), inputs, lambda *_: role, assumed)
     box = place.stated_box(relation, own.name, full, part, len(inputs.layouts[0]))
     text = f"input {node.name} {place.words(box, part)}"
     assumed.append(Assumption("stated", node.name, "--relations", text))
@@ -173,7 +191,7 @@ def inferred(
     name: str,
     shapes: tuple[Shape, Shape],
     inputs: Inputs,
-    batch: bool,
+    role: Callable[[int, int], Role],
     assumed: list[Assumption],
 ) -> Box:
     """Where the parts of an input or output lie by its shapes, on the single side and on the ranks;
@@ -187,7 +205,7 @@ def inferred(
     in_order = sum(n != own for n, own in zip(full, part, strict=False)) == 1
     over = None
     if not in_order or prod(full) != prod(part) * ranks:
-        over = layouts.divided(name, full, part, inputs.layouts, batch, inputs.choice)
+        over = layouts.divided(name, full, part, inputs.layouts, role, inputs.choice)
     if over is None:
         box, inference = place.inferred(what, name, full, part, ranks)
         assumed += inference
@@ -235,14 +253,15 @@ def _cut_by_graphs(
     size, pieces = next(((n, pieces) for n, pieces in known if pieces), (0, []))
     if not pieces:
         return NO_CUT
-    over = layouts.over(full[dim], part[dim], size, inputs.layouts, inputs.is_batch(node))
+    role = inputs.role(own, node)
+    over = layouts.over(node.name, full[dim], part[dim], size, inputs.layouts, role)
     cut = Cut(dim, tuple(pieces), over.layout(inputs.choice))
     inputs.open.extend(Open("input", node.name, over.kind, options) for options in over.options())
     inputs.cut_of[full, part] = cut
     if part[dim] * size == full[dim]:
         options = cut.words, f"shard = {dim}"
         inputs.open.append(Open("input", node.name, cut.pieces, options))
-        if inputs.choice.get(cut.pieces):
+        if layouts.picked(inputs.choice, cut.pieces, node.name):
             return NO_CUT
     else:
         text = f"input {node.name} is {cut.words}: where both sides cut it (inferred)"

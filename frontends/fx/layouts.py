@@ -9,10 +9,10 @@ data parallelism across these groups.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from math import prod
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from shardproof.frontends.fx.place import Box, Shape
 
@@ -21,6 +21,8 @@ Layout = tuple[int, ...]
 #: What is chosen of several: pieces of a fused tensor, or the layout of an extent.
 Kind = tuple[object, ...]
 Choice = Mapping[Kind, int]
+#: What a tensor is to the step: what has the same size and role is divided in the same way.
+Role = Literal["batch", "parameter", "output"]
 #: Sets of groups of one size in which every rank is once, beyond which no more are looked for.
 MOST_COVERS: Final = 8
 #: Parts that an assumption names.
@@ -84,13 +86,31 @@ def words(layout: Layout) -> str:
     return ", ".join([*named, *(["and so on"] if len(parts) > MOST_NAMED else [])])
 
 
+def picked(choice: Choice, kind: Kind, name: str) -> int:
+    """Which of several placements an input or output of this name has: as the choice says of it, or
+    of all of its kind; the first one if it says nothing.
+
+    Example: of {("layout", 4, 2, "batch"): 1}, 1 for every input of that kind.
+    """
+    return choice.get((*kind, layer(name)), choice.get(kind, 0))
+
+
+def layer(name: str) -> str:
+    """What a layer's weight and bias have in common: they are divided alike.
+
+    Example: of "p_up_weight" and "p_up_bias" it is "p_up", of "ids" that.
+    """
+    return name.removesuffix("weight").removesuffix("bias").rstrip("_.") or name
+
+
 class Over(NamedTuple):
-    """The layouts over which an extent may be divided, the first of which is taken unless the
-    choice of this ``kind`` says otherwise.
+    """The layouts over which an extent of an input or output may be divided, of which a choice
+    takes one (`picked`).
 
     Example: rows 16 of which ranks have 8, on a mesh of two axes of two ranks: either axis.
     """
 
+    name: str
     kind: Kind
     fit: tuple[Layout, ...]
 
@@ -99,7 +119,7 @@ class Over(NamedTuple):
 
         Example: without a choice the first one.
         """
-        return self.fit[choice.get(self.kind, 0) % len(self.fit)]
+        return self.fit[picked(choice, self.kind, self.name) % len(self.fit)]
 
     def options(self) -> list[tuple[str, ...]]:
         """The layouts in words; none where there is one alone.
@@ -109,14 +129,14 @@ class Over(NamedTuple):
         return [tuple(map(words, self.fit))] if len(self.fit) > 1 else []
 
 
-def over(full: int, part: int, size: int, every: Sequence[Layout], batch: bool) -> Over:
+def over(name: str, full: int, part: int, size: int, every: Sequence[Layout], role: Role) -> Over:
     """The layouts of ``size`` parts over which ``full`` positions may be divided, of which ranks
-    have ``part``; of a ``batch`` those across groups come first.
+    have ``part``; of a batch those across groups come first.
 
     Example: 16 positions in two parts of 8, with the layouts (0, 1, 0, 1) and (0, 0, 1, 1).
     """
     fit = [layout for layout in every if max(layout) + 1 == size]
-    return Over(("layout", full, part, batch), tuple(fit[::-1] if batch else fit))
+    return Over(name, ("layout", full, part, role), tuple(fit[::-1] if role == "batch" else fit))
 
 
 class Divided(NamedTuple):
@@ -133,10 +153,15 @@ class Divided(NamedTuple):
 
 
 def divided(
-    name: str, full: Shape, part: Shape, every: Sequence[Layout], batch: bool, choice: Choice
+    name: str,
+    full: Shape,
+    part: Shape,
+    every: Sequence[Layout],
+    role: Callable[[int, int], Role],
+    choice: Choice,
 ) -> Divided | None:
     """Where the parts of a tensor lie that is smaller along some dimensions, by the layouts that
-    there are; None: none fits.  Of a ``batch`` parts across groups come first.
+    there are; None: none fits.  ``role``: what the tensor is, by a size and that of a part.
 
     Example: parts [8, 8] of [16, 8] on four ranks with groups (0, 1) and (2, 3) are rows by the
     place in the group, unless ``choice`` says otherwise.
@@ -147,13 +172,14 @@ def divided(
     starts = [[0] * len(full) for _ in every[0]]
     left, texts, extents = list(every), [], []
     for d in dims:
-        extent = over(full[d], part[d], full[d] // part[d], left, batch)
+        own = role(full[d], part[d])
+        extent = over(name, full[d], part[d], full[d] // part[d], left, own)
         if not extent.fit:
             return None
         layout = extent.layout(choice)
         left.remove(layout)
-        for start, own in zip(starts, layout, strict=True):
-            start[d] = own * part[d]
+        for start, place in zip(starts, layout, strict=True):
+            start[d] = place * part[d]
         texts.append(f"along dimension {d}, {words(layout)}")
         extents.append(extent)
     box = Box(name, full, tuple(map(tuple, starts)))

@@ -15,6 +15,7 @@ from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.frontends.fx import place
 from shardproof.frontends.fx.inputs import Cut, Inputs, Open, inferred, shape_of
+from shardproof.frontends.fx.layouts import picked
 from shardproof.frontends.fx.place import Box, Shape, Slice
 from shardproof.frontends.fx.records import Graph, operand
 from shardproof.frontends.graphs.relations import OutputRelation, Relations
@@ -48,7 +49,7 @@ class Output(NamedTuple):
         relation = self.relation
         if relation is not None and (relation.count_ways() or relation.sum):
             return place.stated_box(relation, self.name, full, part, len(inputs.layouts[0]))
-        return inferred("output", self.name, (full, part), inputs, False, assumed)
+        return inferred("output", self.name, (full, part), inputs, inputs.output_role, assumed)
 
 
 def compared(
@@ -146,7 +147,7 @@ def in_pieces(
         if part[cut.dim] * (max(cut.places) + 1) == full[cut.dim]:
             options = cut.words, f"shard = {cut.dim}"
             inputs.open.append(Open("output", output.name, kind, options))
-            if inputs.choice.get(kind):
+            if picked(inputs.choice, kind, output.name):
                 made.append(output)
                 continue
         else:

@@ -85,7 +85,7 @@ def paired(single: Graph, ranks: Sequence[Graph], relations: Relations) -> tuple
         both, plan = made[-1]
         return plan, both.inputs, both.tables
 
-    plan = chosen(make)
+    plan = chosen(make, sum(len(graph.nodes) for graph in (single, *ranks)))
     return next(both for both, pairing in made if pairing.programs is plan.programs), plan
 
 

@@ -71,3 +71,40 @@ def test_outputs_in_pieces_are_replayed(tmp_path: Path) -> None:
     single, ranks = written(tmp_path, False)
     judged = replay.validated(side(single)[0], side(ranks), Relations())
     assert (judged.replayed, judged.agrees, judged.compared) == (True, True, 9), judged.message
+
+
+def beside(rank: int = 0, ranks: int = 1, wrong: bool = False) -> dict[str, Any]:
+    """A fused weight, and one of the same size of which a rank has neighbouring columns."""
+    w = Writer(rank)
+    wide = 8 // ranks
+    half = wide // 2
+    x, fused, plain = w.given("x", (3, 4)), w.given("fused", (4, wide)), w.given("plain", (4, wide))
+    y = w.call("mm", "aten.mm.default", [x, fused], (3, wide))
+    gate = w.call("gate", "aten.slice.Tensor", [y, 1, 0, half], (3, half))
+    up = w.call("up", "aten.slice.Tensor", [y, 1, half, wide], (3, half))
+    product = w.call("mul", "aten.mul.Tensor", [gate, up], (3, half))
+    z = w.call("z", "aten.mm.default", [x, plain], (3, wide))
+    if wrong:
+        z = w.call("neg", "aten.neg.default", [z], (3, wide))
+    total = w.call("total", "aten.sum.dim_IntList", [z, [1]], (3,))
+    if ranks > 1:
+        total = w.call("all", "_c10d_functional.all_reduce.default", [total, "sum", "0"], (3,))
+    return w.output(product, z, total)
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_two_weights_of_one_size_may_be_divided_differently(wrong: bool, tmp_path: Path) -> None:
+    single, ranks = tmp_path / "single.json", tmp_path / "ranks"
+    ranks.mkdir()
+    single.write_text(json.dumps(beside()))
+    for rank in range(2):
+        (ranks / f"r{rank}.json").write_text(json.dumps(beside(rank, 2, wrong)))
+    relations = tmp_path / "relations.toml"
+    relations.write_text(
+        "[[outputs]]\nsingle = 'mul'\nparallel = 'mul'\nshard = 1\n[[outputs]]\n"
+        f"single = 'z'\nparallel = '{'neg' if wrong else 'z'}'\nshard = 1\n"
+    )
+    result = shardproof.verify(
+        single, ranks, relations=relations, out=tmp_path / "run", cache_dir=tmp_path / "cache"
+    )
+    assert result.verdict == ("refuted" if wrong else "proved"), result.reason

@@ -35,11 +35,11 @@ def test_of_three_axes_each_has_a_layout() -> None:
 
 def test_two_dimensions_are_divided_over_different_axes() -> None:
     every = layouts(TENSOR, 4)
-    over = divided("w", (8, 6), (4, 3), every, False, {})
+    over = divided("w", (8, 6), (4, 3), every, lambda *_: "parameter", {})
     assert over is not None
     assert over.box.starts == ((0, 0), (4, 0), (0, 3), (4, 3))
-    assert divided("w", (8, 6), (2, 3), every, False, {}) is None
-    assert divided("w", (8, 6), (3, 6), every, False, {}) is None
+    assert divided("w", (8, 6), (2, 3), every, lambda *_: "parameter", {}) is None
+    assert divided("w", (8, 6), (3, 6), every, lambda *_: "parameter", {}) is None
 
 
 def network(rank: int = 0, mesh: bool = False, wrong: str = "") -> dict[str, Any]:
@@ -80,3 +80,27 @@ def test_a_mesh_of_two_axes_needs_no_relations(wrong: str, tmp_path: Path) -> No
         assert f"input up is divided along dimension 1, {shares}" in result.assumptions
         assert any("input x is taken as part 0 on ranks [0, 1]" in a for a in result.assumptions)
         assert shardproof.check(tmp_path / "run").ok
+
+
+def experts(rank: int = 0, mesh: bool = False) -> dict[str, Any]:
+    """Four experts over one axis of a mesh, and four rows over the other."""
+    w = Writer(rank)
+    own = 2 if mesh else 4
+    x, up = w.given("x", (own, 3)), w.given("experts", (own, 3))
+    each = w.call("t", "aten.t.default", [up], (3, own))
+    y = w.call("y", "aten.mm.default", [x, each], (own, own))
+    total = w.call("sum", "aten.sum.dim_IntList", [y, [1], True], (own, 1))
+    if mesh:
+        target = "_c10d_functional.all_reduce.default"
+        total = w.call("all", target, [total, "sum", f"e{rank % 2}"], (own, 1))
+    return w.output(total)
+
+
+def test_rows_and_experts_of_one_size_may_be_divided_over_different_axes(tmp_path: Path) -> None:
+    single, ranks = tmp_path / "single.json", tmp_path / "ranks"
+    ranks.mkdir()
+    single.write_text(json.dumps(experts()))
+    for rank in range(4):
+        (ranks / f"r{rank}.json").write_text(json.dumps(experts(rank, True)))
+    result = shardproof.verify(single, ranks, out=tmp_path / "run", cache_dir=tmp_path / "cache")
+    assert result.verdict == "proved", result.reason
