@@ -9,12 +9,13 @@ data parallelism across these groups.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from math import prod
 from typing import Final, Literal, NamedTuple
 
-from shardproof.frontends.fx.place import Box, Shape
+from shardproof.frontends.fx.place import NUMBERED, Box, Shape
 
 #: The part that every rank has.
 Layout = tuple[int, ...]
@@ -96,11 +97,15 @@ def picked(choice: Choice, kind: Kind, name: str) -> int:
 
 
 def layer(name: str) -> str:
-    """What a layer's weight and bias have in common: they are divided alike.
+    """What a layer's weight and bias have in common, and those of the same layer once more: they
+    are divided alike.  Names that are only numbers have nothing in common.
 
-    Example: of "p_up_weight" and "p_up_bias" it is "p_up", of "ids" that.
+    Example: of "p_3_up_weight" and "p_4_up_bias" it is "p_#_up", of "ids" and "primals_4" that.
     """
-    return name.removesuffix("weight").removesuffix("bias").rstrip("_.") or name
+    if NUMBERED.match(name):
+        return name
+    named = re.sub(r"\d+", "#", name)
+    return named.removesuffix("weight").removesuffix("bias").rstrip("_.") or named
 
 
 class Over(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import shardproof
-from shardproof.frontends.fx.layouts import divided, layouts, words
+from shardproof.frontends.fx.layouts import divided, layer, layouts, words
 from tests.frontends.fx.graphs import Writer
 
 TENSOR, DATA = [(0, 1), (2, 3)], [(0, 2), (1, 3)]
@@ -104,3 +104,10 @@ def test_rows_and_experts_of_one_size_may_be_divided_over_different_axes(tmp_pat
         (ranks / f"r{rank}.json").write_text(json.dumps(experts(rank, True)))
     result = shardproof.verify(single, ranks, out=tmp_path / "run", cache_dir=tmp_path / "cache")
     assert result.verdict == "proved", result.reason
+
+
+def test_what_is_divided_alike_is_told_by_names() -> None:
+    assert {layer("p_3_up_weight"), layer("p_11_up_bias")} == {"p_#_up"}
+    assert layer("layers.0.up.weight") == layer("layers.1.up.bias") == "layers.#.up"
+    assert layer("primals_4") != layer("primals_5")
+    assert layer("weight") == "weight"
