@@ -64,37 +64,45 @@ def _call(target: str, name: str, *args: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-#: ``relu(linear(x, w)) * scale``, as torch.export writes it.
+#: ``relu(linear(x, w)) * scale + outer(arange(2), inv).cos()``, as torch.export writes it; no
+#: checkpoint has ``inv``.
 EXPORTED: dict[str, Any] = {
     "graph_module": {
         "graph": {
-            "inputs": [_tensor("p_w"), _tensor("b_scale"), _tensor("x")],
-            "outputs": [_tensor("mul")],
+            "inputs": [_tensor("p_w"), _tensor("b_scale"), _tensor("b_inv"), _tensor("x")],
+            "outputs": [_tensor("add")],
             "nodes": [
                 _call("linear.default", "linear", _tensor("x"), _tensor("p_w")),
                 _call("relu_.default", "relu_", _tensor("linear")),
                 _call("mul.Tensor", "mul", _tensor("relu_"), _tensor("b_scale")),
+                _call("arange.start_step", "places", *({"as_int": n} for n in (0, 2, 1))),
+                _call("outer.default", "angles", _tensor("places"), _tensor("b_inv")),
+                _call("cos.default", "cos", _tensor("angles")),
+                _call("add.Tensor", "add", _tensor("mul"), _tensor("cos")),
             ],
             "tensor_values": {
                 "p_w": _typed(4, 4),
-                "b_scale": _typed(4),
-                **{name: _typed(2, 4) for name in ("x", "linear", "relu_", "mul")},
+                **{name: _typed(4) for name in ("b_scale", "b_inv")},
+                "places": _typed(2),
+                **{name: _typed(2, 4) for name in ("x", "linear", "relu_", "mul", "add")},
+                **{name: _typed(2, 4) for name in ("angles", "cos")},
             },
         },
         "signature": {
             "input_specs": [
                 {"parameter": {"arg": {"name": "p_w"}, "parameter_name": "w"}},
                 {"buffer": {"arg": {"name": "b_scale"}, "buffer_name": "scale"}},
+                {"buffer": {"arg": {"name": "b_inv"}, "buffer_name": "inv", "persistent": False}},
                 {"user_input": {"arg": _tensor("x")}},
             ],
-            "output_specs": [{"user_output": {"arg": _tensor("mul")}}],
+            "output_specs": [{"user_output": {"arg": _tensor("add")}}],
         },
         "module_call_graph": [],
     }
 }
 WEIGHTS: dict[str, Any] = {
     "config": {
-        "scale": {
+        name: {
             "path_name": "weight_0",
             "use_pickle": False,
             "tensor_meta": {
@@ -104,6 +112,7 @@ WEIGHTS: dict[str, Any] = {
                 "storage_offset": {"as_int": 0},
             },
         }
+        for name in ("scale", "inv")
     }
 }
 RELATIONS = b"""partial = ["a"]
