@@ -8,7 +8,7 @@ not listed here, or an argument that is not understood, gives no numbers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any, Final
 
@@ -23,6 +23,8 @@ from shardproof.frontends.fx.arrays import IRRELEVANT, RULES
 from shardproof.frontends.fx.records import CALL, Graph, Node, operand, operands
 
 Array = NDArray[Any]
+#: What integers of a type numbers are, where nothing says what those that it does not have are.
+Cast = Callable[[Array, np.dtype[Any]], Array]
 #: Importing it registers its rules.
 OTHERS: Final = arranged
 #: Tables of more entries are not computed, and no more when all of a graph have so many.
@@ -51,23 +53,35 @@ _MALFORMED: Final = (
 )
 
 
+class Undefined(Exception):
+    """Numbers that an integer type does not have become integers: nothing says which."""
+
+
 class Computed:
     """The numbers of a graph's nodes; ``known``: those of inputs of which the file has them.
+
+    Numbers that an integer type does not have are known where they change nothing: T5's buckets
+    take the logarithm of a distance of 0, and then choose another number there.  They are computed
+    as each processor does it (``cast``), and have to be the same.
 
     Example: of ``y = arange(4); z = mul(y, 2); w = add(z, x)`` with an input ``x``, ``array("z")``
     is [0, 2, 4, 6], and ``array("w")`` is None.
     """
 
-    def __init__(self, graph: Graph, known: Mapping[str, Array]) -> None:
+    def __init__(self, graph: Graph, known: Mapping[str, Array], cast: Cast | None = None) -> None:
+        self._graph, self._known, self._cast = graph, known, cast
         self._nodes = {node.name: node for node in graph.nodes}
         self._order = {node.name: n for n, node in enumerate(graph.nodes)}
         self._made: dict[str, Any] = dict(known)
         self._left = MOST_OF_ALL
+        self._ways: list[Computed] | None = None
 
     def array(self, name: str) -> Array | None:
         """The numbers of a node, in its shape; None: they depend on an input, or are not known."""
         for node in self._needed(name):
             self._made[node.name] = self._evaluated(node)
+        if self._made[name] is None and self._ways:
+            self._made[name] = self._agreed(self._ways, name)
         made = self._made[name]
         return made if isinstance(made, np.ndarray) else None
 
@@ -78,6 +92,16 @@ class Computed:
         """
         self.array(name)
         return self._made[name] is not None
+
+    def _agreed(self, ways: Sequence[Computed], name: str) -> Array | None:
+        """The numbers of a node that are the same in all ways."""
+        first, *others = (way.array(name) for way in ways)
+        if first is None or any(other is None for other in others):
+            return None
+        same = all(
+            np.array_equal(first, other, equal_nan=True) for other in others if other is not None
+        )
+        return first if same else None
 
     def _needed(self, name: str) -> list[Node]:
         """The nodes that have to be computed for one, in the order of the graph."""
@@ -99,7 +123,7 @@ class Computed:
         args = [self._argument(x) for x in node.args]
         named = {k: self._argument(x) for k, x in node.kwargs.items() if k not in IRRELEVANT}
         if node.target == GETITEM:
-            return fitting(args[0][args[1]], node) if _is_part(args) else None
+            return self._fitting(args[0][args[1]], node) if _is_part(args) else None
         rule = RULES.get(node.target)
         if rule is None:
             return None
@@ -107,8 +131,17 @@ class Computed:
             with np.errstate(all="ignore"):
                 made = rule(node, *args, **named)
                 self._left -= size
-                return made if isinstance(made, list) else fitting(made, node)
+                return made if isinstance(made, list) else self._fitting(made, node)
         except _MALFORMED:
+            return None
+
+    def _fitting(self, made: Any, node: Node) -> Array | None:
+        try:
+            return fitting(made, node, self._cast)
+        except Undefined:
+            if self._ways is None:
+                casts = (_least, _nearest)
+                self._ways = [Computed(self._graph, self._known, cast) for cast in casts]
             return None
 
     def _argument(self, x: Any) -> Any:
@@ -120,8 +153,9 @@ class Computed:
         return x
 
 
-def fitting(made: Any, node: Node) -> Array | None:
-    """Numbers in the shape and element type of a node; None: they have another shape.
+def fitting(made: Any, node: Node, cast: Cast | None = None) -> Array | None:
+    """Numbers in the shape and element type of a node; None: they have another shape.  Raises
+    `Undefined` where the type has no such integers, and ``cast`` does not say what they become.
 
     Example: 0 and 1 of int64 for a node of bool [2] are False and True.
     """
@@ -131,9 +165,32 @@ def fitting(made: Any, node: Node) -> Array | None:
         return None
     if array.dtype.kind == "c" and "complex" not in (node.dtype or ""):
         return None
-    if dtype(0).dtype.kind in "iu" and array.dtype.kind == "f" and not np.isfinite(array).all():
-        return None
+    kind = np.dtype(dtype)
+    if kind.kind in "iu" and array.dtype.kind == "f" and not _inside(array, kind).all():
+        if cast is None:
+            raise Undefined
+        array = cast(array, kind)
     return np.ascontiguousarray(array.astype(dtype, copy=False)).reshape(node.shape)
+
+
+def _inside(array: Array, kind: np.dtype[Any]) -> NDArray[np.bool_]:
+    """Which numbers, without what is behind the point, an integer type has."""
+    info = np.iinfo(kind)
+    whole = np.trunc(array)
+    return np.asarray((whole >= float(info.min)) & (whole < float(info.max) + 1))
+
+
+def _least(array: Array, kind: np.dtype[Any]) -> Array:
+    """What x86 makes of other numbers: the least integer."""
+    inside = _inside(array, kind)
+    return np.where(inside, np.where(inside, array, 0).astype(kind), np.iinfo(kind).min)
+
+
+def _nearest(array: Array, kind: np.dtype[Any]) -> Array:
+    """What ARM and CUDA make of other numbers: the nearest integer, and 0 of what is no number."""
+    inside, info = _inside(array, kind), np.iinfo(kind)
+    end = np.where(array > 0, info.max, np.where(array < 0, info.min, 0))
+    return np.where(inside, np.where(inside, array, 0).astype(kind), end)
 
 
 def known_numbers(lo: Lowering, array: Array, dtype: str) -> Any:

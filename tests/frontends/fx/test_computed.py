@@ -191,3 +191,41 @@ def test_large_tables_are_not_computed() -> None:
     size = computed.MOST_ELEMENTS + 1
     node = Node("a", "call_function", "aten.arange.default", [size], {}, [size], "int64")
     assert Computed(Graph(0, [node]), {}).array("a") is None
+
+
+def logarithms(choice: list[object]) -> Computed:
+    """Whole logarithms ``c`` of [0, 2, 4], and ``e``: a choice by whether that is 0."""
+    made = ("call_function", [3])
+    nodes = [
+        Node("a", made[0], "aten.arange.start_step", [0, 6, 2], {}, [3], "int64"),
+        Node("f", made[0], "aten._to_copy.default", [{"n": "a"}], {}, [3], "float32"),
+        Node("b", made[0], "aten.log.default", [{"n": "f"}], {}, [3], "float32"),
+        Node("c", made[0], "aten._to_copy.default", [{"n": "b"}], {}, [3], "int64"),
+        Node("d", made[0], "aten.gt.Scalar", [{"n": "a"}, 0], {}, [3], "bool"),
+        Node("e", made[0], "aten.where.self", choice, {}, [3], "int64"),
+        Node("g", made[0], "aten.gt.Scalar", [{"n": "c"}, 0], {}, [3], "bool"),
+    ]
+    return Computed(Graph(0, nodes), {})
+
+
+def test_numbers_that_integers_do_not_have_are_known_where_nothing_depends_on_them() -> None:
+    """T5's buckets: the logarithm of a distance of 0 is minus infinity, and is not chosen."""
+    chosen = logarithms([{"n": "d"}, {"n": "c"}, {"n": "a"}])
+    assert chosen.array("e").tolist() == [0, 0, 1]  # type: ignore[union-attr]
+    assert chosen.array("c") is not None, "minus infinity is the least integer everywhere"
+    assert chosen.array("g").tolist() == [False, False, True]  # type: ignore[union-attr]
+
+
+def test_integers_of_what_is_no_number_are_not_known_where_something_depends_on_them() -> None:
+    """x86 makes another integer of it than ARM and CUDA do."""
+    made = ("call_function", [1])
+    nodes = [
+        Node("a", made[0], "aten.full.default", [[1], float("nan")], {}, [1], "float32"),
+        Node("b", made[0], "aten._to_copy.default", [{"n": "a"}], {}, [1], "int64"),
+        Node("c", made[0], "aten.lt.Scalar", [{"n": "b"}, 0], {}, [1], "bool"),
+        Node("d", made[0], "aten.lt.Scalar", [{"n": "b"}, 1], {}, [1], "bool"),
+    ]
+    numbers = Computed(Graph(0, nodes), {})
+    assert numbers.array("b") is None
+    assert numbers.array("c") is None
+    assert numbers.array("d").tolist() == [True]  # type: ignore[union-attr]
