@@ -16,7 +16,7 @@ from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.losses import _embedding, _embedding_backward
 from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real
 from shardproof.frontends.aten.positions import Positions
-from shardproof.frontends.aten.rules import lowers
+from shardproof.frontends.aten.rules import lowers, scratch
 
 SUM, MEAN, MAX = 0, 1, 2
 
@@ -66,7 +66,7 @@ def _bag(
     rows: Any = lo.real(_embedding(lo, weight, indices))
     if per_sample_weights is not None:
         rows = lo.mul(rows, lo.reshape(per_sample_weights, (*per_sample_weights.shape, 1)))
-    return _summed(lo, rows, bags, mode), None, None, None
+    return _summed(lo, rows, bags, mode), *(scratch(lo, n) for n in (1, 2, 3))
 
 
 def _summed(lo: Lowering, rows: Any, bags: Sequence[tuple[int, int]], mode: int) -> Any:

@@ -101,8 +101,12 @@ def _looked_up(
 
 def _picked(lo: Lowering, rows: Real, chosen: Real) -> Any:
     """rows [..., n] by ids [..., k]."""
-    lo.picked.append(rows)
     *lead, count = chosen.shape
+    if (logs := lo.exponentials.get(rows.number)) is not None:
+        shifted, _, total, *_ = logs
+        log = lo.reshape(lo.unary("log", total), (*lead, 1))
+        return lo.sub(_picked(lo, shifted, chosen), log)
+    lo.picked.append(rows)
     if count == 1:
         picked = lo.emit("pick", rows, lo.real(lo.reshape(chosen, tuple(lead))))
         return lo.reshape(lookups.entries_like(lo, picked, rows), (*lead, 1))

@@ -26,7 +26,7 @@ from shardproof.frontends.aten.lowering import (
     reduced,
 )
 from shardproof.frontends.aten.roots import square
-from shardproof.frontends.aten.rules import lowers
+from shardproof.frontends.aten.rules import lowers, scratch
 from shardproof.frontends.aten.scores import Hidden
 
 ONE = Fraction(1)
@@ -237,7 +237,7 @@ def _hardtanh_backward(
 
 @lowers("aten.log_sigmoid_forward.default")
 def _log_sigmoid(lo: Lowering, x: Lowered) -> Any:
-    return lo.unary("log_sigmoid", x), None
+    return lo.unary("log_sigmoid", x), scratch(lo, 1)
 
 
 @lowers("aten.log_sigmoid_backward.default")

@@ -118,3 +118,14 @@ def _each(rule: Rule) -> Rule:
         return tuple(results)
 
     return each
+
+
+def scratch(lo: Lowering, index: int) -> Undefined | None:
+    """What an operator gives beside its results for its derivative alone, as the result of this
+    number: how it is laid out, each device decides.  None: nobody names it.
+
+    Example: the second result of ``log_sigmoid_forward``, which is empty on GPUs.
+    """
+    if index >= len(lo.expected):
+        return None
+    return Undefined(*lo.expected[index], "what an operator keeps for its derivative")

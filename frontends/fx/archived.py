@@ -20,10 +20,12 @@ from numpy.typing import NDArray
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.frontends.fx import pt2, signature
+from shardproof.frontends.fx.computed import TYPES
 from shardproof.frontends.fx.inputs import Inputs
 from shardproof.frontends.fx.place import Part
-from shardproof.frontends.fx.records import PLACEHOLDER, Archived, Graph, Node
+from shardproof.frontends.fx.records import CONSTANT, PLACEHOLDER, Archived, Graph, Node
 from shardproof.frontends.fx.stored import Stored
+from shardproof.frontends.untrusted.inert import printable
 
 Array = NDArray[Any]
 #: NumPy's names of element types; halves are read as what they are the upper half of, or as such.
@@ -64,12 +66,41 @@ def _numbers(stored: Stored, name: str, node: Node) -> Array | None:
         data = stored.read(name, shape, dtype)
     except InvalidInput:
         return None
+    return _array(data, shape, dtype)
+
+
+def _array(data: bytes, shape: tuple[int, ...], dtype: str) -> Array:
+    """Numbers by their bytes, those of half precisions in single precision."""
     array = np.frombuffer(data, _KINDS.get(dtype, dtype))
     if dtype == "bfloat16":
         array = (array.astype(np.uint32) << 16).view(np.float32)
     elif dtype == "float16":
         array = array.astype(np.float32)
     return array.reshape(shape)
+
+
+def with_tables(graph: Graph) -> Graph:
+    """A graph of a file in JSON, with the numbers of its constants where the file has them; raises
+    `InvalidInput`, naming the node, where these are not as many as the node has.
+
+    Example: of a node ``{"name": "mask", "op": "get_attr", "shape": [2], "dtype": "bool", ...}``
+    and ``tables`` of ``{"mask": "AAE="}`` they are False and True.
+    """
+    if graph.tables is None:
+        return graph
+    constants = {node.name: node for node in graph.nodes if node.op == CONSTANT}
+    numbers = {}
+    for name, data in graph.tables.items():
+        node, where = constants.get(name), f"tables.{printable(name, 80)}"
+        if node is None or node.shape is None or node.dtype not in TYPES:
+            raise InvalidInput(
+                "is no node of kind get_attr with a shape and an element type", where
+            )
+        size = prod(node.shape) * np.dtype(_KINDS.get(node.dtype, node.dtype)).itemsize
+        if len(data) != size:
+            raise InvalidInput(f"{len(data)} bytes where the node has {size}", where)
+        numbers[name] = _array(data, tuple(node.shape), node.dtype)
+    return Archived(graph.rank, graph.nodes, graph.direction, graph.gid, numbers=numbers)
 
 
 def alike(single: Graph, ranks: Sequence[Graph]) -> tuple[Graph, list[Graph]]:

@@ -33,6 +33,7 @@ def side(path: Path) -> list[Graph]:
     for number, graph in enumerate(graphs):
         try:
             written.check(graph)
+            graphs[number] = archived.with_tables(graph)
         except InvalidInput as error:
             raise error.within(printable(str(files[number]), 400)) from None
         if len(graphs) > 1 and graph.rank != number:

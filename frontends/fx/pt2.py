@@ -26,6 +26,7 @@ from shardproof.frontends.fx.records import (
     MOST_BYTES,
     OUTPUT,
     PLACEHOLDER,
+    SPECIAL,
     Archived,
     Node,
 )
@@ -63,8 +64,6 @@ _PLAIN: Final = frozenset(
         *("as_string", "as_strings", "as_int_lists", "as_float_lists"),
     }
 )
-#: Floats that are no numbers in JSON.
-_SPECIAL: Final = ("Infinity", "-Infinity", "NaN")
 #: Inputs that are no tensors: the program was exported for this one value.
 _FIXED: Final = frozenset({"as_none", "as_int", "as_float", "as_bool", "as_string"})
 #: Arguments that say nothing about values.
@@ -299,7 +298,7 @@ def _value(arg: Mapping[str, Any], where: str) -> Any:
     if len(arg) != 1:
         raise InvalidInput("an argument of several kinds", where)
     ((kind, value),) = arg.items()
-    if kind == "as_float" and value in _SPECIAL:
+    if kind == "as_float" and value in SPECIAL:
         return float(value)
     if kind in _PLAIN:
         return value

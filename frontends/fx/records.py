@@ -8,6 +8,10 @@ A file is one rank's graph, JSON or JSON compressed by gzip::
       {"name": "y", "op": "call_function", "target": "aten.exp.default", "args": [{"n": "x"}], ...},
       {"name": "output", "op": "output", "target": "output", "args": [[{"n": "y"}]], ...}]}
 
+Infinities and "no number" among arguments are ``{"float": "-Infinity"}``. ``tables``, where a file
+has them, are the numbers of its ``get_attr`` nodes: the bytes of each in base64, in row-major order
+and in the element type of the node, the lowest byte first.
+
 Invariants of what `read` returns: names are given once and before they are read; shapes are
 sizes; there is one output node, the last one.
 """
@@ -31,9 +35,13 @@ MOST_BYTES: Final = 256 << 20
 MOST_NODES: Final = 1 << 18
 MOST_ELEMENTS: Final = 1 << 50
 MOST_RANKS: Final = 1 << 12
+#: Floats that are no numbers in JSON, as arguments write them: ``{"float": "-Infinity"}``.
+SPECIAL: Final = ("Infinity", "-Infinity", "NaN")
+FLOAT: Final = "float"
 _GZIP: Final = b"\x1f\x8b"
 #: A shape with a size that has a name.
 _NAMED_SIZE: Final = re.compile(rb'"shape"\s*:\s*\[[^\]"]*"')
+_SPECIAL_FLOAT: Final = re.compile(rb'"float"\s*:\s*"')
 #: The number of a rank in a file name: fw.g0.r3.json.gz, rank3.json, r3.json.
 RANK: Final = re.compile(r"(?:^|[._-])(?:r|rank)[._-]?(\d+)\.(?:json(?:\.gz)?|pt2)$")
 
@@ -59,7 +67,8 @@ class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One rank's graph.
+    """One rank's graph; ``tables``: the bytes of constants by the names of their nodes (None: the
+    file does not have them).
 
     Example: ``{"rank": 0, "nodes": [...]}`` with placeholders ``x`` and ``w`` has the ``inputs``
     ``x``, ``w``.
@@ -69,6 +78,7 @@ class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nodes: list[Node]
     direction: str | None = None
     gid: int | None = None
+    tables: dict[str, bytes] | None = None
 
     @property
     def inputs(self) -> list[Node]:
@@ -215,7 +225,22 @@ def _decoded(data: bytes) -> Graph:
         graph = msgspec.convert(raw, Graph)
     if any(n < 0 for n in sizes):
         raise InvalidInput("a shape of negative sizes")
+    for node in graph.nodes if _SPECIAL_FLOAT.search(data) else ():
+        node.args[:] = _with_floats(node.args)
+        node.kwargs.update(_with_floats(node.kwargs))
     return graph
+
+
+def _with_floats(arg: Any) -> Any:
+    """An argument with the floats that JSON has no numbers for."""
+    if isinstance(arg, list):
+        return [_with_floats(item) for item in arg]
+    if isinstance(arg, dict):
+        number = arg.get(FLOAT)
+        if len(arg) == 1 and number in SPECIAL:
+            return float(number)
+        return {name: _with_floats(item) for name, item in arg.items()}
+    return arg
 
 
 def _check(graph: Graph) -> None:

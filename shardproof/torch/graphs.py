@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from math import isfinite
 from typing import Any
 
 import msgspec
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
 
 from shardproof.engine.errors import InvalidInput
-from shardproof.frontends.fx.records import CALL, CONSTANT, OPS, Graph, Node
+from shardproof.frontends.fx.records import (
+    CALL,
+    CONSTANT,
+    FLOAT,
+    OPS,
+    PLACEHOLDER,
+    SPECIAL,
+    Graph,
+    Node,
+)
 
+#: How torch.fx names the constants of a program that it traces.
+TRACED = "_tensor_constant"
 _FILE = re.compile(r'File "([^"]*)", line (\d+)')
 
 
@@ -23,20 +37,46 @@ def graph(module: fx.GraphModule, rank: int = 0) -> bytes:
 
         Path("single.json").write_bytes(sp.graph(torch.export.export(model, args).graph_module))
 
-    Raises `InvalidInput`, naming the node, for what such a file cannot hold.
+    Tensors of the module are inputs where a checkpoint has them (parameters, persistent buffers);
+    the numbers of others are written with the graph. Raises `InvalidInput`, naming the node, for
+    what such a file cannot hold.
     """
-    nodes = [_node(node) for node in module.graph.nodes]
-    return msgspec.json.encode(Graph(rank, nodes))
+    tensors = _tensors(module)
+    nodes = [_node(node, tensors) for node in module.graph.nodes]
+    tables = {
+        node.name: _bytes(tensors[node.name])
+        for node in nodes
+        if node.op == CONSTANT and node.name in tensors
+    }
+    return msgspec.json.encode(Graph(rank, nodes, tables=tables))
 
 
-def _node(node: fx.Node) -> Node:
+def _tensors(module: fx.GraphModule) -> dict[str, torch.Tensor]:
+    """The tensors of a module by the names of the nodes that read them."""
+    tensors = {}
+    for node in module.graph.nodes:
+        if node.op == CONSTANT:
+            holder, _, name = str(node.target).rpartition(".")
+            value = getattr(module.get_submodule(holder), name, None)
+            if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
+                tensors[node.name] = value
+    return tensors
+
+
+def _bytes(tensor: torch.Tensor) -> bytes:
+    """The numbers of a tensor in row-major order, the lowest byte first."""
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().tobytes()
+
+
+def _node(node: fx.Node, tensors: Mapping[str, torch.Tensor]) -> Node:
     if node.op not in OPS:
         raise InvalidInput(f"is a {node.op}, expected a graph of operators of ATen", node.name)
     target = node.target if isinstance(node.target, str) else str(node.target)
     if node.op == CALL and not isinstance(node.target, torch._ops.OpOverload):
         target = getattr(node.target, "__name__", target)
         target = f"<built-in function {target}>"
-    value = node.meta.get("val")
+    value = node.meta.get("val", tensors.get(node.name))
     tensor = value if isinstance(value, torch.Tensor) else None
     shape, dtype = None, None
     if tensor is not None:
@@ -47,7 +87,17 @@ def _node(node: fx.Node) -> Node:
         raise InvalidInput("an input without an example value (meta['val'])", node.name)
     args = [_value(arg, node.name) for arg in node.args]
     kwargs = {key: _value(arg, node.name) for key, arg in node.kwargs.items()}
-    return Node(node.name, node.op, target, args, kwargs, shape, dtype, _source(node))
+    op = PLACEHOLDER if _is_given(node) else node.op
+    return Node(node.name, op, target, args, kwargs, shape, dtype, _source(node))
+
+
+def _is_given(node: fx.Node) -> bool:
+    """Whether a node reads a tensor of its module that a checkpoint has; constants of the program
+    that was traced are buffers of the module, too."""
+    module, name = node.graph.owning_module, str(node.target)
+    if node.op != CONSTANT or module is None or name.startswith(TRACED):
+        return False
+    return name in module.state_dict()
 
 
 def _value(arg: Any, where: str) -> Any:
@@ -56,6 +106,8 @@ def _value(arg: Any, where: str) -> Any:
         return {"n": arg.name}
     if isinstance(arg, (list, tuple)):
         return [_value(item, where) for item in arg]
+    if isinstance(arg, float) and not isfinite(arg):
+        return {FLOAT: next(name for name in SPECIAL if repr(float(name)) == repr(arg))}
     if arg is None or isinstance(arg, (bool, int, float, str)):
         return arg
     if isinstance(arg, (torch.dtype, torch.layout, torch.memory_format)):
