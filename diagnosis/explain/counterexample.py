@@ -29,6 +29,7 @@ from shardproof.engine.simulation.simulate import (
     SHARP,
     SLIGHT,
     STEEP,
+    VARIOUS,
     WIDE,
     Simulation,
     simulate,
@@ -44,8 +45,8 @@ from shardproof.partition.stages.partition import Partition
 MOST_ELEMENTS: Final = 8
 #: Gradients whose largest element is this much smaller than the largest of all are passed over.
 SMALL: Final = 1e-4
-#: Seeds of slight and steep inputs, which are tried last.
-LAST_SEEDS: Final = (SLIGHT, SLIGHT + 1, STEEP, STEEP + 1)
+#: Seeds of slight and steep inputs, and of those of various sizes, which are tried last.
+LAST_SEEDS: Final = (SLIGHT, SLIGHT + 1, STEEP, STEEP + 1, *(VARIOUS + n * WIDE for n in range(4)))
 ROWS: Final = 3
 COLUMNS: Final = 4
 

@@ -36,6 +36,8 @@ MOST_DRAWN = 8
 FAINT_SIZE, FAINT_SCALE = 0.001, 0.1
 #: Of what size numbers of the batch are where inputs are steep.
 STEEP_SIZE = 100.0
+#: Between what sizes numbers of the batch have one each tensor where inputs are of various sizes.
+VARIOUS_SIZES = (0.5, 4.0)
 #: By what part of itself a number is changed where it is asked what rounding may do, and where it
 #: is asked what it does to what is not straight.
 NUDGE, BEND = 1e-12, 1e-7
@@ -81,6 +83,8 @@ class Inputs:
     ``slight``: vectors and numbers of the batch are so small that gradients are, too, and a norm
     to which they are clipped is not reached; ``steep``: numbers of the batch are so large that
     gradients are, too, where those of the loss are bounded, and such a norm is passed.
+    ``various``: numbers of the batch are of another size in each tensor, and some are about as
+    large as what a program compares them with (policies that sampled and are clipped by ratios).
     ``nudges``: every number is another one by ``nudge`` of itself, so little that only rounding
     explains what becomes very different.  ``long``: numbers have more digits on the way, where
     NumPy has such numbers.
@@ -99,6 +103,7 @@ class Inputs:
     faint: bool = False
     slight: bool = False
     steep: bool = False
+    various: bool = False
     nudges: np.random.Generator | None = None
     nudge: float = NUDGE
     long: bool = False
@@ -192,6 +197,9 @@ class Inputs:
             return values * FAINT_SIZE
         if self.steep and name in named.others and name not in named.constants:
             return values * STEEP_SIZE
+        if self.various and name in named.others and name not in named.constants:
+            low, high = (math.log(size) for size in VARIOUS_SIZES)
+            return values * math.exp(self.random.uniform(low, high))
         if vector:
             return values if self.signed and name in named.others else values * 0.2 + 1
         if name in self.tables:

@@ -62,8 +62,9 @@ SHARP = 4
 WIDE = 1000
 #: From this seed on inputs are faint ones.
 FAINT = 10_000
-#: From this seed on inputs are slight ones, and from the second on steep ones.
-SLIGHT, STEEP = 20_000, 30_000
+#: From this seed on inputs are slight ones, from the second on steep ones, from the third on of
+#: various sizes.
+SLIGHT, STEEP, VARIOUS = 20_000, 30_000, 40_000
 SHARP_SCALE = 3.0
 #: On how many ways it is looked at whether a small difference is rounding.
 WAYS = 4
@@ -383,7 +384,8 @@ def _evaluated(
         signed=kind % 4 == 1,
         faint=faint,
         slight=SLIGHT <= seed < STEEP,
-        steep=seed >= STEEP,
+        steep=STEEP <= seed < VARIOUS,
+        various=seed >= VARIOUS,
         nudges=np.random.default_rng(seed + way) if nudge else None,
         nudge=nudge,
         long=long,

@@ -26,6 +26,8 @@ from shardproof.frontends.fx.records import (
 
 #: How torch.fx names the constants of a program that it traces.
 TRACED = "_tensor_constant"
+#: What checks the inputs of a module of `torch.export`.
+GUARDS = "_guards_fn"
 _FILE = re.compile(r'File "([^"]*)", line (\d+)')
 
 
@@ -42,13 +44,18 @@ def graph(module: fx.GraphModule, rank: int = 0) -> bytes:
     what such a file cannot hold.
     """
     tensors = _tensors(module)
-    nodes = [_node(node, tensors) for node in module.graph.nodes]
+    nodes = [_node(node, tensors) for node in module.graph.nodes if not _is_guard(node)]
     tables = {
         node.name: _bytes(tensors[node.name])
         for node in nodes
         if node.op == CONSTANT and node.name in tensors
     }
     return msgspec.json.encode(Graph(rank, nodes, tables=tables))
+
+
+def _is_guard(node: fx.Node) -> bool:
+    """Whether a node checks the inputs, as a module of `torch.export` begins by doing."""
+    return node.op == "call_module" and node.target == GUARDS and not node.users
 
 
 def _tensors(module: fx.GraphModule) -> dict[str, torch.Tensor]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import shardproof
 import shardproof.torch as sp
 from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.fx.files import side
 
 
 class Model(nn.Module):
@@ -49,3 +52,57 @@ def test_what_is_no_operator_is_named() -> None:
     module = torch.fx.symbolic_trace(Model())
     with pytest.raises(InvalidInput, match="x"):
         sp.graph(module)
+
+
+def traced(last: float, low: float = float("-inf")) -> bytes:
+    """A module whose weights of columns are in the graph, as are an order of them and a bound."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        weights, order = torch.tensor([1.0, 2.0, last]), torch.tensor([2, 0, 1])
+        hidden = torch.tensor([False, True, False])
+        return ((x * weights)[:, order]).masked_fill(hidden, low).softmax(-1)
+
+    return sp.graph(make_fx(program)(torch.zeros(2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("last", "low", "verdict"),
+    [(3.0, float("-inf"), "proved"), (4.0, float("-inf"), "refuted"), (3.0, 0.0, "refuted")],
+)
+def test_constants_and_infinite_arguments_are_in_the_file(
+    tmp_path: Path, last: float, low: float, verdict: str
+) -> None:
+    (tmp_path / "single.json").write_bytes(traced(3.0))
+    (tmp_path / "parallel.json").write_bytes(traced(last, low))
+    result = shardproof.verify(
+        tmp_path / "single.json", tmp_path / "parallel.json", out=tmp_path / "run", cache=False
+    )
+    assert result.verdict == verdict, result.reason
+
+
+def test_parameters_of_a_module_are_inputs(tmp_path: Path) -> None:
+    """As are inputs of the unlifted module, whose checks of inputs are no part of the file."""
+    module = torch.export.export(Model(), (torch.zeros(2, 4),)).module()
+    assert isinstance(module, torch.fx.GraphModule)
+    (tmp_path / "module.json").write_bytes(sp.graph(module))
+    (graph,) = side(tmp_path / "module.json")
+    assert {n.name for n in graph.inputs} >= {"up_weight", "up_bias", "down_weight", "x"}
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("_tensor_constant0", "AAAA", "3 bytes where the node has 12"),
+        ("x_1", "AAAA", "is no node of kind get_attr"),
+        ("nothing", "AAAA", "is no node of kind get_attr"),
+        ("_tensor_constant0", "***", "expected a graph in JSON"),
+    ],
+)
+def test_numbers_that_are_not_those_of_the_node_are_refused(
+    tmp_path: Path, name: str, data: str, message: str
+) -> None:
+    graph = json.loads(traced(3.0))
+    graph["tables"][name] = data
+    (tmp_path / "graph.json").write_text(json.dumps(graph))
+    with pytest.raises(InvalidInput, match=message):
+        side(tmp_path / "graph.json")
