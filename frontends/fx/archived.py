@@ -156,7 +156,7 @@ def _differs(
     rank: int,
 ) -> bool:
     """Whether a rank's numbers are seen not to be those of the parts of the single side's."""
-    whole = single.get(parts[0].box.name.partition("[")[0])
+    whole = single.get(parts[0].box.of(rank).partition("[")[0])
     array = own.get(name)
     if whole is None or array is None:
         return False

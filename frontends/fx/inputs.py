@@ -11,14 +11,14 @@ caller says which one to take (`frontends.fx.choose`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import NamedTuple
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.assumption import Assumption
-from shardproof.frontends.fx import layouts, place
+from shardproof.frontends.fx import layouts, lists, place
 from shardproof.frontends.fx.cuts import interleaved
 from shardproof.frontends.fx.groups import groups
 from shardproof.frontends.fx.layouts import Choice, Kind, Layout, Role
@@ -142,7 +142,11 @@ def placed(
         choice=choice or {},
     )
     pieces: dict[str, Cut] = {}
+    owners = _owners(single, ranks, relations, inputs, assumed)
     for node in ranks[0].inputs:
+        if node.name in owners:
+            _own(nodes, ranks, node, owners[node.name], inputs)
+            continue
         own = nodes[pairs[node.name]]
         if place.kind_of(own.dtype) != place.kind_of(node.dtype):
             raise InvalidInput(
@@ -167,6 +171,67 @@ def placed(
             box = _box(own, node, relation, inputs, assumed)
             inputs.ranks[node.name] = [Part(box, shape_of(node))]
     return inputs
+
+
+def _owners(
+    single: Graph,
+    ranks: Sequence[Graph],
+    relations: Relations,
+    inputs: Inputs,
+    assumed: list[Assumption],
+) -> dict[str, tuple[str, ...]]:
+    """The single side's name of an input on every rank, where ranks have different ones: by their
+    own names of it, or by its number in a list of which each rank has a part."""
+    columns = zip(*([node.name for node in graph.inputs] for graph in ranks), strict=True)
+    owners = {names[0]: names for names in columns if len(set(names)) > 1}
+    for name, names in owners.items():
+        text = (
+            f"input {name} is {names[-1]} on rank {len(ranks) - 1}: each rank's is that of its name"
+        )
+        assumed.append(Assumption("inferred", name, "", text))
+    for one in lists.divided(single, ranks):
+        extent = layouts.over(
+            one.name, one.full, one.part, one.full // one.part, inputs.layouts, "parameter"
+        )
+        if not extent.fit or any(one.named(n) in relations.inputs for n in range(one.part)):
+            continue
+        layout = extent.layout(inputs.choice)
+        owners |= one.owners(layout)
+        text = (
+            f"inputs {one.name} are {one.full} of which every rank has {one.part}, numbered from "
+            f"0: {layouts.words(layout)} (inferred by names)"
+        )
+        assumed.append(Assumption("inferred", one.name, "", text))
+        inputs.open.extend(Open("input", one.name, extent.kind, o) for o in extent.options())
+    return owners
+
+
+def _own(
+    nodes: Mapping[str, Node],
+    ranks: Sequence[Graph],
+    node: Node,
+    owners: tuple[str, ...],
+    inputs: Inputs,
+) -> None:
+    """Where an input lies that is another one of the single side's on each rank: all of it; raises
+    `InvalidInput` where the single side has no such input, or one that is another tensor."""
+    place_of = [n.name for n in ranks[0].inputs].index(node.name)
+    for owner in owners:
+        own = nodes.get(owner)
+        if own is None:
+            raise InvalidInput(
+                "the single side has no such input: say which one it is ([inputs] of = ...)", owner
+            )
+        if (own.shape, own.dtype) != (node.shape, node.dtype):
+            raise InvalidInput(
+                f"{own.dtype} {own.shape} on the single side, {node.dtype} {node.shape} on ranks "
+                "that name their inputs otherwise",
+                owner,
+            )
+    full = shape_of(node)
+    box = place.everywhere(owners[0], full, len(ranks))._replace(names=owners)
+    for graph in ranks:
+        inputs.ranks[graph.inputs[place_of].name] = [Part(box, full)]
 
 
 def _box(

@@ -24,7 +24,8 @@ NUMBERED: Final = re.compile(
 
 
 class Box(NamedTuple):
-    """A rank's part: of which tensor, its full shape, and where the part of every rank begins.
+    """A rank's part: of which tensor, its full shape, and where the part of every rank begins;
+    ``names``: those of every rank's tensor, where ranks have different ones.
 
     Example: ``Box("w", (4, 8), ((0, 0), (0, 4)))``: two ranks with the left and the right half of
     ``w``.
@@ -33,6 +34,14 @@ class Box(NamedTuple):
     name: str
     full: Shape
     starts: tuple[Shape, ...]
+    names: tuple[str, ...] = ()
+
+    def of(self, rank: int) -> str:
+        """The name of the tensor of which a rank has a part.
+
+        Example: with the ``names`` "experts_0" and "experts_2", "experts_2" on rank 1.
+        """
+        return self.names[rank] if self.names else self.name
 
 
 class Piece(NamedTuple):
@@ -247,11 +256,12 @@ def paired(
         raise InvalidInput("the parallel side has no such input", f"inputs.{unknown[0]}")
     pairs: dict[str, str] = {}
     numbered: list[str] = []
+    positions = _positions(single, parallel)
     for node in parallel:
         input_relation = relations.get(node.name)
-        own = (
-            node.name if input_relation is None or input_relation.of is None else input_relation.of
-        )
+        own = positions.get(node.name, node.name)
+        if input_relation is not None and input_relation.of is not None:
+            own = input_relation.of
         if own not in known:
             raise InvalidInput(
                 "the single side has no such input: say which one it is ([inputs] of = ...)", own
@@ -266,6 +276,19 @@ def paired(
         else ""
     )
     return pairs, ((Assumption("inferred", "inputs", "", text),) if numbered else ())
+
+
+def _positions(single: Sequence[Node], parallel: Sequence[Node]) -> dict[str, str]:
+    """Of inputs whose names are only numbers, the single side's at their position, where both sides
+    have as many and not the same ones: a graph may count what is no tensor, too.
+
+    Example: of ``primals_1`` and ``primals_3``, beside ``primals_1`` and ``primals_2``, the second
+    ones are each other.
+    """
+    own, theirs = ([n.name for n in side if NUMBERED.match(n.name)] for side in (single, parallel))
+    if len(own) != len(theirs) or set(own) == set(theirs):
+        return {}
+    return dict(zip(theirs, own, strict=True))
 
 
 def words(box: Box, part: Shape) -> str:

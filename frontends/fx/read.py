@@ -137,10 +137,10 @@ def _joined(
 
 
 def _same_interface(ranks: Sequence[Graph]) -> None:
-    first = [(n.name, n.shape, n.dtype) for n in ranks[0].inputs]
+    first = [(n.shape, n.dtype) for n in ranks[0].inputs]
     ends = [operand(x) for x in ranks[0].outputs]
     for number, graph in enumerate(ranks):
-        if [(n.name, n.shape, n.dtype) for n in graph.inputs] != first:
+        if [(n.shape, n.dtype) for n in graph.inputs] != first:
             raise InvalidInput("its inputs are others than those of rank 0", f"rank {number}")
         if len(graph.outputs) != len(ends):
             raise InvalidInput("its outputs are others than those of rank 0", f"rank {number}")
@@ -151,7 +151,7 @@ def _same_interface(ranks: Sequence[Graph]) -> None:
 
 def _shard(node: Node, shape: Shape, box: Box, rank: int, domain: tuple[int, int] | None) -> Shard:
     return Shard(
-        box.name,
+        box.of(rank),
         box.full,
         shape,
         tuple(affine(n) for n in box.starts[rank]),
@@ -214,7 +214,7 @@ def _rank(
 
     def input_shards(node: Node) -> list[Shard]:
         return [
-            _shard(node, part.shape, part.box, rank, _domain(node, domains.get(part.box.name)))
+            _shard(node, part.shape, part.box, rank, _domain(node, domains.get(part.box.of(rank))))
             for part in both.inputs.ranks[node.name]
         ]
 
@@ -375,7 +375,8 @@ def alone(path: str) -> bytes:
     outputs = [Output(n, n, n, None) for n in map(operand, ranks[0].outputs) if n is not None]
     boxes = {
         node.name: [Part(place.everywhere(node.name, shape_of(node), len(ranks)), shape_of(node))]
-        for node in ranks[0].inputs
+        for graph in ranks
+        for node in graph.inputs
     }
     both = Pairing(ranks[0], ranks, Relations(), Inputs(boxes), outputs)
     masks = Masks((), len(ranks))

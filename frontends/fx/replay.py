@@ -148,10 +148,10 @@ def _inputs(
     for node in nodes:
         boxes = []
         for part in parts[node.name]:
-            if part.box.name in values:
+            if part.box.of(rank) in values:
                 start = part.box.starts[rank]
                 at = tuple(slice(s, s + n) for s, n in zip(start, part.shape, strict=True))
-                boxes.append(values[part.box.name][at])
+                boxes.append(values[part.box.of(rank)][at])
         if len(boxes) == 1:
             arrays[node.name] = boxes[0]
         elif boxes:

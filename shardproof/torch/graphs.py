@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from math import isfinite
 from typing import Any
 
@@ -44,7 +44,8 @@ def graph(module: fx.GraphModule, rank: int = 0) -> bytes:
     what such a file cannot hold.
     """
     tensors = _tensors(module)
-    nodes = [_node(node, tensors) for node in module.graph.nodes if not _is_guard(node)]
+    left_out = {node for node in module.graph.nodes if _is_guard(node) or _is_no_tensor(node)}
+    nodes = [_node(node, tensors, left_out) for node in module.graph.nodes if node not in left_out]
     tables = {
         node.name: _bytes(tensors[node.name])
         for node in nodes
@@ -56,6 +57,15 @@ def graph(module: fx.GraphModule, rank: int = 0) -> bytes:
 def _is_guard(node: fx.Node) -> bool:
     """Whether a node checks the inputs, as a module of `torch.export` begins by doing."""
     return node.op == "call_module" and node.target == GUARDS and not node.users
+
+
+def _is_no_tensor(node: fx.Node) -> bool:
+    """Whether a node is an input that is no tensor (a mesh of devices, as AOTAutograd has those of
+    DTensors), which no operator reads."""
+    value = node.meta.get("val")
+    if node.op != PLACEHOLDER or isinstance(value, (torch.Tensor, torch.SymInt, int, float)):
+        return False
+    return all(user.op == "output" for user in node.users)
 
 
 def _tensors(module: fx.GraphModule) -> dict[str, torch.Tensor]:
@@ -76,7 +86,7 @@ def _bytes(tensor: torch.Tensor) -> bytes:
     return flat.view(torch.uint8).numpy().tobytes()
 
 
-def _node(node: fx.Node, tensors: Mapping[str, torch.Tensor]) -> Node:
+def _node(node: fx.Node, tensors: Mapping[str, torch.Tensor], left_out: Set[fx.Node]) -> Node:
     if node.op not in OPS:
         raise InvalidInput(f"is a {node.op}, expected a graph of operators of ATen", node.name)
     target = node.target if isinstance(node.target, str) else str(node.target)
@@ -92,8 +102,8 @@ def _node(node: fx.Node, tensors: Mapping[str, torch.Tensor]) -> Node:
         shape, dtype = list(tensor.shape), str(tensor.dtype).removeprefix("torch.")
     elif node.op not in (CALL, CONSTANT, "output"):
         raise InvalidInput("an input without an example value (meta['val'])", node.name)
-    args = [_value(arg, node.name) for arg in node.args]
-    kwargs = {key: _value(arg, node.name) for key, arg in node.kwargs.items()}
+    args = [_value(arg, node.name, left_out) for arg in node.args]
+    kwargs = {key: _value(arg, node.name, left_out) for key, arg in node.kwargs.items()}
     op = PLACEHOLDER if _is_given(node) else node.op
     return Node(node.name, op, target, args, kwargs, shape, dtype, _source(node))
 
@@ -107,12 +117,13 @@ def _is_given(node: fx.Node) -> bool:
     return name in module.state_dict()
 
 
-def _value(arg: Any, where: str) -> Any:
-    """An argument as the file has it."""
+def _value(arg: Any, where: str, left_out: Set[fx.Node]) -> Any:
+    """An argument as the file has it, without nodes that are left out."""
     if isinstance(arg, fx.Node):
         return {"n": arg.name}
     if isinstance(arg, (list, tuple)):
-        return [_value(item, where) for item in arg]
+        kept = (x for x in arg if not (isinstance(x, fx.Node) and x in left_out))
+        return [_value(item, where, left_out) for item in kept]
     if isinstance(arg, float) and not isfinite(arg):
         return {FLOAT: next(name for name in SPECIAL if repr(float(name)) == repr(arg))}
     if arg is None or isinstance(arg, (bool, int, float, str)):

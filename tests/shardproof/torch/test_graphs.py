@@ -106,3 +106,43 @@ def test_numbers_that_are_not_those_of_the_node_are_refused(
     (tmp_path / "graph.json").write_text(json.dumps(graph))
     with pytest.raises(InvalidInput, match=message):
         side(tmp_path / "graph.json")
+
+
+def with_mesh(factor: float) -> bytes:
+    """What AOTAutograd makes of a product whose parameter is a DTensor: an input that is a mesh, and
+    is only handed on."""
+    graph = torch.fx.Graph()
+    values = {"primals_1": torch.zeros(2, 3), "primals_2": None, "primals_3": torch.zeros(3)}
+    given = {name: graph.placeholder(name) for name in values}
+    for name, value in values.items():
+        if value is not None:
+            given[name].meta["val"] = value
+    product = graph.call_function(
+        torch.ops.aten.mul.Tensor, (given["primals_1"], given["primals_3"])
+    )
+    scaled = graph.call_function(torch.ops.aten.mul.Tensor, (product, factor))
+    product.meta["val"] = scaled.meta["val"] = torch.zeros(2, 3)
+    graph.output((scaled, given["primals_2"]))
+    return sp.graph(torch.fx.GraphModule(nn.Module(), graph))
+
+
+def without_mesh(factor: float) -> bytes:
+    def program(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return x * weight * factor
+
+    traced = make_fx(program)(torch.zeros(2, 3), torch.zeros(3))
+    for number, node in enumerate(traced.graph.find_nodes(op="placeholder"), 1):
+        node.name = node.target = f"primals_{number}"
+    return sp.graph(traced)
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(2.0, "proved"), (3.0, "refuted")])
+def test_inputs_that_are_no_tensors_are_left_out(
+    tmp_path: Path, factor: float, verdict: str
+) -> None:
+    (tmp_path / "single.json").write_bytes(without_mesh(2.0))
+    (tmp_path / "parallel.json").write_bytes(with_mesh(factor))
+    result = shardproof.verify(
+        tmp_path / "single.json", tmp_path / "parallel.json", out=tmp_path / "run", cache=False
+    )
+    assert result.verdict == verdict, result.reason
