@@ -186,11 +186,13 @@ class Products(Complete):
             )
             made = next(filter(None, read), None)
             if made is None:
-                pieces = [
-                    self.scaled_piece(Lineage(x.shape, (t,))).addends[0]
+                ways = [
+                    self.scaled_pieces(Lineage(x.shape, (t,)))
                     for x, t in zip(xs, chosen, strict=True)
                 ]
-                made = self._product(operands, output, pieces, extents)
+                made = self.first_known(
+                    ways, lambda ts: self._product(operands, output, ts, extents)
+                )
             addends.append(made)
         return addends
 

@@ -6,7 +6,7 @@ single-device program has it with more rows, a rank's is a part of that one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from math import prod
 from typing import NamedTuple
@@ -92,17 +92,26 @@ class Shares:
         Example: of ``piece(n3[a0[4]] + 2*n5[a1[2], a0[4]] part #7[0 +1 of 2])`` the part
         ``n3[a0[1 +1 of 4]] + 2*n5[a1[2], a0[1 +1 of 4]] part #7[0 +1 of 2]``.
         """
+        return next(self.each_of_sum(addends, shape, mesh), None)
+
+    def each_of_sum(
+        self, addends: Sequence[Addend], shape: tuple[int, ...], mesh: Mapping[str, int]
+    ) -> Iterator[Share]:
+        """As `of_sum`, of every local tensor of which the sum is a part.
+
+        Example: the second half of the columns of some rows of a tensor that the single device
+        takes as it is, and of which it takes that half of the columns, too.
+        """
         known = self._known.get(_nodes(addends), ())
         if any(set(whole) == set(addends) for _, whole in known):
-            return None  # the single device has it, whatever it is a part of besides
+            return  # the single device has it, whatever it is a part of besides
         for number, whole in known:
             sizes = _sizes(whole[0], shape)
             if sizes == shape:
                 continue
             starts = _common(whole, addends, shape, mesh)
             if starts is not None:
-                return Share(number, sizes, starts)
-        return None
+                yield Share(number, sizes, starts)
 
 
 def _nodes(addends: Sequence[Addend]) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
+from itertools import islice, product
 from math import prod
 from string import ascii_letters
 
@@ -40,6 +41,8 @@ from shardproof.partition.inference.windows import Reads
 #: Sums of more partial addends than this are taken as they are; those of single numbers (the norm
 #: of all gradients has one for each parameter) of more than the second.
 MOST_TERMS, MOST_NUMBERS = 32, 512
+#: Ways to read the operands of one product that are tried.
+MOST_WAYS = 16
 
 
 class Sums(Values):
@@ -226,6 +229,22 @@ class Sums(Values):
         """Whether this is a parallel program, and all of these the single-device program's."""
         size = self.reference_size
         return size is not None and all(addend.node < size for addend in addends)
+
+    def first_known(
+        self, ways: Sequence[Sequence[Addend]], make: Callable[[Sequence[Addend]], Addend]
+    ) -> Addend:
+        """What ``make`` gives of one way to read each operand, the first that the single-device
+        program has; that of the first ways, where it has none.
+
+        Example: half of the columns beside a table of numbers for all columns: as part of all of
+        them, or of that half, as the single device multiplies them.
+        """
+        first = make([own[0] for own in ways])
+        if self._are_known([first]):
+            return first
+        others = islice(product(*ways), 1, MOST_WAYS)
+        read = (tried(make, list(chosen)) for chosen in others)
+        return next((x for x in read if x is not None and self._are_known([x])), first)
 
     def distributed(
         self, xs: Sequence[Lineage], make: Callable[[Sequence[Lineage]], list[Addend]]

@@ -247,6 +247,22 @@ class Values:
         own = self.piece(Lineage(x.shape, tuple(t._replace(factor=Fraction(1)) for t in x.addends)))
         return Lineage(x.shape, tuple(t._replace(factor=factor) for t in own.addends))
 
+    def scaled_pieces(self, x: Lineage) -> list[Addend]:
+        """`scaled_piece` of one addend, and it as part of every other local tensor of the
+        single-device program that it is a part of.
+
+        Example: of the second half of the columns, for some of the rows: of all columns, and of
+        that half of them.
+        """
+        (first,) = self.scaled_piece(x).addends
+        ways = [first]
+        if self.shares is not None:
+            (addend,) = x.addends
+            own = [addend._replace(factor=Fraction(1))]
+            for share in self.shares.each_of_sum(own, x.shape, self.mesh):
+                ways.append(share.beside([share]).view(x.shape)._replace(factor=addend.factor))
+        return list(dict.fromkeys(ways))
+
     def shared(self, shape: tuple[int, ...], addends: Sequence[Addend]) -> list[Addend] | None:
         """Each addend as part of a local tensor of the single-device program, all of which begin
         alike, with its factor; None where one is no part."""

@@ -77,7 +77,22 @@ def hidden(b: BodyBuilder, x: int, y: int, wrong: bool) -> int:
     return b.mul(z, b.op("detach", b.softmax(hidden)))
 
 
-FORMULAS = (twice, own_square, turned_softmax, shifted, hidden)
+def turned(b: BodyBuilder, x: int, y: int, wrong: bool) -> int:
+    """Rotary positions over rows that are two axes of what is turned: all columns are multiplied by
+    one table, and the halves, exchanged, by another one. A rank has a part of the rows of both. The
+    mistake: the half that is exchanged keeps its sign."""
+    rows, length, width = b.shape(y)[0], 4, WIDTH // 2
+    z = b.view(b.softmax(b.view(y, rows, 2, WIDTH)), rows, length, width)
+    ones = b.op("full", size=(length, length), value=Fraction(1))
+    steps = b.op("sum", b.op("tril", ones), dim=(1,))
+    rates = b.op("slice", steps, dim=0, start=0, size=width)
+    angles = b.op("einsum", steps, rates, equation="a,b->ab")
+    half = [b.op("slice", z, dim=2, start=at, size=width // 2) for at in (0, width // 2)]
+    other = b.op("concat", half[1] if wrong else b.mul_constant(half[1], -1), half[0], dim=2)
+    return b.add(b.mul(z, b.op("cos", angles)), b.mul(other, b.op("sin", angles)))
+
+
+FORMULAS = (twice, own_square, turned_softmax, shifted, hidden, turned)
 
 
 def plan(formula: Formula, wrong: bool = False, split: bool = False) -> Plan:
@@ -86,7 +101,8 @@ def plan(formula: Formula, wrong: bool = False, split: bool = False) -> Plan:
     def program(parallel: bool) -> Program:
         axis = "tp" if split else "dp"
         made = ProgramBuilder("ranks", axes=((axis, 2, 1),) if parallel else ())
-        w = made.parameter("w", (WIDTH, WIDTH), {0: "tp"} if split else {})
+        columns = 2 * WIDTH if formula is turned else WIDTH
+        w = made.parameter("w", (columns, WIDTH), {0: "tp"} if split else {})
         rows = ROWS // 2 if parallel and not split else ROWS
         body = made.body("forward")
         (x,) = body.load_batch(("x", (rows, WIDTH), "float32"))
@@ -94,7 +110,7 @@ def plan(formula: Formula, wrong: bool = False, split: bool = False) -> Plan:
         if parallel and split:
             y = body.all_gather(y, 1, along("tp"), shared=True)
         z = formula(body, x, y, wrong and parallel)
-        body.loss(body.sum(body.mul(z, z) if formula is twice else z))
+        body.loss(body.sum(body.mul(z, z) if formula in (twice, turned) else z))
         made.schedule(body, body.backward(), 1)
         if parallel and not split:
             made.reduce([(w, along("dp"))])
