@@ -38,7 +38,7 @@ from shardproof.frontends.aten.lowering import (
 from shardproof.frontends.aten.masks import chosen, inverse
 from shardproof.frontends.aten.positions import Compared, Positions
 from shardproof.frontends.aten.predicates import selected
-from shardproof.frontends.aten.rules import lowers
+from shardproof.frontends.aten.rules import lowers, number_as
 from shardproof.frontends.aten.scores import Hidden, nothing
 
 
@@ -101,6 +101,7 @@ def _filled(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any:
 
 @lowers("aten.masked_fill.Scalar")
 def _masked_fill(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any:
+    value = value if isinstance(x, (int, float)) else number_as(value, x.dtype)
     parts = part_by_part(lo, _masked_fill, x, mask, value) if isinstance(mask, Joined) else None
     if parts is not None:
         return parts

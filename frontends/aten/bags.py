@@ -37,6 +37,8 @@ def _known(lo: Lowering, x: Lowered) -> list[int]:
 def _bags(lo: Lowering, indices: Lowered, offsets: Lowered, last: bool) -> list[tuple[int, int]]:
     """Where every bag begins, and how many ids it has."""
     starts, total = _known(lo, offsets), prod(indices.shape)
+    if last and starts[-1] != total:
+        raise Unsupported(f"bags of which the last one ends at {starts[-1]} of {total} ids")
     ends = starts[1:] if last else [*starts[1:], total]
     return [(a, b - a) for a, b in zip(starts, ends, strict=not last)]
 

@@ -30,7 +30,7 @@ from shardproof.frontends.aten.masks import flags, inverse
 from shardproof.frontends.aten.movement import spaced
 from shardproof.frontends.aten.placed import placed, written_over
 from shardproof.frontends.aten.positions import Positions
-from shardproof.frontends.aten.rules import lowers
+from shardproof.frontends.aten.rules import lowers, written_as
 from shardproof.frontends.aten.scores import Hidden
 
 ONE = Fraction(1)
@@ -472,7 +472,7 @@ def _select_scatter(lo: Lowering, x: Lowered, source: Lowered, dim: int, index: 
     (at,) = dimensions(x.shape, dim)
     size = x.shape[at]
     place = index % size
-    row = lo.reshape(source, (*x.shape[:at], 1, *x.shape[at + 1 :]))
+    row = lo.reshape(written_as(lo, source, x.dtype), (*x.shape[:at], 1, *x.shape[at + 1 :]))
     before = [lo.slice(x, at, 0, place)] if place else []
     after = [lo.slice(x, at, place + 1, size - place - 1)] if place + 1 < size else []
     return lo.concat([*before, row, *after], at)

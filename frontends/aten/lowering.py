@@ -167,7 +167,7 @@ class Lowering:
         self.inference = inference or Inference()
         self.values, self.ops, self.shards = list[Value](), list[Op](), list[Shard]()
         self.bound: list[tuple[int, int]] = []
-        self.source = Source()
+        self.source, self.labels = Source(), Labels()
         self.expected: Sequence[tuple[Shape, str]] = ()
         # Of every log-softmax: the shifted operand, its exponentials, their sum; what was shifted.
         self.exponentials: dict[int, tuple[Real, ...]] = {}
@@ -182,10 +182,10 @@ class Lowering:
         self.derived: dict[str, Derived] = {}
         self._constants, self.origins = dict[Fraction, Real](), dict[int, int]()
         self.notes: dict[str, None] = {}  # printed with the verdict
-        #: Ids that differ along a dimension, and it; what no result depends on; floats in {0, 1}.
-        self.distinct, self.shifts, self.hot = dict[int, int](), set[int](), set[int]()
+        #: Ids that differ along a dimension, and it; what no result depends on.
+        self.distinct, self.shifts = dict[int, int](), set[int]()
+        self.hot, self.integral = set[int](), set[int]()  # floats in {0, 1}; what is whole numbers
         self.narrows = self.asks = False  # a lookup (a loss) needs ids (labels) that are known
-        self.labels = Labels()
         self.groups: Mapping[str, tuple[int, ...]] = {}  # ranks by the program's name of a group
         #: What is taken for something else, by what it is: only graphs that list it may.
         self.standins: dict[str, str] | None = None

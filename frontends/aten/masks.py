@@ -26,7 +26,7 @@ from shardproof.frontends.aten.lowering import (
     reduced,
 )
 from shardproof.frontends.aten.roots import square
-from shardproof.frontends.aten.rules import lowers, scratch
+from shardproof.frontends.aten.rules import lowers, number_as, scratch
 from shardproof.frontends.aten.scores import Hidden
 
 ONE = Fraction(1)
@@ -158,9 +158,10 @@ def _sign(lo: Lowering, x: Lowered) -> Any:
 
 @lowers("aten.threshold_backward.default")
 def _threshold_backward(lo: Lowering, gradient: Lowered, x: Lowered, threshold: float) -> Any:
-    if not threshold and isinstance(x, Real):
+    limit = fraction(number_as(threshold, x.dtype))
+    if not limit and isinstance(x, Real):
         x = lo.rectified.get(x.number, x)  # max(x, 0) is positive where x is
-    return lo.mul(gradient, step(lo, lo.shift(x, -fraction(threshold))))
+    return lo.mul(gradient, step(lo, lo.shift(x, -limit)))
 
 
 @lowers("aten.leaky_relu.default")

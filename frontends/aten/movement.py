@@ -16,7 +16,7 @@ from shardproof.frontends.aten.lowering import (
     broadcast,
     dimensions,
 )
-from shardproof.frontends.aten.rules import lowers
+from shardproof.frontends.aten.rules import lowers, written_as
 
 
 def sized(shape: Shape, size: Sequence[int]) -> Shape:
@@ -205,7 +205,7 @@ def _slice_scatter(
         raise ShapeMismatch(f"{list(source.shape)} written over {list(x.shape)}")
     before = [lo.slice(x, at, 0, low)] if low else []
     after = [lo.slice(x, at, high, size - high)] if high < size else []
-    return lo.concat([*before, source, *after], at)
+    return lo.concat([*before, written_as(lo, source, x.dtype), *after], at)
 
 
 # -- memory ------------------------------------------------------------------------------------

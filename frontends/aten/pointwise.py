@@ -36,7 +36,7 @@ from shardproof.frontends.aten.merges import merged
 from shardproof.frontends.aten.one_hot import OneHot
 from shardproof.frontends.aten.positions import Compared, added
 from shardproof.frontends.aten.roots import square
-from shardproof.frontends.aten.rules import NARROW, lowers, rule_of
+from shardproof.frontends.aten.rules import NARROW, lowers, number_as, rule_of
 from shardproof.frontends.aten.scores import Hidden, nothing
 
 # -- movement ----------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ def _padded(lo: Lowering, x: Lowered, dim: int, before: int, after: int, value: 
     for count, place in ((before, 0), (after, len(parts) + (before > 0))):
         if count > 0:
             shape = (*x.shape[:dim], count, *x.shape[dim + 1 :])
-            parts.insert(place, Const(fraction(value), shape, x.dtype))
+            parts.insert(place, Const(fraction(number_as(value, x.dtype)), shape, x.dtype))
     return _joined(lo, parts, dim)
 
 
@@ -178,11 +178,7 @@ def _full(lo: Lowering, number: float) -> Const | Hidden:
     shape, dtype = lo.expected[0]
     if number == -inf and floating(dtype):
         return nothing(lo, shape, dtype)
-    return Const(
-        fraction(number if floating(dtype) else int(bool(number) if dtype == "bool" else number)),
-        shape,
-        dtype,
-    )
+    return Const(fraction(number_as(number, dtype)), shape, dtype)
 
 
 @lowers("aten.ones_like.default", "aten.ones.default", "aten.new_ones.default")

@@ -28,7 +28,7 @@ from shardproof.frontends.aten.lowering import (
 from shardproof.frontends.aten.masks import _maximum, _minimum, clamped, inverse, numbers, step
 from shardproof.frontends.aten.pointwise import _pow
 from shardproof.frontends.aten.quotients import quotient
-from shardproof.frontends.aten.rules import lowers, rule_of
+from shardproof.frontends.aten.rules import lowers, number_as, rule_of
 from shardproof.frontends.aten.statistics import _prod
 
 ONE, HALF = Fraction(1), Fraction(1, 2)
@@ -215,8 +215,9 @@ def _logit_backward(lo: Lowering, gradient: Lowered, x: Lowered, eps: float | No
 @lowers("aten.threshold.default")
 def _threshold(lo: Lowering, x: Lowered, limit: float, value: float) -> Any:
     """x above the limit, else the value."""
-    above = step(lo, lo.shift(x, -fraction(limit)))
-    return lo.add(lo.mul(x, above), lo.scale(inverse(lo, above), fraction(value)))
+    above = step(lo, lo.shift(x, -fraction(number_as(limit, x.dtype))))
+    below = lo.scale(inverse(lo, above), fraction(number_as(value, x.dtype)))
+    return lo.add(lo.mul(x, above), below)
 
 
 @lowers("aten.nan_to_num.default")

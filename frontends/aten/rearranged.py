@@ -15,7 +15,7 @@ from shardproof.frontends.aten.choices import _flip, _repeat
 from shardproof.frontends.aten.lowering import Lowered, Lowering, broadcast, dimensions
 from shardproof.frontends.aten.movement import _expand
 from shardproof.frontends.aten.pointwise import _joined, _pad
-from shardproof.frontends.aten.rules import lowers, rule_of
+from shardproof.frontends.aten.rules import NARROW, lowers, rule_of
 
 # -- shapes ----------------------------------------------------------------------------------------
 
@@ -198,6 +198,8 @@ def _differences(
 ) -> Any:
     """Each position less the one before, ``n`` times."""
     (at,) = dimensions(x.shape, dim)
+    if x.dtype in NARROW:
+        raise Unsupported(f"differences of {x.dtype}")
     parts = [part for part in (prepend, x, append) if part is not None]
     x = lo.concat(parts, at) if len(parts) > 1 else x
     for _ in range(n):

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import isfinite
 from typing import Any, Final, TypeAlias
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.aliases import ALIASES
+from shardproof.frontends.aten.integral import keeps_type, whole
 from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real, Undefined, floating
 
 #: (lowering, arguments ...) -> results.
@@ -82,19 +84,56 @@ def without_entries(lo: Lowering) -> list[Undefined]:
     return [Undefined(shape, dtype) for shape, dtype in lo.expected]
 
 
-def typed(x: Any, dtype: str) -> Any:
+def typed(lo: Lowering, x: Any, dtype: str) -> Any:
     """What a rule made of a tensor, as the element type that PyTorch gives the result: what is
     computed of whole numbers need not be whole, and a reader of it goes by its type.  Raises
-    `Unsupported` where whole numbers are expected of what was computed in floating point.
+    `Unsupported` where whole numbers are expected of what has fractions, or may leave its type.
 
     Example: ``ids / 2`` is float32, so that ``(ids / 2).long()`` drops a fraction;
-    ``x.sum(dtype=torch.int64)`` of floats, whose rule adds fractions up, is refused.
+    ``x.sum(dtype=torch.int64)`` of floats, whose rule adds fractions up, is refused, and so is
+    ``avg_pool1d`` of whole numbers, whose means PyTorch cuts to whole ones.
     """
-    if not isinstance(x, (Real, Const)) or not dtype or x.dtype == dtype:
+    if not isinstance(x, (Real, Const)) or not dtype:
         return x
-    if not floating(dtype) and (floating(x.dtype) or dtype in NARROW):
+    if x.dtype != dtype and not floating(dtype) and (floating(x.dtype) or dtype in NARROW):
         raise Unsupported(f"{dtype} computed of {x.dtype}")
-    return replace(x, dtype=dtype)
+    if not floating(dtype):
+        _check_whole(lo, x, dtype)
+    return x if x.dtype == dtype else replace(x, dtype=dtype)
+
+
+def _check_whole(lo: Lowering, x: Real | Const, dtype: str) -> None:
+    """Raises `Unsupported` for what is none of a type of whole numbers."""
+    if isinstance(x, Const):
+        if x.value.denominator != 1:
+            raise Unsupported(f"{x.value} as {dtype}")
+        return
+    if x.domain is None and x.number not in lo.integral and dtype != "bool":
+        if dtype in NARROW and not keeps_type(lo, x.number, dtype):
+            raise Unsupported(f"arithmetic of {dtype}")
+        if not whole(lo, x.number):
+            raise Unsupported(f"{dtype} computed of fractions")
+    lo.integral.add(x.number)
+
+
+def written_as(lo: Lowering, source: Lowered, dtype: str) -> Any:
+    """What is written into a tensor of an element type, which is cast to that.
+
+    Example: 0.7, written into a tensor of whole numbers, is 0.
+    """
+    return source if source.dtype == dtype else TABLE["move.cast"](lo, source, dtype)
+
+
+def number_as(number: Any, dtype: str) -> Any:
+    """A number of Python's as a tensor of an element type has it; what is none is returned.
+
+    Example: 1.5 is 1 in a tensor of whole numbers, and true in one of truth values.
+    """
+    if not isinstance(number, (int, float)):
+        return number
+    if dtype == "bool":
+        return int(bool(number))
+    return number if floating(dtype) or not isfinite(number) else int(number)
 
 
 #: Overloads over lists of tensors, and those over tensors.

@@ -66,7 +66,7 @@ def _cross_entropy(
     if weight is not None and (smoothing or floating(target.dtype)):
         raise Unsupported("weights of classes beside smoothed labels or probabilities")
     logs = _log_softmax(lo, x, classes)
-    part = fraction(smoothing)
+    part = fraction(max(smoothing, 0.0))  # PyTorch smooths by what is above zero
     if not floating(target.dtype):
         if part:
             logs = lo.add(lo.scale(logs, 1 - part), lo.mean(logs, (classes,), True), part)

@@ -23,7 +23,7 @@ from shardproof.frontends.aten.lowering import (
 )
 from shardproof.frontends.aten.masks import inverse, step
 from shardproof.frontends.aten.positions import Positions
-from shardproof.frontends.aten.rules import lowers
+from shardproof.frontends.aten.rules import lowers, number_as, written_as
 
 ZERO, ONE = Fraction(0), Fraction(1)
 
@@ -85,16 +85,15 @@ def _index_fill(lo: Lowering, x: Lowered, dim: int, index: Lowered, value: float
     (at,) = dimensions(x.shape, dim)
     chosen = step(lo, _counts(lo, x, at, index))
     kept = lo.mul(x, inverse(lo, chosen))
-    if not value:
-        return kept
-    return lo.add(kept, lo.scale(chosen, fraction(value)))
+    number = fraction(number_as(value, x.dtype))
+    return lo.add(kept, lo.scale(chosen, number)) if number else kept
 
 
 @lowers("aten.index_fill.int_Tensor")
 def _index_fill_tensor(lo: Lowering, x: Lowered, dim: int, index: Lowered, value: Lowered) -> Any:
     (at,) = dimensions(x.shape, dim)
     chosen = step(lo, _counts(lo, x, at, index))
-    return lo.add(lo.mul(x, inverse(lo, chosen)), lo.mul(chosen, value))
+    return lo.add(lo.mul(x, inverse(lo, chosen)), lo.mul(chosen, written_as(lo, value, x.dtype)))
 
 
 @lowers("aten.index_copy.default")

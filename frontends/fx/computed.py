@@ -199,7 +199,7 @@ def known_numbers(lo: Lowering, array: Array, dtype: str) -> Any:
     Example: [0, 1, 2, 3] of int8 are positions, [0.1, 0.3] of bfloat16 a table of float32.
     """
     wide = array if array.dtype.kind in "bf" else array.astype(np.int64)
-    return typed(constant(lo, wide.tobytes(), wide.shape, wide.dtype.name), dtype)
+    return typed(lo, constant(lo, wide.tobytes(), wide.shape, wide.dtype.name), dtype)
 
 
 def _operands(node: Node) -> list[str]:

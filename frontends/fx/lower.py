@@ -331,7 +331,7 @@ class _Rank:
             shape, dtype = _as_lowered(part)
             if shape != getattr(x, "shape", ()):
                 raise Unsupported(f"is lowered to {list(x.shape)}, the file says {part.shape}")
-            results[index] = typed(x, dtype)
+            results[index] = typed(self.lo, x, dtype)
         return tuple(results) if several else results[0]
 
     def argument(self, arg: Any) -> Any:

@@ -187,7 +187,7 @@ class _Rank:
         ):
             if value >= 0 and x is not None and x.shape != shape:
                 raise Unsupported(f"{op.name} is lowered to {list(x.shape)}, not {list(shape)}")
-            results[i] = typed(x, dtype)
+            results[i] = typed(self.lo, x, dtype)
         return results
 
     def stilled(self, x: Real) -> Real:
