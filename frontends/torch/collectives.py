@@ -70,10 +70,7 @@ def reduction(event: Event) -> str:
     for arg in event.args:
         if isinstance(arg, Named) and arg.kind == "reduce":
             return arg.text
-    for arg in event.args:
-        if isinstance(arg, str) and arg in ("sum", "avg", "max", "min", "product"):
-            return arg
-    return "sum"
+    return next((arg for arg in event.args if isinstance(arg, str)), "sum")
 
 
 def listed(arg: Arg) -> list[Arg]:
