@@ -9,7 +9,7 @@ of the operand and the diagonal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 from typing import Any, Final
 
@@ -25,6 +25,21 @@ Rule = Callable[..., Any]
 IRRELEVANT: Final = frozenset(
     {"dtype", "device", "layout", "pin_memory", "memory_format", "non_blocking", "copy"}
 )
+#: Element types in which numbers are computed, by torch's names.
+TYPES: Final[Mapping[str, type[np.generic]]] = {
+    "bool": np.bool_,
+    "uint8": np.uint8,
+    "int8": np.int8,
+    "int16": np.int16,
+    "int32": np.int32,
+    "int64": np.int64,
+    "float16": np.float32,
+    "bfloat16": np.float32,
+    "float32": np.float32,
+    "float64": np.float64,
+    "complex64": np.complex64,
+    "complex128": np.complex128,
+}
 RULES: Final[dict[str, Rule]] = {}
 
 
@@ -65,6 +80,8 @@ def _arange_from(node: Node, start: float, end: float, step: float = 1) -> Any:
 def _steps(node: Node, start: float, end: float, step: float) -> Any:
     if shape_of(node) != (max(0, ceil((end - start) / step)),):
         raise ValueError("another number of positions than the node has")
+    if not any(name in (node.dtype or "") for name in ("float", "complex")):
+        start, step = int(start), int(step)  # PyTorch cuts both before it counts
     return start + step * np.arange(*shape_of(node))
 
 
@@ -173,10 +190,35 @@ def _relu(node: Node, x: Array) -> Any:
     return np.maximum(x, 0)
 
 
+def _typed(node: Node, *operands: Any) -> list[Any]:
+    """Operands in the element type of the result, in which PyTorch computes with them."""
+    dtype = TYPES[node.dtype or ""]
+    return [np.asarray(x).astype(dtype, copy=False) for x in operands]
+
+
 def _binary(function: Callable[[Any, Any], Any], *names: str) -> None:
     @rule_for(*names)
     def rule(node: Node, x: Any, y: Any) -> Any:
+        return function(*_typed(node, x, y))
+
+
+def _predicate(function: Callable[[Any, Any], Any], *names: str) -> None:
+    """Two operands with a truth value, which are compared in their own types."""
+
+    @rule_for(*names)
+    def rule(node: Node, x: Any, y: Any) -> Any:
+        for wide, number in ((x, y), (y, x)):
+            if np.ndim(wide) and not np.ndim(number) and np.asarray(wide).dtype.kind in "iu":
+                _check_fits(np.asarray(wide), np.asarray(number))
         return function(x, y)
+
+
+def _check_fits(array: Array, number: Array) -> None:
+    """Whole numbers are compared with one in their own type, which it may not fit: it wraps
+    around, or is an error."""
+    limits = np.iinfo(array.dtype)
+    if number.dtype.kind in "iu" and not limits.min <= int(number) <= limits.max:
+        raise ValueError("a number that its type does not have")
 
 
 def _whole(*numbers: Any) -> bool:
@@ -217,6 +259,15 @@ for _pair, _named in (
     (np.maximum, ("maximum.default", "max.other")),
     (np.minimum, ("minimum.default", "min.other")),
     (np.arctan2, ("atan2.default",)),
+    (np.bitwise_and, (*_both("bitwise_and"), *_both("__and__"))),
+    (np.bitwise_or, (*_both("bitwise_or"), *_both("__or__"))),
+    (np.bitwise_xor, (*_both("bitwise_xor"), *_both("__xor__"))),
+    (np.matmul, ("matmul.default", "mm.default", "bmm.default", "mv.default", "dot.default")),
+    (np.multiply.outer, ("outer.default",)),
+):
+    _binary(_pair, *_named)
+
+for _pair, _named in (
     (np.equal, _both("eq")),
     (np.not_equal, _both("ne")),
     (np.less, _both("lt")),
@@ -226,32 +277,31 @@ for _pair, _named in (
     (np.logical_and, ("logical_and.default",)),
     (np.logical_or, ("logical_or.default",)),
     (np.logical_xor, ("logical_xor.default",)),
-    (np.bitwise_and, (*_both("bitwise_and"), *_both("__and__"))),
-    (np.bitwise_or, (*_both("bitwise_or"), *_both("__or__"))),
-    (np.bitwise_xor, (*_both("bitwise_xor"), *_both("__xor__"))),
-    (np.matmul, ("matmul.default", "mm.default", "bmm.default", "mv.default", "dot.default")),
-    (np.multiply.outer, ("outer.default",)),
 ):
-    _binary(_pair, *_named)
+    _predicate(_pair, *_named)
 
 
 @rule_for("add.Tensor", "add.Scalar")
 def _add(node: Node, x: Any, y: Any, alpha: float = 1) -> Any:
+    x, y = _typed(node, x, y)
     return x + alpha * y if alpha != 1 else x + y
 
 
 @rule_for("sub.Tensor", "sub.Scalar")
 def _sub(node: Node, x: Any, y: Any, alpha: float = 1) -> Any:
+    x, y = _typed(node, x, y)
     return x - alpha * y
 
 
 @rule_for("rsub.Tensor", "rsub.Scalar")
 def _rsub(node: Node, x: Any, y: Any, alpha: float = 1) -> Any:
+    x, y = _typed(node, x, y)
     return y - alpha * x
 
 
 @rule_for("div.Tensor", "div.Scalar", "div.Tensor_mode", "div.Scalar_mode")
 def _div(node: Node, x: Any, y: Any, rounding_mode: str | None = None) -> Any:
+    x, y = _typed(node, x, y)
     if rounding_mode == "floor":
         return _floor_divide(x, y)
     if rounding_mode == "trunc" and _whole(x, y):
@@ -304,7 +354,8 @@ def _over(function: Callable[..., Any], *names: str) -> None:
         node: Node, x: Array, dim: Sequence[int] | int | None = None, keepdim: bool = False
     ) -> Any:
         axes = dim if isinstance(dim, int) else tuple(dim or ()) or None
-        return function(x, axis=axes, keepdims=keepdim)
+        adds = function in (np.sum, np.mean)
+        return function(*(_typed(node, x) if adds else [x]), axis=axes, keepdims=keepdim)
 
 
 for _reduce, _overloads in (
@@ -335,4 +386,5 @@ def _einsum(node: Node, equation: str, xs: Sequence[Array]) -> Any:
 
 @rule_for("cumsum.default")
 def _cumsum(node: Node, x: Array, dim: int) -> Any:
-    return np.cumsum(x, dim) if x.ndim else x
+    (own,) = _typed(node, x)
+    return np.cumsum(own, dim) if own.ndim else own

@@ -19,7 +19,7 @@ from shardproof.frontends.aten.levels import constant
 from shardproof.frontends.aten.lowering import Lowering
 from shardproof.frontends.aten.rules import typed
 from shardproof.frontends.fx import arranged
-from shardproof.frontends.fx.arrays import IRRELEVANT, RULES
+from shardproof.frontends.fx.arrays import IRRELEVANT, RULES, TYPES
 from shardproof.frontends.fx.records import CALL, Graph, Node, operand, operands
 
 Array = NDArray[Any]
@@ -30,21 +30,6 @@ OTHERS: Final = arranged
 #: Tables of more entries are not computed, and no more when all of a graph have so many.
 MOST_ELEMENTS: Final = 1 << 21
 MOST_OF_ALL: Final = 1 << 25
-#: Element types in which numbers are computed, by torch's names.
-TYPES: Final[Mapping[str, type[np.generic]]] = {
-    "bool": np.bool_,
-    "uint8": np.uint8,
-    "int8": np.int8,
-    "int16": np.int16,
-    "int32": np.int32,
-    "int64": np.int64,
-    "float16": np.float32,
-    "bfloat16": np.float32,
-    "float32": np.float32,
-    "float64": np.float64,
-    "complex64": np.complex64,
-    "complex128": np.complex128,
-}
 GETITEM: Final = "<built-in function getitem>"
 #: What a rule raises for arguments that are not those of its operator.
 _MALFORMED: Final = (

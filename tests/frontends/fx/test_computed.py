@@ -24,10 +24,14 @@ OTHER = torch.tensor([2, -3, 4])
 FLAGS = torch.tensor([True, False, True])
 BYTES = torch.tensor([0, 1, 200], dtype=torch.uint8)
 PLANE = torch.tensor([1.5 + 2j, -0.5 - 1j])
-LITTLE = torch.tensor([-3, 0, 9], dtype=torch.int8)
+LITTLE, TWICE = torch.tensor([-3, 0, 9], dtype=torch.int8), {"alpha": 2}
+#: Fractions, and numbers of a sequence, that are cut before anything is added to them.
+PARTS, CUT = torch.tensor([0.6, 0.7, -1.3]), {"dtype": torch.int64}
+CUT_STEPS = (3.25, -4, -3, {"dtype": torch.int32})
 OWN: dict[str, list[tuple[Any, ...]]] = {
     **{f"aten.{n}.Tensor": [(WHOLE, OTHER), (FLAGS, OTHER)] for n in ("mul", "add", "eq", "lt")},
-    **{f"aten.{n}.Tensor": [(WHOLE, OTHER)] for n in ("sub", "rsub", "ge", "remainder", "fmod")},
+    **{f"aten.{n}.Tensor": [(WHOLE, OTHER)] for n in ("ge", "remainder", "fmod")},
+    **{f"aten.{n}.Tensor": [(WHOLE, OTHER), (LITTLE, BYTES, TWICE)] for n in ("sub", "rsub")},
     **{f"aten.{n}.Scalar": [(WHOLE, 2), (WHOLE, 0.5)] for n in ("mul", "add", "sub", "le", "gt")},
     **{f"aten.{n}.Scalar": [(WHOLE, 3), (WHOLE, -3)] for n in ("remainder", "fmod")},
     **{f"aten.bitwise_{n}.Scalar": [(WHOLE, 6)] for n in ("and", "or", "xor")},
@@ -37,7 +41,8 @@ OWN: dict[str, list[tuple[Any, ...]]] = {
     **{f"aten.{n}.default": [(BYTES,), (LITTLE,)] for n in ("exp", "cos", "sqrt", "reciprocal")},
     **{f"aten.{n}.default": [(LITTLE,)] for n in ("abs", "neg", "sign", "relu", "sigmoid")},
     **{f"aten.{n}.default": [(FLAGS,)] for n in ("logical_not", "bitwise_not", "all", "any")},
-    **{f"aten.{n}.default": [(WHOLE,), (BYTES,)] for n in ("sum", "amax", "amin", "max", "min")},
+    **{f"aten.{n}.default": [(WHOLE,), (BYTES,)] for n in ("amax", "amin", "max", "min")},
+    **{f"aten.{n}.default": [(BYTES, torch.tensor(-1))] for n in ("minimum", "maximum")},
     "aten.rsqrt.default": [(BYTES,)],
     "aten.round.default": [(torch.tensor([0.5, 1.5, -2.5]),)],
     "aten.div.Tensor": [(WHOLE, OTHER), (LITTLE, BYTES)],
@@ -47,7 +52,7 @@ OWN: dict[str, list[tuple[Any, ...]]] = {
     "aten.remainder.Scalar_Tensor": [(7, OTHER)],
     "aten.pow.Scalar": [(2, OTHER.abs()), (10000.0, OTHER / 8)],
     "aten.pow.Tensor_Scalar": [(WHOLE, 3), (WHOLE, 0.5)],
-    "aten.atan2.default": [(WHOLE / 3, OTHER / 2)],
+    "aten.atan2.default": [(WHOLE / 3, OTHER / 2), (BYTES, FLAGS)],
     "aten.logical_xor.default": [(FLAGS, ~FLAGS)],
     "aten.max.other": [(WHOLE, OTHER)],
     "aten.min.other": [(WHOLE, OTHER)],
@@ -55,7 +60,7 @@ OWN: dict[str, list[tuple[Any, ...]]] = {
     "aten.where.self": [(FLAGS, WHOLE, OTHER)],
     "aten.clamp.default": [(WHOLE, -2, 3), (WHOLE, None, 3), (WHOLE, 3, -2), (WHOLE, 0.5)],
     "aten._to_copy.default": [(WHOLE / 2, {"dtype": torch.int64}), (BYTES, {"dtype": torch.int8})],
-    "aten.arange.start_step": [(5, -4, -3), (0.0, 1.0, 0.3), (2, 2, 1)],
+    "aten.arange.start_step": [(5, -4, -3), (0.0, 1.0, 0.3), (2, 2, 1), CUT_STEPS],
     "aten.arange.default": [(3.5,)],
     "aten.eye.default": [(3,)],
     "aten.eye.m": [(2, 3)],
@@ -67,14 +72,15 @@ OWN: dict[str, list[tuple[Any, ...]]] = {
     "aten.chunk.default": [(torch.arange(7), 3), (torch.arange(4), 3)],
     "aten.index.Tensor": [(WHOLE, [None, OTHER.abs() % 3]), (WHOLE, [FLAGS[:2]])],
     "aten.roll.default": [(WHOLE, [1]), (WHOLE, [1], [1])],
-    "aten.cumsum.default": [(WHOLE, 1), (BYTES, 0)],
+    "aten.cumsum.default": [(WHOLE, 1), (BYTES, 0), (PARTS, 0, CUT)],
+    "aten.sum.default": [(WHOLE,), (BYTES,), (PARTS, CUT)],
     "aten.constant_pad_nd.default": [(WHOLE, [1, 2, 0, 1], 7)],
     "aten.repeat_interleave.self_int": [(WHOLE, 2), (WHOLE, 2, 1)],
     "aten.meshgrid.indexing": [([OTHER, OTHER], {"indexing": "xy"})],
     "aten.scalar_tensor.default": [(2.5,)],
     "aten.outer.default": [(OTHER, OTHER)],
     "aten.einsum.default": [("i,j->ij", [OTHER, OTHER])],
-    "aten.sum.dim_IntList": [(WHOLE, [0], True), (WHOLE, [])],
+    "aten.sum.dim_IntList": [(WHOLE, [0], True), (WHOLE, []), (PARTS, [0], CUT)],
     "aten.select_scatter.default": [(WHOLE, OTHER, 0, -1)],
     "aten.slice_scatter.default": [(WHOLE, WHOLE[:, :2] * 2, 1, 0, 2)],
     "aten.copy.default": [(WHOLE, OTHER)],
@@ -166,6 +172,8 @@ def test_known_numbers_are_what_pytorch_says(name: str) -> None:
         ("aten._to_copy.default", (torch.tensor([float("inf")]),)),
         ("aten.nonsense.default", (WHOLE,)),
         ("aten.triu.default", (WHOLE, 0, 1)),
+        ("aten.ge.Scalar", (BYTES, -1)),
+        ("aten.lt.Tensor", (BYTES, torch.tensor(300))),
     ],
 )
 def test_what_pytorch_refuses_or_leaves_open_is_not_known(name: str, args: Any) -> None:
