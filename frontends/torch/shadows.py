@@ -51,6 +51,13 @@ def written_by(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Ite
             yield from (x for x in flat(value) if isinstance(x, torch.Tensor))
 
 
+def _in_memory_of(x: torch.Tensor, others: Sequence[Any]) -> bool:
+    """Whether a tensor among others lies in the memory of ``x``: what is read there is not blank,
+    as of ``x[:] += 1``, which writes ``x[:]`` over itself in the end."""
+    key = x.untyped_storage()._cdata
+    return any(isinstance(y, torch.Tensor) and y.untyped_storage()._cdata == key for y in others)
+
+
 class Shadows:
     """Real storages by the address of the fake ones.
 
@@ -96,7 +103,7 @@ class Shadows:
     def _computed(
         self, func: Any, args: Any, kwargs: Mapping[str, Any], results: Sequence[torch.Tensor]
     ) -> bool:
-        if str(func) in FILLS:
+        if str(func) in FILLS and not _in_memory_of(args[0], args[1:]):
             self._blank(args[0])
         try:
             with _disable_current_modes(), torch.no_grad():
