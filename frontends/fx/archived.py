@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.frontends.fx import pt2, signature
-from shardproof.frontends.fx.computed import TYPES
+from shardproof.frontends.fx.arrays import TYPES
 from shardproof.frontends.fx.inputs import Inputs
 from shardproof.frontends.fx.place import Part
 from shardproof.frontends.fx.records import CONSTANT, PLACEHOLDER, Archived, Graph, Node
@@ -92,14 +92,15 @@ def with_tables(graph: Graph) -> Graph:
     numbers = {}
     for name, data in graph.tables.items():
         node, where = constants.get(name), f"tables.{printable(name, 80)}"
-        if node is None or node.shape is None or node.dtype not in TYPES:
+        dtype = (node.dtype if node is not None else None) or ""
+        if node is None or node.shape is None or dtype not in TYPES:
             raise InvalidInput(
                 "is no node of kind get_attr with a shape and an element type", where
             )
-        size = prod(node.shape) * np.dtype(_KINDS.get(node.dtype, node.dtype)).itemsize
+        size = prod(node.shape) * np.dtype(_KINDS.get(dtype, dtype)).itemsize
         if len(data) != size:
             raise InvalidInput(f"{len(data)} bytes where the node has {size}", where)
-        numbers[name] = _array(data, tuple(node.shape), node.dtype)
+        numbers[name] = _array(data, tuple(node.shape), dtype)
     return Archived(graph.rank, graph.nodes, graph.direction, graph.gid, numbers=numbers)
 
 
