@@ -17,7 +17,10 @@ _NAMING = (
     *("_c10d_functional.", "_c10d_functional_autograd."),
     *("vllm.all_reduce", "vllm.all_gather", "vllm.reduce_scatter"),
 )
-#: A collective: its name, its ranks, and how many of this kind are before it on the rank.
+#: Halves of a message, by whether the rank that has it sends.
+_MESSAGES = {"send": True, "recv": False, "post_recv": False}
+#: A collective: its name, its ranks, and how many of this kind are before it on the rank; of a
+#: message the ranks that send and receive it.
 Key = tuple[str, tuple[int, ...], int]
 
 
@@ -101,7 +104,7 @@ def needed(bodies: Sequence[RankBody]) -> list[RankBody]:
     Example: an all-reduce whose result rank 1 reads and rank 0 does not stays in the bodies of
     both; a ``relu`` that nobody reads is in neither.
     """
-    keys = [_keys(body.ops) for body in bodies]
+    keys = [_keys(body.ops, rank) for rank, body in enumerate(bodies)]
     wanted: set[Key] = set()
     while True:
         kept = [_needed(b, own, wanted) for b, own in zip(bodies, keys, strict=True)]
@@ -119,18 +122,22 @@ def needed(bodies: Sequence[RankBody]) -> list[RankBody]:
         wanted = {key for key in reached if key is not None}
 
 
-def _keys(ops: Iterable[Op]) -> list[Key | None]:
-    """The collectives among operators, counted."""
+def _keys(ops: Iterable[Op], rank: int) -> list[Key | None]:
+    """The collectives and messages among a rank's operators, counted."""
     count: Counter[tuple[str, tuple[int, ...]]] = Counter()
     keys: list[Key | None] = []
     for op in ops:
-        group = op.attrs.get("group")
-        if not isinstance(group, Group):
+        group, peer = op.attrs.get("group"), op.attrs.get("peer")
+        if isinstance(group, Group):
+            kind = op.name, tuple(sorted(group.ranks))
+        elif op.name in _MESSAGES and isinstance(peer, int):
+            kind = op.name, (rank, peer) if _MESSAGES[op.name] else (peer, rank)
+        else:
             keys.append(None)
             continue
-        kind = op.name, tuple(sorted(group.ranks))
-        keys.append((*kind, count[kind]))
+        number = count[kind]
         count[kind] += 1
+        keys.append(("message" if op.name in _MESSAGES else op.name, kind[1], number))
     return keys
 
 

@@ -19,7 +19,7 @@ from shardproof.frontends.graphs.graph import Groups
 from shardproof.frontends.graphs.mesh import Mesh, Table, find
 
 #: Operators in which one rank does what the others do not: every rank is a program of its own.
-ROOTED = frozenset({"broadcast"})
+ROOTED = frozenset({"broadcast", "send", "recv", "post_recv"})
 
 
 def _number(x: Attr) -> int | None:

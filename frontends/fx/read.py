@@ -21,6 +21,7 @@ from shardproof.frontends.fx.inputs import placed as placed_inputs
 from shardproof.frontends.fx.layouts import Choice
 from shardproof.frontends.fx.lower import RankBody, Setting, Wide, inputs_of_ranks, lower
 from shardproof.frontends.fx.masks import Masks, mask
+from shardproof.frontends.fx.messages import as_messages
 from shardproof.frontends.fx.outputs import Output, compared, in_pieces
 from shardproof.frontends.fx.place import Box, Part, Shape
 from shardproof.frontends.fx.programs import bases, mesh_of, programs
@@ -101,7 +102,8 @@ def _joined(
         compared(single, ranks[0], relations, assumed), single, ranks, inputs, assumed
     )
     domains = Domains(relations.domains)
-    both = Pairing(single, ranks, relations, inputs, outputs, domains=domains)
+    exchanged = as_messages(ranks, relations.groups)
+    both = Pairing(single, exchanged, relations, inputs, outputs, domains=domains)
     known = {name for name, one in relations.inputs.items() if one.count_ways()}
     assumed += archived.unlike(single, ranks, inputs, known)
     assumed += groups.assumed(ranks, relations.groups)
