@@ -16,6 +16,7 @@ from shardproof.frontends.aten.lowering import (
     broadcast,
     dimensions,
 )
+from shardproof.frontends.aten.refolded import refolded
 from shardproof.frontends.aten.rules import lowers, written_as
 
 
@@ -34,7 +35,9 @@ def sized(shape: Shape, size: Sequence[int]) -> Shape:
 
 @lowers("aten.view.default", "aten.reshape.default", "aten._unsafe_view.default")
 def _view(lo: Lowering, x: Lowered, size: Sequence[int]) -> Any:
-    return lo.reshape(x, sized(x.shape, size))
+    shape = sized(x.shape, size)
+    folded = refolded(x, shape) if isinstance(x, Real) else None
+    return lo.reshape(x, shape) if folded is None else folded
 
 
 @lowers(

@@ -28,7 +28,7 @@ def _(d: Draw) -> Call:
     a, b, c = d.sizes(3)
     return (
         d.real(a, b, c),
-        ((a * b, c), (a, b * c), (-1, c), (a, -1), (a * b * c,))[d.below(5)],
+        ((a * b, c), (a, b * c), (-1, c), (a, -1), (a * b * c,), (a, c, b), (c, b, a))[d.below(7)],
     ), {}
 
 
