@@ -200,6 +200,11 @@ class Kept(Unviewed):
     ids: Ids
 
     @property
+    def is_settled(self) -> bool:
+        """Whether it is known which rows count: all ids choose rows that there are."""
+        return True
+
+    @property
     def shape(self) -> Shape:
         """That of the rows."""
         return self.rows.shape
@@ -294,6 +299,15 @@ def ids_of(lo: Lowering, chosen: Lowered) -> Ids | None:
     known = ids(chosen)
     computed = known is None and is_symbolic(chosen) and integral(chosen.dtype)
     return ids(lo.real(chosen)) if computed else known
+
+
+def computed_ids(lo: Lowering, x: Any) -> Any:
+    """Where a maximum is as the value that it is, so that it is ids; anything else as it is.
+
+    Example: of ``scores.argmax(-1) == 2`` the first operand.
+    """
+    computed = isinstance(x, Unviewed) and integral(x.dtype) and ids(x) is None
+    return lo.real(x) if computed else x
 
 
 def added_rows(lo: Lowering, gradient: Lowered, chosen: Lowered, rows: int) -> Any:

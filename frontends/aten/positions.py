@@ -17,6 +17,7 @@ from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.ir import whole as whole_input
 from shardproof.frontends.aten import ids
 from shardproof.frontends.aten.filled import apart
+from shardproof.frontends.aten.lookups import computed_ids
 from shardproof.frontends.aten.lowering import (
     Const,
     Lowered,
@@ -267,6 +268,7 @@ def _compares(name: str, less: bool, strict: bool) -> None:
 
     @lowers(f"aten.{name}.Tensor", f"aten.{name}.Scalar")
     def rule(lo: Lowering, x: Lowered, y: Operand) -> Any:
+        x, y = computed_ids(lo, x), computed_ids(lo, y)
         of_ids = apart(lo, name.upper(), x, y) or ids.compared(lo, name.upper(), x, y)
         if of_ids is not None:
             return of_ids

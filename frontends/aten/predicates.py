@@ -14,6 +14,7 @@ from shardproof.frontends.aten.filled import apart
 from shardproof.frontends.aten.hidden import as_numbers
 from shardproof.frontends.aten.ids import Ids, compared, ids, integral, made, number_of
 from shardproof.frontends.aten.joined import Joined, part_by_part
+from shardproof.frontends.aten.lookups import computed_ids
 from shardproof.frontends.aten.losses import told_apart
 from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Operand, Real, broadcast
 from shardproof.frontends.aten.masks import compared as compared_numbers
@@ -116,6 +117,7 @@ def _equality(name: str) -> None:
         known = _of_positions(x, y)
         if known is not None:
             return _mask(known if name == "eq" else ~known)
+        x, y = computed_ids(lo, x), computed_ids(lo, y)
         first, second = ids(x), ids(y)
         if first is not None and second is not None and first.at() != second.at():
             # Of tokens with each other: as the numbers that they are.

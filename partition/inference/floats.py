@@ -16,7 +16,14 @@ from typing import NamedTuple, TypeAlias
 
 from shardproof.engine.algebra.affine import Affine, affine
 from shardproof.engine.lineage.floating import floating, settled, sunk, within
-from shardproof.engine.lineage.lineage import BROADCAST, Addend, Dim, StridedInterval, View
+from shardproof.engine.lineage.lineage import (
+    ABSOLUTE,
+    BROADCAST,
+    Addend,
+    Dim,
+    StridedInterval,
+    View,
+)
 from shardproof.partition.inference.digits import AsRead, Cut
 
 #: Ways that are tried for one operator, and exposures that are combined.
@@ -382,22 +389,31 @@ def _matchings(
         return
     first, *others = intervals
     for i, group in enumerate(groups):
-        interval = group[0][1]
-        if (interval.extent, interval.start) == (first.extent, first.start) and (
-            all(own != k for own, _ in group)
-        ):
+        if _alike(group[0][1], first) and all(own != k for own, _ in group):
             grown = [*groups[:i], [*group, (k, first)], *groups[i + 1 :]]
             yield from _matchings([(k, others), *rest], grown)
     yield from _matchings([(k, others), *rest], [*groups, [(k, first)]])
 
 
+def _alike(one: StridedInterval, other: StridedInterval) -> bool:
+    """Whether two positions may be the same of as many; an axis without an end has as many."""
+    ends = {one.extent, other.extent} - {ABSOLUTE}
+    return one.start == other.start and len(ends) <= 1
+
+
 def _groups(single: Sequence[Sequence[StridedInterval]]) -> Groups:
     """Positions that are the same of as many, at most one of every view."""
+    ends: dict[Affine, set[int]] = {}
+    for intervals in single:
+        for a in intervals:
+            ends.setdefault(a.start, set()).update({a.extent} - {ABSOLUTE})
     groups: dict[tuple[object, ...], list[tuple[int, StridedInterval]]] = {}
     for k, intervals in enumerate(single):
         seen: dict[tuple[object, ...], int] = {}
         for interval in sorted(intervals, key=lambda a: (a.axis, -a.stride)):
-            key = (interval.extent, interval.start)
+            known = ends[interval.start] if interval.extent == ABSOLUTE else ()
+            extent = next(iter(known)) if len(known) == 1 else interval.extent
+            key = (extent, interval.start)
             again = seen[key] = seen.get(key, -1) + 1
             groups.setdefault((*key, again), []).append((k, interval))
     return list(groups.values())
