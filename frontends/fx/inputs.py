@@ -149,8 +149,9 @@ def placed(
             continue
         own = nodes[pairs[node.name]]
         if place.kind_of(own.dtype) != place.kind_of(node.dtype):
+            why = ": paired by position" if place.NUMBERED.match(node.name) else ""
             raise InvalidInput(
-                f"{node.dtype} on the parallel side, {own.dtype} on the single", own.name
+                f"{node.dtype} on the parallel side, {own.dtype} on the single{why}", own.name
             )
         relation = relations.inputs.get(node.name)
         cut = _cut_by_relation(node, relation, inputs.layouts[0], assumed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Set
 from math import isfinite
 from typing import Any
 
@@ -43,15 +42,82 @@ def graph(module: fx.GraphModule, rank: int = 0) -> bytes:
     the numbers of others are written with the graph. Raises `InvalidInput`, naming the node, for
     what such a file cannot hold.
     """
-    tensors = _tensors(module)
-    left_out = {node for node in module.graph.nodes if _is_guard(node) or _is_no_tensor(node)}
-    nodes = [_node(node, tensors, left_out) for node in module.graph.nodes if node not in left_out]
+    writer = _Writer(module)
+    nodes = [writer.node(node) for node in module.graph.nodes if node not in writer.left_out]
     tables = {
-        node.name: _bytes(tensors[node.name])
+        node.name: _bytes(writer.tensors[node.name])
         for node in nodes
-        if node.op == CONSTANT and node.name in tensors
+        if node.op == CONSTANT and node.name in writer.tensors
     }
     return msgspec.json.encode(Graph(rank, nodes, tables=tables))
+
+
+class _Writer:
+    """The nodes of a module as the file has them."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        self.tensors = _tensors(module)
+        self.names = _names(module)
+        nodes = module.graph.nodes
+        self.left_out = {node for node in nodes if _is_guard(node) or _is_no_tensor(node)}
+
+    def node(self, node: fx.Node) -> Node:
+        """A node; raises `InvalidInput` for what the file cannot hold."""
+        if node.op not in OPS:
+            raise InvalidInput(f"is a {node.op}, expected a graph of operators of ATen", node.name)
+        target = node.target if isinstance(node.target, str) else str(node.target)
+        if node.op == CALL and not isinstance(node.target, torch._ops.OpOverload):
+            target = getattr(node.target, "__name__", target)
+            target = f"<built-in function {target}>"
+        value = node.meta.get("val", self.tensors.get(node.name))
+        tensor = value if isinstance(value, torch.Tensor) else None
+        shape, dtype = None, None
+        if tensor is not None:
+            if not all(isinstance(n, int) for n in tensor.shape):
+                raise InvalidInput(
+                    "a size that is no number: trace without dynamic shapes", node.name
+                )
+            shape, dtype = list(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+        elif node.op not in (CALL, CONSTANT, "output"):
+            raise InvalidInput("an input without an example value (meta['val'])", node.name)
+        args = [self._value(arg, node.name) for arg in node.args]
+        kwargs = {key: self._value(arg, node.name) for key, arg in node.kwargs.items()}
+        op = PLACEHOLDER if _is_given(node) else node.op
+        name = self.names[node.name]
+        return Node(name, op, target, args, kwargs, shape, dtype, _source(node))
+
+    def _value(self, arg: Any, where: str) -> Any:
+        """An argument, without nodes that are left out."""
+        if isinstance(arg, fx.Node):
+            return {"n": self.names[arg.name]}
+        if isinstance(arg, (list, tuple)):
+            kept = (x for x in arg if not (isinstance(x, fx.Node) and x in self.left_out))
+            return [self._value(item, where) for item in kept]
+        if isinstance(arg, float) and not isfinite(arg):
+            return {FLOAT: next(name for name in SPECIAL if repr(float(name)) == repr(arg))}
+        if arg is None or isinstance(arg, (bool, int, float, str)):
+            return arg
+        if isinstance(arg, (torch.dtype, torch.layout, torch.memory_format)):
+            return str(arg).removeprefix("torch.")
+        if isinstance(arg, torch.device):
+            return f"device:{arg}"
+        raise InvalidInput(f"an argument that is not understood ({type(arg).__name__})", where)
+
+
+def _names(module: fx.GraphModule) -> dict[str, str]:
+    """The names of nodes in the file: of a parameter that AOTAutograd describes that which
+    `torch.export` gives it (``primals_3`` is ``p_layers_0_up_weight``), of others their own."""
+    names = {node.name: node.name for node in module.graph.nodes}
+    for node in module.graph.find_nodes(op=PLACEHOLDER):
+        described = node.meta.get("desc")
+        while hasattr(described, "base"):
+            described = described.base
+        target = getattr(described, "target", None)
+        if isinstance(target, str):
+            name = f"p_{re.sub('[^0-9A-Za-z_]', '_', target)}"
+            if name not in names.values():
+                names[node.name] = name
+    return names
 
 
 def _is_guard(node: fx.Node) -> bool:
@@ -86,28 +152,6 @@ def _bytes(tensor: torch.Tensor) -> bytes:
     return flat.view(torch.uint8).numpy().tobytes()
 
 
-def _node(node: fx.Node, tensors: Mapping[str, torch.Tensor], left_out: Set[fx.Node]) -> Node:
-    if node.op not in OPS:
-        raise InvalidInput(f"is a {node.op}, expected a graph of operators of ATen", node.name)
-    target = node.target if isinstance(node.target, str) else str(node.target)
-    if node.op == CALL and not isinstance(node.target, torch._ops.OpOverload):
-        target = getattr(node.target, "__name__", target)
-        target = f"<built-in function {target}>"
-    value = node.meta.get("val", tensors.get(node.name))
-    tensor = value if isinstance(value, torch.Tensor) else None
-    shape, dtype = None, None
-    if tensor is not None:
-        if not all(isinstance(n, int) for n in tensor.shape):
-            raise InvalidInput("a size that is no number: trace without dynamic shapes", node.name)
-        shape, dtype = list(tensor.shape), str(tensor.dtype).removeprefix("torch.")
-    elif node.op not in (CALL, CONSTANT, "output"):
-        raise InvalidInput("an input without an example value (meta['val'])", node.name)
-    args = [_value(arg, node.name, left_out) for arg in node.args]
-    kwargs = {key: _value(arg, node.name, left_out) for key, arg in node.kwargs.items()}
-    op = PLACEHOLDER if _is_given(node) else node.op
-    return Node(node.name, op, target, args, kwargs, shape, dtype, _source(node))
-
-
 def _is_given(node: fx.Node) -> bool:
     """Whether a node reads a tensor of its module that a checkpoint has; constants of the program
     that was traced are buffers of the module, too."""
@@ -115,24 +159,6 @@ def _is_given(node: fx.Node) -> bool:
     if node.op != CONSTANT or module is None or name.startswith(TRACED):
         return False
     return name in module.state_dict()
-
-
-def _value(arg: Any, where: str, left_out: Set[fx.Node]) -> Any:
-    """An argument as the file has it, without nodes that are left out."""
-    if isinstance(arg, fx.Node):
-        return {"n": arg.name}
-    if isinstance(arg, (list, tuple)):
-        kept = (x for x in arg if not (isinstance(x, fx.Node) and x in left_out))
-        return [_value(item, where, left_out) for item in kept]
-    if isinstance(arg, float) and not isfinite(arg):
-        return {FLOAT: next(name for name in SPECIAL if repr(float(name)) == repr(arg))}
-    if arg is None or isinstance(arg, (bool, int, float, str)):
-        return arg
-    if isinstance(arg, (torch.dtype, torch.layout, torch.memory_format)):
-        return str(arg).removeprefix("torch.")
-    if isinstance(arg, torch.device):
-        return f"device:{arg}"
-    raise InvalidInput(f"an argument that is not understood ({type(arg).__name__})", where)
 
 
 def _source(node: fx.Node) -> str | None:

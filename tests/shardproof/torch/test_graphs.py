@@ -146,3 +146,17 @@ def test_inputs_that_are_no_tensors_are_left_out(
         tmp_path / "single.json", tmp_path / "parallel.json", out=tmp_path / "run", cache=False
     )
     assert result.verdict == verdict, result.reason
+
+
+def test_parameters_have_the_names_that_autograd_describes(tmp_path: Path) -> None:
+    """A joint graph of forward and backward, whose inputs are called primals_1 and so on."""
+    from contextlib import ExitStack
+
+    from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+
+    with ExitStack() as stack:
+        joint = aot_export_joint_with_descriptors(stack, Model(), (torch.zeros(2, 4),))
+        (tmp_path / "joint.json").write_bytes(sp.graph(joint.graph_module))
+    (graph,) = side(tmp_path / "joint.json")
+    names = [node.name for node in graph.inputs]
+    assert names[:3] == ["p_up_weight", "p_up_bias", "p_down_weight"], names
