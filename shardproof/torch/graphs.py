@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.fx.records import (
@@ -148,8 +148,9 @@ def _tensors(module: fx.GraphModule) -> dict[str, torch.Tensor]:
 
 def _bytes(tensor: torch.Tensor) -> bytes:
     """The numbers of a tensor in row-major order, the lowest byte first."""
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy().tobytes()
+    with unset_fake_temporarily():
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        return flat.view(torch.uint8).numpy().tobytes()
 
 
 def _is_given(node: fx.Node) -> bool:
