@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch.places import place
@@ -77,10 +78,17 @@ def _tensors(recorder: Recorder) -> None:
             return _numbers(x, place(sys._getframe(1))[0]).tolist()
 
     def numpy(x: torch.Tensor, *, force: bool = False) -> Any:
-        real = recorder.real(x) if isinstance(x, FakeTensor) else x
+        if not isinstance(x, FakeTensor):
+            return array(x, force=force)
+        real = recorder.shown(x)
         if real is not None or (x.requires_grad and not force):
-            return array(x if real is None else real, force=force)
-        return _numbers(x, place(sys._getframe(1))[0])
+            with _disable_current_modes():
+                made = array(x if real is None else real, force=force)
+        else:
+            made = _numbers(x, place(sys._getframe(1))[0], shares=True)
+        # It is the memory of the tensor, which would not be seen to be written by NumPy.
+        made.flags.writeable = False
+        return made
 
     def formatted(x: torch.Tensor, spec: str) -> str:
         return format(x.item(), spec) if x.dim() == 0 else text(x, spec)
@@ -100,16 +108,17 @@ def _element(x: torch.Tensor) -> torch.Tensor | None:
     return x.detach().reshape(()).clone() if plain else None
 
 
-def _numbers(x: torch.Tensor, where: str) -> Any:
-    """An array of objects: a number for every element."""
-    numbers = np.empty(x.numel(), dtype=object)
+def _numbers(x: torch.Tensor, where: str, shares: bool = False) -> Any:
+    """An array of objects: a number for every element, as it is now, or, where the array
+    ``shares`` the tensor's memory, as it is when it is read."""
+    numbers = np.empty(tuple(x.shape), dtype=object)
     if x.numel() > MOST_NUMBERS:
         numbers.fill(Unread(where, None))
-    else:
-        flat = x.detach().reshape(-1)
-        for i in range(x.numel()):
-            numbers[i] = Unread(where, _element(flat[i]))
-    return numbers.reshape(tuple(x.shape))
+        return numbers
+    for index in np.ndindex(numbers.shape):
+        one = x.detach()[index]
+        numbers[index] = Unread(where, one if shares else _element(one))
+    return numbers
 
 
 def _function(function: Callable[..., Any]) -> Callable[..., Any]:

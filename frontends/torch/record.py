@@ -175,12 +175,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Whether a tensor depends on no input."""
         return not isinstance(x, FakeTensor) or self._shadows.known(x)
 
-    def real(self, x: torch.Tensor) -> torch.Tensor | None:
-        """The values of a tensor that depends on no input, by themselves; None of others."""
+    def shown(self, x: torch.Tensor) -> torch.Tensor | None:
+        """The values of a tensor that depends on no input, in their own memory, which somebody else
+        reads from here on; None of others."""
         if not self.is_known(x):
             return None
+        self._shadows.shown.add(x.untyped_storage()._cdata)
         with _disable_current_modes(), torch.no_grad():
-            values: torch.Tensor = self._shadows.real(x).clone()
+            values: torch.Tensor = self._shadows.real(x)
             return values
 
     # -- arguments --------------------------------------------------------------------------

@@ -15,6 +15,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.distributed_c10d import ReduceOp
 from torch.utils._python_dispatch import _disable_current_modes
 
+from shardproof.engine.errors import InvalidInput
+
 #: Tensors of more elements have no shadow, and are no constants.
 MOST_SHADOW = 1 << 16
 #: Elements of what is computed of smaller ones (rotary tables of all positions): nothing else that
@@ -67,6 +69,8 @@ class Shadows:
 
     def __init__(self) -> None:
         self.storages: dict[int, Any] = {}
+        #: Those that NumPy reads, too: what is written there has to be known.
+        self.shown: set[int] = set()
         #: Of whole numbers that ranks add up: the sums, if all ranks have the same.
         self.sums: dict[int, Any] = {}
 
@@ -139,6 +143,8 @@ class Shadows:
                 sums = {key: self.sums.get(source.untyped_storage()._cdata)}
         for x in gone:
             key = x.untyped_storage()._cdata
+            if key in self.shown:
+                raise InvalidInput(f"{func} writes memory of which NumPy has an array")
             self.storages.pop(key, None)
             self.sums.pop(key, None)
         self.sums |= {key: total for key, total in sums.items() if total is not None}

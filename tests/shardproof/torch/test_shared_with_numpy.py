@@ -1,0 +1,75 @@
+"""An array that ``Tensor.numpy`` gives is the memory of the tensor, in both directions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import shardproof.torch as sp  # noqa: E402
+
+BATCH = {"x": sp.tensor((4, 4))}
+Made = Callable[[torch.Tensor], torch.Tensor]
+
+
+def known(x: torch.Tensor) -> torch.Tensor:
+    table = torch.arange(4.0)
+    array = table.numpy()
+    table.mul_(2)
+    return torch.tensor(array * 1.5)
+
+
+def unknown(x: torch.Tensor) -> torch.Tensor:
+    row = x[0] * 1
+    array = row.numpy()
+    row.add_(1)
+    return torch.tensor(array) + 0
+
+
+def written_known(x: torch.Tensor) -> torch.Tensor:
+    table = torch.zeros(4)
+    table.numpy()[1] = 5
+    return table
+
+
+def written_unknown(x: torch.Tensor) -> torch.Tensor:
+    row = x[0] * 1
+    row.numpy()[0] = 5
+    return row + 0
+
+
+def forgotten(x: torch.Tensor) -> torch.Tensor:
+    table = torch.ones(4)
+    array = table.numpy()
+    table.copy_(x[0])
+    return torch.tensor(array)
+
+
+def verdict(left: Made, right: Made) -> str:
+    def step(made: Made) -> Callable[[sp.Job], None]:
+        def run(job: sp.Job) -> None:
+            job.start(torch.nn.Linear(1, 1))
+            x = job.batch["x"]
+            job.end(outputs={"y": x + made(x)})
+
+        return run
+
+    return str(sp.verify(step(left), step(right), world_size=1, batch=BATCH).verdict)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "expected"),
+    [
+        (known, lambda x: torch.tensor([0.0, 3.0, 6.0, 9.0]), "proved"),
+        (known, lambda x: torch.tensor([0.0, 1.5, 3.0, 4.5]), "refuted"),
+        (unknown, lambda x: x[0] + 1, "proved"),
+        (unknown, lambda x: x[0] + 0, "refuted"),
+        (written_known, lambda x: torch.zeros(4), "invalid input"),
+        (written_unknown, lambda x: x[0] + 0, "invalid input"),
+        (forgotten, lambda x: torch.ones(4), "invalid input"),
+    ],
+)
+def test_an_array_is_the_memory_of_its_tensor(left: Made, right: Made, expected: str) -> None:
+    assert verdict(left, right) == expected
