@@ -72,6 +72,8 @@ def finished(run_dir: Path) -> Result | None:
         result = Result.from_json(files.contents(run_dir / rundir.RESULT))
     except (InvalidInput, OSError, ValueError):
         return None
+    if run.certificate.verdict != result.verdict:
+        return None
     problems = Problems()
     check_leftovers(run, problems)
     if result.verdict == "proved":

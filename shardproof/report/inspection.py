@@ -16,10 +16,10 @@ from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.assumption import texts
 from shardproof.engine.plan.collectives import COMMUNICATION, TABLE, Wire
 from shardproof.engine.plan.ir import Group, Op, Plan, Program
-from shardproof.engine.storage import files
 from shardproof.inputs import rundir
 from shardproof.report.terminal import write as write_result
 from shardproof.report.words import plain
+from shardproof.run.document import read_result
 from shardproof.run.result import Result
 
 #: Longer tables are cut on the screen; ``--json`` has all rows.
@@ -191,23 +191,14 @@ def run(folder: Path) -> Data:
 
     Example: ``"verdicts": {"verdicts": {"unsat": 114}, "solvers": {"z3": 114}, ...}``.
     """
+    result = read_result(folder)
     return {
         "kind": "run",
         "run_dir": str(folder.resolve()),
-        "result": _result(folder),
+        "result": None if result is None else result.to_dict(),
         "verdicts": _verdicts(folder),
         "files": [_file(folder, path) for path in sorted(folder.rglob("*")) if path.is_file()],
     }
-
-
-def _result(folder: Path) -> Data | None:
-    path = folder / rundir.RESULT
-    if not path.exists():
-        return None
-    try:
-        return Result.from_json(files.contents(path)).to_dict()
-    except (OSError, ValueError) as error:
-        raise InvalidInput(f"cannot be read: {error}", str(path)) from error
 
 
 def _verdicts(folder: Path) -> Data:

@@ -13,6 +13,8 @@ from math import isfinite
 from shlex import quote
 from typing import Any, Final, Literal, Self, TypeAlias
 
+import msgspec
+
 from shardproof.engine.findings import Difference, Finding
 from shardproof.engine.plan.assumption import Assumption
 
@@ -221,11 +223,11 @@ class Result:
                 run_dir=data["run_dir"],
                 mesh=str(data.get("mesh", "")),
             )
+            return msgspec.convert(msgspec.to_builtins(result), cls)
         except (KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"is no result: {error!r}") from error
-        if result.verdict not in EXIT_CODES:
-            raise ValueError(f"is no result: the verdict is {result.verdict!r}")
-        return result
+        except msgspec.MsgspecError as error:
+            raise ValueError(f"is no result: {error}") from error
 
 
 def _finding(finding: Finding) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from shardproof.report.html import graphs, lineages, mesh, schedule, values
 from shardproof.report.html.advice import advice
 from shardproof.report.tries import about_order, to_try
 from shardproof.report.words import numbers
+from shardproof.run.document import read_result
 from shardproof.run.request import NAME as REQUEST
 
 Data = dict[str, Any]
@@ -100,19 +101,13 @@ def _timeout(folder: Path) -> float | None:
 
 
 def _result(folder: Path) -> Data:
-    path = folder / rundir.RESULT
     if not folder.is_dir() or not rundir.is_run(folder):
         raise InvalidInput("expected the directory of a run", str(folder))
-    try:
-        result = json.loads(files.contents(path))
-        needed = ("verdict", "reason", "counts", "seconds", "assumptions", "conclusions")
-        if not isinstance(result, dict) or any(key not in result for key in needed):
-            raise ValueError("is no result")
-    except FileNotFoundError:
-        raise InvalidInput("the run has not ended: there is no result yet", str(path)) from None
-    except (OSError, ValueError) as error:
-        raise InvalidInput(f"cannot be read: {error}", str(path)) from error
-    return result
+    result = read_result(folder)
+    if result is None:
+        path = folder / rundir.RESULT
+        raise InvalidInput("the run has not ended: there is no result yet", str(path))
+    return result.to_dict()
 
 
 # -- from the result -----------------------------------------------------------------------------

@@ -12,8 +12,10 @@ from shardproof.cluster.settings import Settings
 from shardproof.cluster.verdicts.ledger import Ledger, text_key
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan_files import store
+from shardproof.engine.records.certificate import Certificate, write_certificate
 from shardproof.report import inspection as views
 from shardproof.report import terminal as report
+from shardproof.report.html.collect import collect
 from shardproof.solvers import Answer, Query, Solved
 from tests.shardproof.faces import assert_golden, proved, tiny
 
@@ -126,6 +128,19 @@ def test_a_damaged_run_is_named(finished_run: Path, name: str, message: str) -> 
     with pytest.raises(InvalidInput) as caught:
         views.look(finished_run)
     assert str(caught.value).startswith(f"{finished_run / name}{message}")
+
+
+@pytest.mark.parametrize("verdict", ["proved", "refuted", "inconclusive"])
+def test_a_result_has_the_verdict_of_its_certificate(finished_run: Path, verdict: str) -> None:
+    own = Certificate(verdict=verdict, plan="", inputs={}, files={})
+    write_certificate(finished_run, own)
+    if verdict == "proved":
+        assert views.look(finished_run)["result"] == proved().to_dict()
+        return
+    message = f"result.json: says proved, the certificate of the run {verdict}"
+    for shown in (views.look, collect):
+        with pytest.raises(InvalidInput, match=message):
+            shown(finished_run)
 
 
 def test_what_is_not_there(tmp_path: Path) -> None:

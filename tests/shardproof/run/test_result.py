@@ -115,3 +115,25 @@ def test_in_a_notebook_names_are_text() -> None:
     assert "<script>" not in html
     assert "no declaration of &lt;script&gt;" in html
     assert html.startswith("<div><b style='color:#b26a00'>inconclusive</b>")
+
+
+@pytest.mark.parametrize(
+    ("keys", "value"),
+    [
+        (("verdict",), ["proved"]),
+        (("counts", "ranks"), "4"),
+        (("seconds", "total"), None),
+        (("conclusions", 0, "ranks"), 3),
+        (("findings", 0, "message"), {}),
+        (("run_dir",), ["run"]),
+    ],
+)
+def test_a_field_of_another_kind_is_no_result(keys: tuple[str | int, ...], value: object) -> None:
+    data = json.loads(refuted().to_json())
+    assert Result.from_json(json.dumps(data)) == refuted()
+    part = data
+    for key in keys[:-1]:
+        part = part[key]
+    part[keys[-1]] = value
+    with pytest.raises(ValueError, match="is no result"):
+        Result.from_json(json.dumps(data))
