@@ -37,8 +37,9 @@ def install(note: Callable[[str], None], recorder: Recorder) -> None:
     ``torch.tensor(loss.item())`` is the loss.
     """
     _tensors(recorder)
-    for name in ("tensor", "as_tensor", "from_numpy"):
-        replace(torch, name, _made(getattr(torch, name)))
+    replace(torch, "tensor", _made(torch.tensor, lambda _: None))
+    for name in ("as_tensor", "from_numpy"):
+        replace(torch, name, _made(getattr(torch, name), recorder.lend))
     for name, value in (("isnan", False), ("isinf", False), ("isfinite", True)):
         replace(math, name, _finite(getattr(math, name), value, note))
         for owner in (torch, torch.Tensor):
@@ -136,8 +137,11 @@ def _function(function: Callable[..., Any]) -> Callable[..., Any]:
     return answer
 
 
-def _made(tensor: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """``torch.tensor`` of such numbers, alone, in a list or in an array: what they were read of."""
+def _made(
+    tensor: Callable[..., torch.Tensor], lend: Callable[[object], None]
+) -> Callable[..., torch.Tensor]:
+    """``torch.tensor`` of such numbers, alone, in a list or in an array: what they were read of;
+    ``lend`` is told of other arrays."""
 
     @wraps(tensor)
     def made(data: Any, *args: Any, dtype: torch.dtype | None = None, **kwargs: Any) -> Any:
@@ -147,6 +151,7 @@ def _made(tensor: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         read = [x for x in numbers if isinstance(x, Unread)]
         own = [x.tensor for x in read if x.tensor is not None]
         if not read or args:
+            lend(data)
             return tensor(data, *args, **kwargs, **({} if dtype is None else {"dtype": dtype}))
         if len(own) < len(read):
             next(x for x in read if x.tensor is None).refused()

@@ -185,6 +185,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             values: torch.Tensor = self._shadows.real(x)
             return values
 
+    def lend(self, array: Any) -> None:
+        """Note that a tensor has the memory of an array."""
+        self._shadows.lend(array)
+
     # -- arguments --------------------------------------------------------------------------
 
     def arg(self, x: Any) -> Arg:
@@ -257,6 +261,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Append a mark of the job; what it makes an input has no value that Python may read."""
         if name == START:
             self.generators.start()
+        if name == END:
+            self._shadows.check_lent()
         source, _ = place(sys._getframe(1))
         made = {self.tensors[x.number].storage for x in outputs if isinstance(x, Tensor)}
         for key, (number, _) in self._storages.items():

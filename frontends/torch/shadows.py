@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch._C._distributed_c10d import ProcessGroup
 from torch._subclasses.fake_tensor import FakeTensor
@@ -69,6 +70,8 @@ class Shadows:
 
     def __init__(self) -> None:
         self.storages: dict[int, Any] = {}
+        #: Arrays that are tensors' memory, and what they had when they became it.
+        self.lent: list[tuple[Any, bytes]] = []
         #: Those that NumPy reads, too: what is written there has to be known.
         self.shown: set[int] = set()
         #: Of whole numbers that ranks add up: the sums, if all ranks have the same.
@@ -87,6 +90,17 @@ class Shadows:
         storage = self.storages[x.untyped_storage()._cdata]
         empty = torch.empty(0, dtype=x.dtype)
         return empty.set_(storage, x.storage_offset(), tuple(x.shape), tuple(x.stride()))
+
+    def lend(self, array: Any) -> None:
+        """Note an array that is the memory of a tensor from here on."""
+        plain = isinstance(array, np.ndarray) and array.dtype != object
+        if plain and array.size <= MOST_SHADOW:
+            self.lent.append((array, array.tobytes()))
+
+    def check_lent(self) -> None:
+        """Raises `InvalidInput` where NumPy has written an array that is a tensor's memory."""
+        if any(array.tobytes() != before for array, before in self.lent):
+            raise InvalidInput("an array that a tensor was made of is written by NumPy later on")
 
     def follow(self, func: Any, args: Any, kwargs: Mapping[str, Any], out: Any) -> bool:
         """Compute the operator on shadows too; False if what it reads that has a shadow meets what

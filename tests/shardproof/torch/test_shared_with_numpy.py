@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -47,6 +48,20 @@ def forgotten(x: torch.Tensor) -> torch.Tensor:
     return torch.tensor(array)
 
 
+def buffer(late: bool) -> Made:
+    """An array that is a tensor's memory, and into which NumPy writes before it is, or later."""
+
+    def made(x: torch.Tensor) -> torch.Tensor:
+        array = np.zeros(4, dtype=np.float32)
+        array[1] = 0 if late else 5
+        table = torch.from_numpy(array)
+        y = table + x
+        array[1] = 5
+        return y + table
+
+    return made
+
+
 def verdict(left: Made, right: Made) -> str:
     def step(made: Made) -> Callable[[sp.Job], None]:
         def run(job: sp.Job) -> None:
@@ -68,6 +83,8 @@ def verdict(left: Made, right: Made) -> str:
         (unknown, lambda x: x[0] + 0, "refuted"),
         (written_known, lambda x: torch.zeros(4), "invalid input"),
         (written_unknown, lambda x: x[0] + 0, "invalid input"),
+        (buffer(False), lambda x: x + torch.tensor([0.0, 10.0, 0.0, 0.0]), "proved"),
+        (buffer(True), lambda x: x + 0, "invalid input"),
         (forgotten, lambda x: torch.ones(4), "invalid input"),
     ],
 )
