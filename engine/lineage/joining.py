@@ -151,6 +151,8 @@ def _both(one: Addend, other: Addend, dim: int) -> Addend | None:
     mine, next_to = of_dim(one, dim), of_dim(other, dim)
     if not mine or mine[-1].start + mine[-1].size != next_to[-1].start:
         return None
+    if _alternates(one, other, dim):
+        return None
     dims = list(one.view.dims)
     try:
         dims[dim] = adjoin([one.view.dims[dim], other.view.dims[dim]])
@@ -162,6 +164,21 @@ def _both(one: Addend, other: Addend, dim: int) -> Addend | None:
     whole = mine[-1]._replace(size=mine[-1].size + next_to[-1].size)
     places = normal([*(p for p in one.places if p != mine[-1]), whole])
     return one._replace(view=one.view._replace(dims=tuple(dims)), places=places)
+
+
+def _alternates(one: Addend, other: Addend, dim: int) -> bool:
+    """Whether places repeat along a dimension along which something varies: then the positions of
+    two such addends take turns, and are not those of one behind those of the other.
+
+    Example: ``n5[a0[0 +2 of 4]] in 0[0 +1 of 2]`` and ``n5[a0[2 +2 of 4]] in 0[1 +1 of 2]`` are the
+    positions 0, 2, 1 and 3 of ``n5``.
+    """
+    dims = one.view.dims[dim], other.view.dims[dim]
+    if all(interval.axis == BROADCAST for d in dims for interval in d):
+        return False
+    places = of_dim(one, dim)
+    period = places[-1].extent * prod(p.size for p in places) // prod(p.extent for p in places)
+    return _positions(dims[0]) != period
 
 
 def _repeated(one: Dim, other: Dim) -> Dim | None:

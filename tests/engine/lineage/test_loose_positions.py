@@ -70,6 +70,33 @@ def test_positions_in_another_order_stay_apart() -> None:
     assert len(joined(parts)) == 4
 
 
+@pytest.mark.parametrize(("period", "count"), [(2, 2), (4, 1)])
+def test_positions_that_take_turns_stay_apart(period: int, count: int) -> None:
+    """In places that repeat, positions 0 and 1 stand before and behind each of 2 and 3: together
+    they are 0, 2, 1, 3."""
+    half = period // 2
+    parts = [
+        Addend(
+            Fraction(1),
+            5,
+            View(((at(0, 2 * i, 4, 2),), (WHOLE,))),
+            places=(Place(0, half * i, half, period),),
+        )
+        for i in (0, 1)
+    ]
+    assert len(joined(parts)) == count
+
+
+def test_what_takes_turns_with_the_same_is_no_repetition() -> None:
+    """Positions 0, 0, 1, 1 are not 0, 1, 0, 1; of what does not vary it makes no difference."""
+    for dim, count in (((at(0, 0, 2, 2),), 2), ((constant_interval(2),), 1)):
+        parts = [
+            Addend(Fraction(1), 5, View((dim, (WHOLE,))), places=(Place(0, i, 1, 2),))
+            for i in (0, 1)
+        ]
+        assert len(joined(parts)) == count
+
+
 def test_a_step_in_time_says_nothing_of_a_block() -> None:
     step, channels = at(3, 0, 5), StridedInterval(1, 1, 8, affine(0, {"tp": 4}), 4)
     other = channels._replace(axis=2)
