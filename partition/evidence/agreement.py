@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import combinations
 
-from shardproof.engine.algebra.affine import ZERO, Affine
-from shardproof.engine.lineage.lineage import BROADCAST, Addend, Dim, Lineage
+from shardproof.engine.algebra.affine import ZERO, Affine, affine
+from shardproof.engine.lineage.cutting import cut_up
+from shardproof.engine.lineage.floating import floating
+from shardproof.engine.lineage.joining import joined
+from shardproof.engine.lineage.lineage import BROADCAST, Addend, Dim, Lineage, View
+from shardproof.engine.lineage.places import has_places
+from shardproof.engine.lineage.views import Misaligned
 from shardproof.engine.plan.recorded import RecordedSlice
 
 
@@ -17,14 +23,18 @@ def agree(a: RecordedSlice, x: Lineage, b: RecordedSlice, y: Lineage) -> bool:
 
     Inside the other's box a value must be the very elements; beyond it, what lies as far on.
     """
-    if len(x.addends) != len(y.addends) or len(x.shape) != len(y.shape):
+    if len(x.shape) != len(y.shape):
+        return False
+    if has_places(x, y):
+        return _agree_inside(a, x, b, y)
+    if len(x.addends) != len(y.addends):
         return False
     if not x.addends or (a.low == b.low and x == y):
         return True
     if len(x.addends) > 1:
         # Partial sums of several addends: in the same box the same ones.
         return a.low != b.low or a.high != b.high or set(x.addends) == set(y.addends)
-    (one,), (other,) = x.addends, y.addends
+    one, other = _plain(x.addends[0]), _plain(y.addends[0])
     if one.factor != other.factor or one.node != other.node:
         return False
     if set(one.partials) != set(other.partials):
@@ -38,6 +48,73 @@ def agree(a: RecordedSlice, x: Lineage, b: RecordedSlice, y: Lineage) -> bool:
         or _follows(other, y.shape, one, x.shape, back, lead)
         for lead in (_outermost, _widest)
     )
+
+
+def _plain(addend: Addend) -> Addend:
+    """An addend without constant digits of one position, before which it would go on."""
+    dims = tuple(
+        tuple(a for a in dim if a.axis != BROADCAST or a.size != 1) for dim in addend.view.dims
+    )
+    return addend._replace(view=addend.view._replace(dims=dims))
+
+
+def overlap(a: RecordedSlice, b: RecordedSlice) -> bool:
+    """Whether two boxes of one tensor have a position in common.
+
+    Example: ``[0:4, 0:8]`` and ``[2:6, 0:8]`` do, ``[0:4, 0:8]`` and ``[4:8, 0:8]`` do not.
+    """
+    return all(
+        max(p, q) < min(r, s) for p, q, r, s in zip(a.low, b.low, a.high, b.high, strict=True)
+    )
+
+
+def lie_apart(x: Lineage) -> bool:
+    """Whether the addends of a value lie side by side, so that it is no sum of them.
+
+    Example: ``n1[a0[8]] in 0[0 +8 of 16] + n2[a0[8]] in 0[8 +8 of 16]`` do, ``n1[a0[16]] +
+    n2[a0[16]]`` do not, and one addend by itself does.
+    """
+    return all(_are_apart(one, other) for one, other in combinations(x.addends, 2))
+
+
+def _are_apart(one: Addend, other: Addend) -> bool:
+    return any(
+        p.dim == q.dim
+        and p.extent == q.extent
+        and (p.start + p.size <= q.start or q.start + q.size <= p.start)
+        for p in one.places
+        for q in other.places
+    )
+
+
+def _agree_inside(a: RecordedSlice, x: Lineage, b: RecordedSlice, y: Lineage) -> bool:
+    """`agree`, of values that lie side by side in their tensors: what both boxes have they have
+    alike. What lies beyond a place says nothing, and neither does what is no view there."""
+    if not overlap(a, b):
+        return True
+    low = tuple(map(max, a.low, b.low))
+    high = tuple(map(min, a.high, b.high))
+    try:
+        return _inside(a, x, low, high) == _inside(b, y, low, high)
+    except Misaligned:
+        return True
+
+
+def _inside(
+    claim: RecordedSlice, x: Lineage, low: tuple[int, ...], high: tuple[int, ...]
+) -> set[Addend]:
+    """The addends of a value in a box of the full tensor, with single positions in no dimension."""
+    addends, shape = list(x.addends), list(x.shape)
+    for dim, (start, stop, first) in enumerate(zip(low, high, claim.low, strict=True)):
+        at, size = affine(start - first), stop - start
+        addends = [p for t in addends for p in cut_up(t, tuple(shape), dim, at, size)]
+        shape[dim] = size
+    return {t._replace(view=_settled(t.view)) for t in joined(addends)}
+
+
+def _settled(view: View) -> View:
+    dims, single = floating(view)
+    return View(dims, tuple(sorted(single, key=str)))
 
 
 def difference(x: Lineage, y: Lineage) -> str:

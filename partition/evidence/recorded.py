@@ -19,11 +19,12 @@ from typing import Final, NamedTuple
 from shardproof.engine.algebra.affine import ZERO, Affine, affine
 from shardproof.engine.findings import Finding
 from shardproof.engine.lineage.lineage import Lineage, PartialRange
+from shardproof.engine.lineage.places import has_places
 from shardproof.engine.plan.collectives import COPIES
 from shardproof.engine.plan.ir import MICROBATCH
 from shardproof.engine.plan.recorded import RecordedSlice
 from shardproof.engine.schedule.instances import Instance
-from shardproof.partition.evidence.agreement import agree, difference
+from shardproof.partition.evidence.agreement import agree, difference, lie_apart, overlap
 from shardproof.partition.evidence.order import order
 from shardproof.partition.stages.partition import Partition
 
@@ -83,10 +84,10 @@ def _claims(result: Partition) -> list[Finding]:
             made[v] = instance
             key = (claim.full, instance.microbatch if tensors[v].batched else -1)
             groups.setdefault(key, []).append(v)
-    slices = _Slices(result)
+    slices, beside = _Slices(result), _Beside(result)
     wrong: dict[int, Contradiction] = {}
     for values in groups.values():
-        for contradiction in _Group(result, slices, values, made).contradictions():
+        for contradiction in _Group(result, slices, beside, values, made).contradictions():
             wrong.setdefault(contradiction.value, contradiction)
     if not wrong:
         return []
@@ -180,7 +181,8 @@ class _Slices:
                 if axis in extents:
                     replica = replica + affine(0, {axis: 1})
                 count *= extent
-            mb = affine(0, {MICROBATCH: 1}) if microbatch < 0 else affine(microbatch)
+            flowing = microbatch < 0 and plan.microbatches > 1
+            mb = affine(0, {MICROBATCH: 1}) if flowing else affine(max(microbatch, 0))
             number = replica * plan.microbatches + mb
             self.known[key] = (number, count * plan.microbatches)
         return self.known[key]
@@ -191,6 +193,24 @@ class _Slices:
         return partial.size * count == partial.extent and partial.start == number * partial.size
 
 
+class _Beside:
+    """Which nodes lie side by side in a tensor of either side, as halves that are exchanged do."""
+
+    def __init__(self, result: Partition) -> None:
+        self.with_it: dict[int, set[int]] = {}
+        for lineage in (*result.single.lineages, *result.parallel.lineages):
+            if lineage is not None and has_places(lineage):
+                nodes = {t.node for t in lineage.addends}
+                for node in nodes:
+                    self.with_it.setdefault(node, set()).update(nodes)
+
+    def are(self, x: Lineage, y: Lineage) -> bool:
+        """Whether what two values consist of lies side by side somewhere."""
+        return any(
+            other.node in self.with_it.get(one.node, ()) for one in x.addends for other in y.addends
+        )
+
+
 # -- the claims of one full tensor ---------------------------------------------------------------
 
 
@@ -198,10 +218,16 @@ class _Group:
     """The values that claim to be parts of one full tensor (of one microbatch)."""
 
     def __init__(
-        self, result: Partition, slices: _Slices, values: Sequence[int], made: dict[int, Instance]
+        self,
+        result: Partition,
+        slices: _Slices,
+        beside: _Beside,
+        values: Sequence[int],
+        made: dict[int, Instance],
     ) -> None:
         self.result = result
         self.slices = slices
+        self.beside = beside
         self.values = values
         self.made = made
 
@@ -256,7 +282,7 @@ class _Group:
     def is_partial(self, value: int) -> bool:
         """Whether a value is a partial sum, apart from its slice of the batch."""
         lineage, instance = self.lineage(value), self.made[value]
-        if len(lineage.addends) > 1:
+        if not lie_apart(lineage) and not all(t.partials for t in lineage.addends):
             return True
         program = self.result.parallel.unrolled.tensors[value].program
         return any(
@@ -343,6 +369,9 @@ class _Group:
         a, b = self.lineage(one), self.lineage(other)
         if _is_unknown(self.result, a) and _is_unknown(self.result, b):
             # What only the parallel program computes has no canonical form: nothing is known.
+            return True
+        if self.beside.are(a, b) and not overlap(self.claim(one), self.claim(other)):
+            # Halves that are values of their own: either is what it is.
             return True
         return agree(self.claim(one), a, self.claim(other), b)
 
