@@ -7,9 +7,9 @@ from itertools import combinations
 
 from shardproof.engine.algebra.affine import ZERO, Affine, affine
 from shardproof.engine.lineage.cutting import cut_up
-from shardproof.engine.lineage.floating import floating
+from shardproof.engine.lineage.floating import settled
 from shardproof.engine.lineage.joining import joined
-from shardproof.engine.lineage.lineage import BROADCAST, Addend, Dim, Lineage, View
+from shardproof.engine.lineage.lineage import BROADCAST, Addend, Dim, Lineage
 from shardproof.engine.lineage.places import has_places
 from shardproof.engine.lineage.views import Misaligned
 from shardproof.engine.plan.recorded import RecordedSlice
@@ -109,12 +109,7 @@ def _inside(
         at, size = affine(start - first), stop - start
         addends = [p for t in addends for p in cut_up(t, tuple(shape), dim, at, size)]
         shape[dim] = size
-    return {t._replace(view=_settled(t.view)) for t in joined(addends)}
-
-
-def _settled(view: View) -> View:
-    dims, single = floating(view)
-    return View(dims, tuple(sorted(single, key=str)))
+    return {t._replace(view=settled(t.view)) for t in joined(addends)}
 
 
 def difference(x: Lineage, y: Lineage) -> str:
