@@ -6,6 +6,7 @@
     python -m benchmarks.nnscaler.generated 0 1000 pipelines  # stages that share devices, ...
     python -m benchmarks.nnscaler.generated 0 1000 wider      # such, of the rest of the registry
     python -m benchmarks.nnscaler.generated 0 1000 seldom     # such, of calls seldom written
+    python -m benchmarks.nnscaler.generated 0 1000 grids      # cut in two ways at once
 
 Every other plan is changed in one place.  Each is judged in a process of its own, which may use so
 many CPU seconds (the environment variable SECONDS, 60 by default).  Prints what disagrees and what

@@ -15,6 +15,7 @@ from itertools import accumulate, pairwise
 from tests.frontends.pickles import Obj
 from tests.frontends.plan_blocks import Blocks
 from tests.frontends.plan_families import Families, family
+from tests.frontends.plan_grids import GridStage, grid_reducers
 from tests.frontends.plan_layouts import REPLICATED
 from tests.frontends.plan_models import model
 from tests.frontends.plan_schedule import Schedule, reducers, returned, wire
@@ -86,10 +87,12 @@ def plans(seed: int, kind: str = "small") -> Plans:
     """A pair of plans; the parallel one is right.  ``kind``: of small operators at random, of models
     that people train (`tests.frontends.plan_families`), of further blocks (`plan_blocks`), or of
     either kind in pipelines as `pipelines` makes them (the rest of the registry: `plan_wider`;
-    calls that are seldom written: `plan_seldom`)."""
+    calls that are seldom written: `plan_seldom`), or of any of these on grids of devices."""
     draw = random.Random(seed)
     if kind in ("pipelines", "wider", "seldom"):
         return pipelines(draw, KINDS[kind])
+    if kind == "grids":
+        return grids(draw)
     stages = draw.choice((1, 1, 2, 2, 3))
     sizes = [draw.choice((1, 2, 2, 3) if stages == 1 else (1, 2, 2)) for _ in range(stages)]
     if stages == 1 and sizes[0] < 3 and draw.random() < 0.2:
@@ -131,6 +134,29 @@ def pipelines(draw: random.Random, of: type[Families] | None) -> Plans:
     return laid_out(draw, made, homes, devices, microbatches, replicas, in_pieces=True)
 
 
+def grids(draw: random.Random) -> Plans:
+    """Stages on grids of devices, cut in two ways at once (`plan_grids`)."""
+    stages = draw.choice((1, 1, 2))
+    sizes = [draw.choice(((2, 2), (2, 2), (2, 3), (3, 2)))]
+    if stages == 2:
+        sizes = draw.sample([(2, 2), draw.choice(((2, 2), (1, 2), (1, 1)))], 2)
+    unit = 6 if 3 in sizes[0] else 2
+    of = draw.choice((None, Families, Families, Blocks, Wider, Seldom))
+    if of is not None:
+        made = family(of(draw, unit), stages)
+    else:
+        shape = [unit * draw.choice((1, 2)) for _ in range(3)]
+        made = model(draw, (shape[0], shape[1], shape[2]), stages)
+    microbatches, replicas = draw.choice((1, 1, 2)), draw.choice((1, 1, 2))
+    ends = list(accumulate((rows * columns for rows, columns in sizes), initial=0))
+    writer = Writer(draw, made)
+    teams: list[Stage] = [
+        GridStage(writer, n, list(range(low, high)), columns)
+        for n, ((low, high), (_, columns)) in enumerate(zip(pairwise(ends), sizes, strict=True))
+    ]
+    return written(writer, teams, ends[-1], microbatches, replicas)
+
+
 def placed(
     draw: random.Random, made: Model, sizes: list[int], microbatches: int, replicas: int
 ) -> Plans:
@@ -147,6 +173,15 @@ def laid_out(
     """``in_pieces``: values may cross between stages in parts, in turns of the microbatches."""
     writer = Writer(draw, made)
     teams = [Stage(writer, number, list(home)) for number, home in enumerate(homes)]
+    return written(writer, teams, devices, microbatches, replicas, in_pieces=in_pieces)
+
+
+def written(
+    writer: Writer, teams: list[Stage], devices: int, microbatches: int, replicas: int,
+    *, in_pieces: bool = False,
+) -> Plans:  # fmt: skip
+    """The records of a model on these teams, and of it on one device."""
+    draw, made = writer.draw, writer.model
     loss = made.operations[-1].output
     wire(made, teams, loss, draw if in_pieces else None)
     for stage in teams:
@@ -157,7 +192,7 @@ def laid_out(
     in_turns = in_pieces and draw.random() < 0.6
     sequences = Schedule(writer, teams, bodies, in_turns=in_turns).run(microbatches)
     outputs = returned(writer, teams, loss, sequences, microbatches)
-    reducers(writer, sequences, replicas)
+    (grid_reducers if isinstance(teams[0], GridStage) else reducers)(writer, sequences, replicas)
     root = writer.build.root(sequences, outputs, devices * replicas)
     whole = scaled(made, microbatches * replicas)
     return Plans(

@@ -41,8 +41,7 @@ class Stage:
         values = [x for x in op.inputs if isinstance(x, Value)]
         for value, layout, graded in zip(values, choice.inputs, choice.gradients, strict=True):
             if value.weight:
-                partial = graded == PARTIAL
-                self.writer.held(value, self, layout, partial)
+                self.hold(value, layout, graded)
             else:
                 self.arrange(value, layout, graded)
         made = []
@@ -71,6 +70,10 @@ class Stage:
             made.append(node)
         self.writer.operators.append(made)
         self.layouts.update(zip(op.outputs, choice.outputs, strict=True))
+
+    def hold(self, value: Value, layout: str, graded: str) -> None:
+        """A parameter that an operator reads, in the layouts of it and of its gradient."""
+        self.writer.held(value, self, layout, graded == PARTIAL)
 
     def possible(self, op: Operation) -> list[Choice]:
         """The layouts of an operation, in which a weight that was read before is as it was."""
@@ -172,6 +175,8 @@ class Writer:
         self.of_gradient: dict[int, Obj] = {}
         self.weights: dict[tuple[Value, str], tuple[Stage, bool]] = {}
         self.kept: dict[Value, tuple[str, bool]] = {}
+        #: On grids: the layout of a parameter's gradient.
+        self.graded: dict[Value, str] = {}
         self.holders: dict[Value, set[int]] = {}
         self.communications: list[list[Obj]] = []
         self.operators: list[list[Obj]] = []

@@ -97,3 +97,14 @@ def test_what_arrives_at_one_value_is_added(case: Callable[[Obj], bool], tmp_pat
         if found == 2:
             return
     raise AssertionError(found)
+
+
+@pytest.mark.parametrize(("alter", "verdict"), [(False, "proved"), (True, "refuted")])
+def test_no_verdict_on_a_grid_is_wrong(alter: bool, verdict: str, tmp_path: Path) -> None:
+    """Operators that are cut, copied and summed up at once: see `tests.frontends.plan_grids`."""
+    seed = 700004
+    made = plans(seed, "grids")
+    how = changed(made, random.Random(seed)) if alter else ""
+    judgement = judged(made, seed, tmp_path)
+    assert not judgement.wrong, (how, judgement)
+    assert judgement.verdict == verdict, (how, judgement)
