@@ -268,7 +268,7 @@ class BodyWriter:
     def given_back(self, x: Tensor, owner: int) -> int:
         """The gradient of an input, if one can arrive there."""
         arrives = x.id in self.owners or self.reached(x, owner)
-        return self.gradient(x, owner) if arrives else stepwise.unread(self, x)
+        return self.gradient(x, owner) if arrives else stepwise.unread(self, x, owner)
 
     def backward(self, op: cells.BackwardOp, of: Forward) -> None:
         """The gradients that a backward operator gives, by its forward operator's derivative."""

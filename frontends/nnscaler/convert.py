@@ -29,6 +29,7 @@ from shardproof.frontends.nnscaler.bodies import BodyWriter
 from shardproof.frontends.nnscaler.calls import SharedInput
 from shardproof.frontends.nnscaler.contradictions import Comparison, renamings
 from shardproof.frontends.nnscaler.forward import Forward, shape_of, tensors_of
+from shardproof.frontends.nnscaler.leaves import Variables
 from shardproof.frontends.nnscaler.objects import Objects
 from shardproof.frontends.nnscaler.otherwise import AsRecorded, Otherwise, unclaimed
 from shardproof.frontends.nnscaler.records import Constant, Tensor
@@ -104,6 +105,7 @@ class _DeviceWriter:
         self.known: dict[int, int] = {}
         self.forwards: dict[int, Forward] = {}
         self.uses = Uses()
+        self.variables = Variables()
         self.loads = 0
 
     def shard(self, tensor: Tensor) -> int:
@@ -187,6 +189,12 @@ class _DeviceWriter:
             slots = self.uses.slots(item, cell, (*ins, *outs), self.forwards)
         given, made = tuple(slots[: len(ins)]), tuple(slots[len(ins) :])
         self.calls.append(Call(number, given, made, microbatch))
+        of = self.forwards.get(cell.id) if isinstance(cell, cells.Segment) else None
+        if of is None:
+            self.variables.written(cell, made)
+        else:
+            self.variables.given(of, given)
+            self.variables.returned(of, item.id, made)
 
     def write_body(self, cell: cells.Segment | cells.Node) -> int:
         kind = type(cell).__name__.lower()
@@ -304,7 +312,7 @@ class _DeviceWriter:
         # The cells that bodies were written from, and what is known of their uses, are let go of.
         self.known.clear()
         self.forwards.clear()
-        self.uses = Uses()
+        self.uses, self.variables = Uses(), Variables()
 
     def program(self) -> Program:
         return Program(

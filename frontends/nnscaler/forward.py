@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Body, Source, Value
@@ -23,11 +23,36 @@ from shardproof.frontends.nnscaler.records import Constant, Tensor
 _LOCATION = re.compile(r'File "([^"]{1,300})", line (\d{1,9})')
 
 
+class Leaves(NamedTuple):
+    """``alike``: for each input of a forward segment the first one that is the same tensor;
+    ``fresh``: those that were received, which nothing else is.
+
+    Example: of three inputs, the last two of which are copies of one value: ``alike`` (0, 1, 1).
+    """
+
+    alike: tuple[int, ...] = ()
+    fresh: frozenset[int] = frozenset()
+
+    def same_as(self, position: int) -> list[int]:
+        """The other inputs that are the same tensor.
+
+        Example: of ``alike`` (0, 1, 1) those of 2 are [1].
+        """
+        if position >= len(self.alike):
+            return []
+        return [i for i, x in enumerate(self.alike) if x == self.alike[position] and i != position]
+
+
+NOTHING_KNOWN = Leaves()
+
+
 @dataclass(slots=True)
 class Forward:
     """What the body of a forward segment has for its backward one: by node the operator that it is
     declared as, the numbers of the values that it reads and of those that it makes, and of a
     function of several steps (``within``) those of its operands and steps; and the body's values.
+    ``leaves``: which of its inputs are one tensor; ``relied``: whether the backward body is written
+    so; ``used``: whether the segment was run before.
 
     Example: of a segment with the cells 19 and 23, both ``linear``, these are in ``called``.
     """
@@ -40,6 +65,9 @@ class Forward:
     within: dict[int, tuple[int, ...]] = field(default_factory=dict)
     inputs: tuple[int, ...] = ()
     outputs: tuple[int, ...] = ()
+    leaves: Leaves = NOTHING_KNOWN
+    used: bool = False
+    relied: bool = False
     _live: set[int] | None = None
 
     def live(self) -> set[int]:

@@ -20,6 +20,7 @@ class Writer(Protocol):
     values: list[Value]
     owners: dict[int, int]
     arrived: dict[tuple[int, int], tuple[list[int], Source]]
+    of: Forward | None
 
     @property
     def device(self) -> Device:
@@ -50,6 +51,9 @@ class Writer(Protocol):
     ) -> None:
         """Append an operator that makes gradients, each of the forward value in ``owners``."""
 
+    def read(self, tensor: Tensor) -> int:
+        """The value of a tensor here; one that nothing produces is found when it is read."""
+
     def write(self, tensor: Tensor, shape: tuple[int, ...] | None = None) -> int:
         """A new value, which ``tensor`` is from here on."""
 
@@ -67,14 +71,30 @@ class Writer(Protocol):
 UNREAD: Final = "gradient of an input that nothing differentiable reads"
 
 
-def unread(writer: Writer, tensor: Tensor) -> int:
-    """The gradient of a segment's input at which none arrives, since nothing that has one reads it.
+def unread(writer: Writer, tensor: Tensor, owner: int) -> int:
+    """The gradient of a segment's input (forward value ``owner``) at which none arrives, since
+    nothing that has one reads it.
+
     The runtime has one leaf for all inputs that are one tensor, as copies by ``multiref`` are, and
-    gives what arrives at any of them; where none has a gradient it refuses to go on.
+    gives what arrives at any of them. Copies are values of their own here, with the same sum: this
+    one adds nothing. A leaf at which nothing arrives stops the step: nothing writes its gradient.
+    Where it is not known which inputs are one tensor, nothing is said.
 
     Example: of three copies of a value that the next stage is given, one is read by ``zeros_like``
     alone: its gradient there is that of the other two.
     """
+    of = writer.of
+    assert of is not None
+    position = of.inputs.index(owner) if owner in of.inputs else len(of.inputs)
+    if any(of.inputs[i] in of.live() for i in of.leaves.same_as(position)):
+        of.relied = True
+        value = _new(writer, replace(of.values[owner], name=tensor.name))
+        attrs: dict[str, Attr] = {"size": of.values[owner].shape, "value": 0}
+        writer.emit("full", [], [value], attrs, Source(tensor.name))
+        return value
+    if position in of.leaves.fresh:
+        of.relied = True
+        return writer.read(tensor)
     value = writer.write(tensor)
     writer.emit(UNREAD, [], [value], {}, Source(tensor.name))
     return value
