@@ -18,6 +18,7 @@ from shardproof.engine.lineage.places import (
     cut,
     normal,
     of_dim,
+    placed,
     reshaped_addend,
     split,
 )
@@ -41,8 +42,10 @@ def cut_up(addend: Addend, shape: Shape, dim: int, start: Affine, size: int) -> 
     except Misaligned:
         addend = collapsed(addend)
         places = of_dim(addend, dim)
-        if start.terms or len(places) > 1 or any(p.extent != shape[dim] for p in places):
+        if start.terms:
             raise
+        if len(places) > 1 or any(p.extent != shape[dim] for p in places):
+            return _periods(addend, shape, dim, start.const, size)
     first = places[0].start if places else 0
     count = places[0].size if places else shape[dim]
     low, high = max(first, start.const), min(first + count, start.const + size)
@@ -56,6 +59,25 @@ def cut_up(addend: Addend, shape: Shape, dim: int, start: Affine, size: int) -> 
         place = Place(dim, first + at - start.const, own, size)
         view = addend.view._replace(dims=tuple(dims))
         result.append(addend._replace(view=view, places=normal([*others, place])))
+    return result
+
+
+def _periods(addend: Addend, shape: Shape, dim: int, start: int, size: int) -> list[Addend]:
+    """`cut_up` of what repeats along a dimension: the rest of a period, each whole one, the
+    beginning of another one; raises `Misaligned` where these are too many.
+
+    Example: of ``n5[a0[4]] in 0[0 +1 of 2]`` (every other one of eight positions) the first five
+    are ``n5[a0[0 +1 of 4]]``, ``n5[a0[1 +1 of 4]]`` and ``n5[a0[2 +1 of 4]]``, at 0, 2 and 4.
+    """
+    period, stop = max(p.extent for p in of_dim(addend, dim)), start + size
+    firsts = [start, *range(start // period * period + period, stop, period)]
+    if period == shape[dim] or len(firsts) > MOST_BLOCKS:
+        raise Misaligned
+    result = []
+    for first, last in zip(firsts, [*firsts[1:], stop], strict=True):
+        part = cut(addend, shape, dim, affine(first), last - first)
+        if part is not None:
+            result.append(placed(part, dim, first - start, last - first, size))
     return result
 
 

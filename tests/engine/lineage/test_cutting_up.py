@@ -82,6 +82,20 @@ def test_an_interval_of_rows_laid_flat(first: int) -> None:
         assert joined(parts) == [whole]
 
 
+@pytest.mark.parametrize(("first", "size", "period"), [(0, 1, 2), (1, 1, 3), (0, 2, 3), (1, 2, 4)])
+def test_an_interval_of_what_repeats(first: int, size: int, period: int) -> None:
+    """Every other position, say: the first three of four were no view of those."""
+    rows = StridedInterval(0, 1, ROWS, ZERO, ROWS)
+    view = View(((rows, StridedInterval(1, 1, COLUMNS, affine(1), size)),))
+    whole = Addend(Fraction(1), 0, view, places=(Place(0, first, size, period),))
+    length = ROWS * period
+    expected = entries([whole], (length,))
+    for start in range(length):
+        for count in range(1, length - start + 1):
+            found = cut_up(whole, (length,), 0, affine(start), count)
+            np.testing.assert_array_equal(entries(found, (count,)), expected[start : start + count])
+
+
 @pytest.mark.parametrize("target", [(5, 8), (2, 5, 4), (4, 2, 5), (40,)])
 @pytest.mark.parametrize("start", range(11))
 def test_an_interval_of_a_flat_tensor_as_rows_of_another_length(

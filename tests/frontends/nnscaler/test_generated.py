@@ -108,3 +108,10 @@ def test_no_verdict_on_a_grid_is_wrong(alter: bool, verdict: str, tmp_path: Path
     judgement = judged(made, seed, tmp_path)
     assert not judgement.wrong, (how, judgement)
     assert judgement.verdict == verdict, (how, judgement)
+
+
+def test_a_convolution_whose_gradient_is_cut_at_an_odd_place_is_proved(tmp_path: Path) -> None:
+    """A rank has part of a sum in every other position, of which a `pad` leaves three of four."""
+    made = plans(700011, "grids")
+    judgement = judged(made, 700011, tmp_path)
+    assert (judgement.different, judgement.verdict) == ("", "proved"), judgement
