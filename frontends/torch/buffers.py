@@ -109,7 +109,7 @@ def gather_pieces(replay: State, into: StridedTensor, own: StridedTensor, group:
     """
     size, count = prod(own.shape), len(group.ranks)
     if (
-        replay.out.messages is not Messages.OWNERS
+        replay.out.reading.messages is not Messages.OWNERS
         or replay.trace.rank not in group.ranks
         or own.storage != into.storage
         or own.offset != into.offset + group.ranks.index(replay.trace.rank) * size

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 
 from shardproof.engine.errors import InvalidInput
-from shardproof.frontends.torch import geometry
+from shardproof.frontends.torch import divisions, geometry
 from shardproof.frontends.torch.buffers import gather_pieces, scatter_pieces
 from shardproof.frontends.torch.memory import UNDEFINED
 from shardproof.frontends.torch.state import State
@@ -200,16 +200,15 @@ def _gather_into(replay: State, target: Arg, source: Arg, group: Ranks) -> None:
     """What was copied into one flat message is gathered piece by piece."""
     into, own = replay.location(target), replay.location(source)
     count = len(group.ranks)
-    parts = replay.memory.parts(own)
     if prod(into.shape) != prod(own.shape) * count:
         raise InvalidInput(f"an all-gather of {list(own.shape)} into {list(into.shape)}")
+    parts, values = _alike(replay, own, group)
     if gather_pieces(replay, into, own, group):
         return
     if len(parts) < 2 or geometry.contiguous(into.shape) != into.strides:
         gathered_ = gathered(replay, replay.read(source), group)
         replay.write(target, replay.memory.reshape(gathered_, into.shape))
         return
-    values = [replay.memory.structured(replay.memory.read(part)) for part in parts]
     at = 0
     for part, value in zip(parts, values, strict=True):
         rows = rows_of(replay.out.values[value].shape)
@@ -222,6 +221,23 @@ def _gather_into(replay: State, target: Arg, source: Arg, group: Ranks) -> None:
                 StridedTensor(into.storage, start, rows, strides, into.dtype), piece
             )
         at += prod(part.shape)
+
+
+def _alike(
+    replay: State, own: StridedTensor, group: Ranks
+) -> tuple[list[StridedTensor], list[int]]:
+    """The pieces of a flat message, as all ranks divide theirs if they agreed on that, and what is
+    there."""
+    parts = replay.memory.parts(own)
+    values = [replay.memory.structured(replay.memory.read(part)) for part in parts]
+    shapes = tuple(replay.out.values[value].shape for value in values)
+    sent = replay.out.divided.setdefault(group.ranks, [])
+    agreed = replay.out.reading.agreed.get(group.ranks, ())
+    sent.append(shapes)
+    if len(agreed) < len(sent) or agreed[len(sent) - 1] == shapes:
+        return parts, values
+    parts = divisions.laid(own, agreed[len(sent) - 1])
+    return parts, [replay.memory.structured(divisions.rows(replay.memory, p)) for p in parts]
 
 
 @handles("c10d.allgather_into_tensor_coalesced_.default")
@@ -261,9 +277,9 @@ def _scatter_into(replay: State, event: Event, target: Arg, source: Arg) -> None
     """What was copied into one flat message is reduced piece by piece."""
     group, into, own = group_of(event), replay.location(target), replay.location(source)
     count = len(group.ranks)
-    pieces = replay.memory.blocks(own, count)
+    pieces = divisions.blocks(replay.memory, own, count)
     parts = replay.memory.parts(own)
-    tensors = replay.out.messages.shaped and replay.trace.rank in group.ranks
+    tensors = replay.out.reading.messages.shaped and replay.trace.rank in group.ranks
     if len(pieces) < 2 <= len(parts) and tensors and len(into.shape) == 1:
         scatter_pieces(replay, into, parts, group, reduction(event))
         return
@@ -272,7 +288,10 @@ def _scatter_into(replay: State, event: Event, target: Arg, source: Arg) -> None
         reduced = scattered(replay, whole, group, reduction(event))
         replay.write(target, replay.memory.reshape(reduced, into.shape))
         return
-    wholes = [replay.memory.concat([_row(replay, p) for p in column], 0) for column in pieces]
+    wholes = [
+        replay.memory.concat([divisions.rows(replay.memory, p) for p in column], 0)
+        for column in pieces
+    ]
     at = into.offset
     for column, whole in zip(pieces, wholes, strict=True):
         value = replay.memory.structured(whole)
@@ -283,10 +302,6 @@ def _scatter_into(replay: State, event: Event, target: Arg, source: Arg) -> None
         strides = geometry.contiguous(shape)
         replay.memory.write(StridedTensor(into.storage, at, shape, strides, into.dtype), reduced)
         at += prod(column[0].shape)
-
-
-def _row(replay: State, tensor: StridedTensor) -> int:
-    return replay.memory.reshape(replay.memory.read(tensor), rows_of(tensor.shape))
 
 
 def unknown(replay: State, event: Event) -> None:

@@ -119,7 +119,7 @@ def _exchanged(replay: State, event: Event, value: int) -> int:
     """Each rank's part of every other rank's tensor, along the first dimension."""
     group, parts = _parts(replay.trace, event)
     shape, dtype = replay.out.values[value]
-    if group.ranks not in replay.out.parted:
+    if group.ranks not in replay.out.reading.parted:
         return replay.memory.emit("comm.all_to_all", (Tensor(value), group), shape, dtype)
     starts = accumulate((rows for rows, *_ in parts.sent), initial=0)
     sent = [
@@ -164,7 +164,7 @@ def _lists(replay: State, event: Event) -> None:
     """Lists of tensors: one to every rank, and one from it."""
     group, parts = _parts(replay.trace, event)
     targets, sources = (listed(a) for a in event.args[:2])
-    if group.ranks in replay.out.parted:
+    if group.ranks in replay.out.reading.parted:
         sent = [
             NOTHING if 0 in shape else replay.read(s)
             for s, shape in zip(sources, parts.sent, strict=True)

@@ -26,7 +26,7 @@ from shardproof.frontends.torch.memory import (
 from shardproof.frontends.torch.pieces import Storage
 from shardproof.frontends.torch.state import State
 from shardproof.frontends.torch.trace import Arg, Box, Event, Items, StridedTensor, Tensor, Trace
-from shardproof.frontends.torch.ways import Group, Messages
+from shardproof.frontends.torch.ways import READING, Reading
 
 #: Operators whose result is their first operand, elsewhere in memory.
 COPIES = frozenset(
@@ -345,15 +345,14 @@ def _flat(args: Sequence[Arg]) -> list[Arg]:
 
 def functional(
     recorded: Trace,
-    messages: Messages = Messages.TENSORS,
-    parted: frozenset[Group] = frozenset(),
+    reading: Reading = READING,
 ) -> Functional:
     """The step as values; raises `InvalidInput` where memory is used in a way that has no value.
 
     Example: of an MLP's step, ``aten.t`` is ``move.permute``, ``_c10d_functional.all_reduce`` is
     ``comm.all_reduce``, and the ``aten.uniform_`` that drew its weights is gone.
     """
-    return alive(Replay(recorded, messages, parted).run())
+    return alive(Replay(recorded, reading).run())
 
 
 def alive(step: Functional) -> Functional:

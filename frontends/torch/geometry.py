@@ -50,6 +50,15 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(strides)
 
 
+def in_order(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether the elements of a view follow each other in order, without gaps.
+
+    Example: shape (2, 1, 3) with strides (3, 7, 1) do: there is one position along the 7.
+    """
+    plain = contiguous(shape)
+    return all(n == 1 or s == p for n, s, p in zip(shape, strides, plain, strict=True))
+
+
 def dense_order(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...] | None:
     """The dimensions by falling stride, if the tensor fills an interval without gaps or overlap in
     that order; None otherwise.

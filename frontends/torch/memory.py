@@ -20,7 +20,7 @@ from shardproof.frontends.torch import geometry, trace
 from shardproof.frontends.torch.pieces import Cut, Piece, Storage
 from shardproof.frontends.torch.stepped import entries, scattered, sliced, viewed
 from shardproof.frontends.torch.trace import Arg, Box, Items, Named, StridedTensor, Tensor, Trace
-from shardproof.frontends.torch.ways import Group, Messages
+from shardproof.frontends.torch.ways import READING, Group, Messages, Reading, Shapes
 
 #: Operators that only move data, made here.
 RESHAPE, SLICE, PERMUTE, EXPAND, CONCAT, CAST = (
@@ -97,15 +97,14 @@ class Compared(NamedTuple):
 class Functional:
     """One rank's step as straight-line code, such as ``aten.addmm``, ``comm.all_reduce``, ...
 
-    ``messages``: how it was read; ``parted``: groups whose all-to-alls are read as messages;
-    ``boxes``: of parameters, by their local names (one of several
-    pieces: "name[0]", ...); ``made``: of parameters that the step makes itself, where their pieces
-    lie (None: there is one).
+    ``reading``: how it was read; ``divided``: how it divides the flat messages that it gathers;
+    ``boxes``: of parameters, by their local names (one of several pieces: "name[0]", ...);
+    ``made``: of parameters that the step makes itself, where their pieces lie (None: there is one).
     """
 
     trace: Trace
-    messages: Messages = Messages.TENSORS
-    parted: frozenset[Group] = frozenset()
+    reading: Reading = READING
+    divided: dict[Group, list[Shapes]] = field(default_factory=dict)
     values: list[Value] = field(default_factory=list)
     ops: list[Op] = field(default_factory=list)
     inputs: list[Input] = field(default_factory=list)
@@ -160,10 +159,16 @@ class Memory:
         return value in self.made and self.made[value].name == UNDEFINED
 
     def reshape(self, value: int, shape: Sequence[int]) -> int:
-        """The same entries in another shape; the value itself where the shape is its own."""
+        """The same entries in another shape; where the value, or what it was reshaped of, has that
+        shape, that itself."""
         tensor = self.out.values[value]
-        if tensor.shape == tuple(shape):
-            return value
+        before: int | None = value
+        while before is not None:
+            if self.shape_of(before) == tuple(shape):
+                return before
+            op = self.made.get(before)
+            is_view = op is not None and op.name == RESHAPE
+            before = next(trace.tensors_of(*op.args)) if op is not None and is_view else None
         if self.unwritten(value):
             return self.emit(UNDEFINED, (), shape, tensor.dtype)
         return self.emit(RESHAPE, (Tensor(value), _ints(shape)), shape, tensor.dtype)
@@ -255,7 +260,7 @@ class Memory:
 
     def structured(self, value: int) -> int:
         """A value before it was flattened: what its rows are is then still seen."""
-        if not self.out.messages.shaped:
+        if not self.out.reading.messages.shaped:
             return value
         op = self.made.get(value)
         while op is not None and op.name == RESHAPE and len(self.out.values[value].shape) <= 1:
@@ -318,7 +323,7 @@ class Memory:
         base = self._covering(storage, first, last, tensor.dtype)
         shape = self.out.values[base.value].shape
         in_a_row = base.value in self.made and self.made[base.value].name == CONCAT
-        if in_a_row and len(shape) == 1 and geometry.contiguous(tensor.shape) == _normal(tensor):
+        if in_a_row and len(shape) == 1 and geometry.in_order(tensor.shape, tensor.strides):
             # What lies in one of the parts is read from it.
             flat = self.slice(base.value, 0, first - base.start, last - first)
             return self.reshape(flat, tensor.shape)
@@ -333,7 +338,7 @@ class Memory:
             )
         whole = prod(tensor.shape) == base.stop - base.start
         as_written = self.out.values[base.value].shape == tensor.shape
-        if whole and as_written and geometry.contiguous(tensor.shape) == _normal(tensor):
+        if whole and as_written and geometry.in_order(tensor.shape, tensor.strides):
             return base.value
         return viewed(self, base.value, made)
 
@@ -353,29 +358,12 @@ class Memory:
             return None
         return self.concat([self.read(row) for row in entries(tensor, outer)], outer)
 
-    def blocks(self, tensor: StridedTensor, count: int) -> list[list[StridedTensor]]:
-        """A contiguous tensor as ``count`` equal blocks, each as the same pieces: for each piece,
-        where it is in every block.  One piece if memory is not divided so."""
-        size = prod(tensor.shape) // count
-        step = [
-            StridedTensor(tensor.storage, tensor.offset + i * size, (size,), (1,), tensor.dtype)
-            for i in range(count)
-        ]
-        whole = self.out.messages is Messages.WHOLE
-        if whole or geometry.contiguous(tensor.shape) != _normal(tensor):
-            return [step]
-        parts = [self.parts(block) for block in step]
-        shapes = [[p.shape for p in block] for block in parts]
-        if any(s != shapes[0] for s in shapes):
-            return [step]
-        return [list(column) for column in zip(*parts, strict=True)]
-
     def parts(self, tensor: StridedTensor) -> list[StridedTensor]:
         """The tensor as the pieces of memory that it is made of, if it is exactly several of them
         (a flat buffer); otherwise itself."""
         storage = self.storages.get(tensor.storage)
-        whole = self.out.messages is Messages.WHOLE
-        if whole or storage is None or geometry.contiguous(tensor.shape) != _normal(tensor):
+        whole = self.out.reading.messages is Messages.WHOLE
+        if whole or storage is None or not geometry.in_order(tensor.shape, tensor.strides):
             return [tensor]
         last = tensor.offset + prod(tensor.shape)
         pieces = [p for p in storage.pieces if p.start < last and tensor.offset < p.stop]
@@ -389,7 +377,7 @@ class Memory:
         result = []
         for piece in pieces:
             shape = self.out.values[piece.value].shape
-            if self.out.messages is Messages.FLAT:
+            if self.out.reading.messages is Messages.FLAT:
                 shape = (prod(shape),)
             strides = geometry.contiguous(shape)
             result.append(StridedTensor(tensor.storage, piece.start, shape, strides, tensor.dtype))
@@ -478,14 +466,6 @@ class Memory:
                     pieces.append(Piece(start, stop, cut))
         pieces.append(Piece(first, last, value))
         storage.pieces = sorted(pieces)
-
-
-def _normal(tensor: StridedTensor) -> tuple[int, ...]:
-    """Strides, with those of dimensions of size 1 as a contiguous tensor has them."""
-    plain = geometry.contiguous(tensor.shape)
-    return tuple(
-        p if n == 1 else s for n, s, p in zip(tensor.shape, tensor.strides, plain, strict=True)
-    )
 
 
 def number(arg: Arg) -> int:

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.torch.divisions import agreed
 from shardproof.frontends.torch.exchanges import parted
 from shardproof.frontends.torch.functional import functional
 from shardproof.frontends.torch.memory import Functional
 from shardproof.frontends.torch.sent import check
 from shardproof.frontends.torch.trace import Ranks, Trace
-from shardproof.frontends.torch.ways import Group, Messages
+from shardproof.frontends.torch.ways import Messages, Reading
 
 #: What a rank issues to a group: names and shapes of results, in order.
 Issued = list[tuple[str, tuple[int, ...]]]
@@ -26,27 +27,34 @@ def read(traces: Sequence[Trace], known: Mapping[int, Functional]) -> dict[int, 
     """The steps of ranks, by rank, all read in the first way in which they issue the same; in the
     first one there is, where none is such.  ``known``: steps that were read before.
 
-    Example: where rank 0 gathers a buffer of pieces of 6 and 2 numbers and rank 1 one of 8, both
-    are read with one all-gather of 8.
+    Example: where rank 0 gathers a buffer of pieces of 6 and 2 numbers and rank 1 one of 2 and 6,
+    both are read with one all-gather of 8.
     """
     check(traces)
     groups = parted(traces)
-    ways: dict[Messages, dict[int, Functional]] = {}
+    first: dict[int, Functional] = {}
     for messages in Messages:
-        ways[messages] = {}
+        reading = Reading(messages, groups)
+        if messages is Messages.ALIKE:
+            divided = agreed({rank: step.divided for rank, step in first.items()})
+            if not divided:
+                continue
+            reading = reading._replace(agreed=divided)
+        steps: dict[int, Functional] = {}
         for trace in traces:
             step = known.get(trace.rank)
-            if step is None or (step.messages, step.parted) != (messages, groups):
-                step = _step(trace, messages, groups)
-            ways[messages][trace.rank] = step
-        if alike(ways[messages]):
-            return ways[messages]
-    return ways[Messages.TENSORS]
+            if step is None or step.reading != reading:
+                step = _step(trace, reading)
+            steps[trace.rank] = step
+        if alike(steps):
+            return steps
+        first = first or steps
+    return first
 
 
-def _step(trace: Trace, messages: Messages, groups: frozenset[Group]) -> Functional:
+def _step(trace: Trace, reading: Reading) -> Functional:
     try:
-        return functional(trace, messages, groups)
+        return functional(trace, reading)
     except InvalidInput as error:
         raise error.within(f"rank {trace.rank}") from error
 

@@ -10,7 +10,7 @@ from shardproof.engine.findings import Finding
 from shardproof.frontends.torch import geometry, trace
 from shardproof.frontends.torch.memory import STILL, Functional, Memory
 from shardproof.frontends.torch.trace import Arg, Event, Items, StridedTensor, Tensor, Trace
-from shardproof.frontends.torch.ways import Group, Messages
+from shardproof.frontends.torch.ways import READING, Reading
 
 #: Types of elements that have gradients.
 FLOATING = ("float", "bfloat", "complex")
@@ -45,11 +45,10 @@ class State:
     def __init__(
         self,
         recorded: Trace,
-        messages: Messages = Messages.TENSORS,
-        parted: frozenset[Group] = frozenset(),
+        reading: Reading = READING,
     ) -> None:
         self.trace = recorded
-        self.out = Functional(recorded, messages, parted)
+        self.out = Functional(recorded, reading)
         #: Tensors of the event at hand that no gradient goes to.
         self.still: frozenset[int] = frozenset()
         self.memory = Memory(self.out)

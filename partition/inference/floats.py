@@ -376,6 +376,13 @@ def _key(group: Sequence[tuple[int, StridedInterval]]) -> str:
     return str(sorted((k, str(a)) for k, a in group))
 
 
+def _alike(one: StridedInterval, other: StridedInterval) -> bool:
+    """Whether two positions may be one: both are the same, of as many or of an axis without an end
+    (a row of a table is the class of that number)."""
+    extents = {one.extent, other.extent} - {ABSOLUTE}
+    return one.start == other.start and len(extents) <= 1
+
+
 def _matchings(
     left: Sequence[tuple[int, Sequence[StridedInterval]]], groups: Groups
 ) -> Iterator[Groups]:

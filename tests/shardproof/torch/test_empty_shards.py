@@ -74,3 +74,43 @@ def clipped(ranks: int, how: str) -> Callable[[sp.Job], None]:
 def test_clipping_where_a_rank_has_nothing(tmp_path: Path, how: str, verdict: str) -> None:
     result = locally(tmp_path, clipped(1, how), clipped(2, how), BATCH)
     assert result.verdict == verdict, sp.told(result)
+
+
+class Rows(nn.Module):
+    """A table of five rows beside what divides evenly, in one message of FSDP2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.inner = nn.Embedding(5, 4), nn.Linear(4, 4)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.inner(torch.tanh(self.inner(self.table(ids))))
+        return made
+
+
+def looked_up(ranks: int, scale: float = 1) -> Callable[[sp.Job], None]:
+    def run(job: sp.Job) -> None:
+        model = Rows()
+        ids, y = (job.batch[name].chunk(ranks)[job.rank] for name in ("ids", "y"))
+        if ranks > 1:
+            fully_shard(model, mesh=init_device_mesh("cpu", (ranks,)))
+        optimizer = torch.optim.AdamW(model.parameters())
+        job.start(model, optimizer)
+        loss = nn.functional.mse_loss(model(ids), y)
+        (loss * scale).backward()
+        optimizer.step()
+        job.end(loss=loss)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("ranks", "scale", "verdict"), [(2, 1.0, "proved"), (4, 1.0, "proved"), (2, 2.0, "refuted")]
+)
+def test_rows_that_are_padded_in_a_message_of_several(
+    tmp_path: Path, ranks: int, scale: float, verdict: str
+) -> None:
+    """On four ranks one has the last row alone, and one has none."""
+    batch = {"ids": sp.tensor((4,), torch.int64, low=0, high=5), "y": sp.tensor((4, 4))}
+    result = locally(tmp_path, looked_up(1), looked_up(ranks, scale), batch, ranks)
+    assert result.verdict == verdict, sp.told(result)
