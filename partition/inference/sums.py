@@ -104,9 +104,9 @@ class Sums(Values):
         ):
             # One position is a part too, of a sum over all of them of which others are parts.
             sums = {t.node for t in addends if t.partials}
-            whole = [t if t.partials else self._in_sums(t, sums) for t in addends]
+            whole = [part for t in addends for part in self._in_sums(t, sums)]
             again = collect(merge_partials(self.table, whole, self.mesh))
-            addends = again if len(again) < len(addends) else addends
+            addends = again if len(again) < len(whole) else addends
             merged = self._summed_over([t for t in addends if not t.partials])
             if merged:
                 return self.fold(x._replace(addends=(*merged, *(t for t in addends if t.partials))))
@@ -346,10 +346,27 @@ class Sums(Values):
         """The sum over the first dimension (products know)."""
         return x
 
-    def _in_sums(self, addend: Addend, sums: set[int]) -> Addend:
-        """A view as part of one of some sums, if it is one."""
+    def _in_sums(self, addend: Addend, sums: set[int], *, apart: bool = True) -> list[Addend]:
+        """A view as part of one of some sums, if it is one; ``apart``: what ranks alone have added
+        up is taken apart, where one of its addends is such a part.
+
+        Example: a rank has the last entry of a bias, whose square it adds to those of a weight;
+        the squares of the other entries are part of a sum.
+        """
+        if addend.partials:
+            return [addend]
         part = self.reads.part(addend)
-        return addend if part is None or part.node not in sums else part
+        if part is not None and part.node in sums:
+            return [part]
+        if not apart or self.reference_size is None or addend.node < self.reference_size:
+            return [addend]
+        own = opened(self.table, addend)
+        parts = [p for t in own for p in self._in_sums(t, sums, apart=False)]
+        if parts == list(own):
+            return [addend]
+        self.opened.add(addend.node)
+        self.rewrote = True
+        return parts
 
     def _placed_sum(
         self,
