@@ -402,12 +402,6 @@ def _matchings(
     yield from _matchings([(k, others), *rest], [*groups, [(k, first)]])
 
 
-def _alike(one: StridedInterval, other: StridedInterval) -> bool:
-    """Whether two positions may be the same of as many; an axis without an end has as many."""
-    ends = {one.extent, other.extent} - {ABSOLUTE}
-    return one.start == other.start and len(ends) <= 1
-
-
 def _groups(single: Sequence[Sequence[StridedInterval]]) -> Groups:
     """Positions that are the same of as many, at most one of every view."""
     ends: dict[Affine, set[int]] = {}
