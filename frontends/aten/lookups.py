@@ -306,7 +306,7 @@ def computed_ids(lo: Lowering, x: Any) -> Any:
 
     Example: of ``scores.argmax(-1) == 2`` the first operand.
     """
-    computed = isinstance(x, Unviewed) and integral(x.dtype) and ids(x) is None
+    computed = isinstance(x, Unviewed) and is_symbolic(x) and integral(x.dtype)
     return lo.real(x) if computed else x
 
 

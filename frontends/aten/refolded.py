@@ -75,7 +75,7 @@ class Refolded:
         first, length = self.base.shape[: self.lead], self.base.shape[-1]
         flat = self.at.reshape(-1, self.at.shape[-1] if self.at.ndim else 1)
         rows = lo.reshape(self.base, (*first, prod(self.base.shape[self.lead : -1]), length))
-        made = []
+        made: list[Any] = []
         for row in flat:
             parts = list(_parts(row, length))
             if len(made) + len(parts) > MOST_PARTS:

@@ -17,7 +17,7 @@ from msgspec import structs
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.fx.groups import groups
-from shardproof.frontends.fx.records import CALL, Graph, Node
+from shardproof.frontends.fx.records import CALL, Graph, Node, operand
 
 EXCHANGES: Final = frozenset(
     f"_c10d_functional{kind}.all_to_all_single.default" for kind in ("", "_autograd")
@@ -86,7 +86,7 @@ def _rewritten(
         if exchange is None or exchange.ranks not in parted:
             yield node
             continue
-        shape = shapes.get(exchange.x.get("n") if isinstance(exchange.x, dict) else None)
+        shape = shapes.get(operand(exchange.x) or "")
         if not shape or shape[0] != sum(exchange.sent):
             raise InvalidInput(
                 f"an all-to-all of {sum(exchange.sent)} rows of {shape}",
