@@ -46,7 +46,7 @@ MOST_ELEMENTS: Final = 8
 #: Gradients whose largest element is this much smaller than the largest of all are passed over.
 SMALL: Final = 1e-4
 #: Seeds of slight and steep inputs, and of those of various sizes, which are tried last.
-LAST_SEEDS: Final = (SLIGHT, SLIGHT + 1, STEEP, STEEP + 1, *(VARIOUS + n * WIDE for n in range(4)))
+LAST_SEEDS: Final = (SLIGHT, SLIGHT + 1, STEEP, STEEP + 1, *(VARIOUS + n * WIDE for n in range(8)))
 ROWS: Final = 3
 COLUMNS: Final = 4
 

@@ -37,7 +37,7 @@ FAINT_SIZE, FAINT_SCALE = 0.001, 0.1
 #: Of what size numbers of the batch are where inputs are steep.
 STEEP_SIZE = 100.0
 #: Between what sizes numbers of the batch have one each tensor where inputs are of various sizes.
-VARIOUS_SIZES = (0.5, 4.0)
+VARIOUS_SIZES = (0.25, 4.0)
 #: By what part of itself a number is changed where it is asked what rounding may do, and where it
 #: is asked what it does to what is not straight.
 NUDGE, BEND = 1e-12, 1e-7
