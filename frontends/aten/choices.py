@@ -139,7 +139,8 @@ def _along(lo: Lowering, x: Lowered, dim: int, *others: Lowered) -> Any:
     """Operands with ``dim`` last, of which ids are as many as ``x`` elsewhere, and the way back."""
     (at,) = dimensions(x.shape, dim)
     order, back = _last(x, at)
-    turned = [_turned(lo, o, order) for o in (x, *others)]
+    given = [lo.real(o) if isinstance(o, lookups.Lookup) else o for o in (x, *others)]
+    turned = [_turned(lo, o, order) for o in given]
     for own, last in zip(others, turned[1:], strict=True):
         if isinstance(own, Real) and lo.distinct.get(own.number) == at:
             lo.distinct[lo.real(last).number] = len(order) - 1

@@ -67,10 +67,12 @@ class Domains:
         for name in self.ranges:
             last = self.ranges[name][1] - 1
             if name in self.marks:
-                end = f"from 0 to {last}" if last + 1 < MOST else "not negative"
+                known = last + 1 < MOST
+                end = f"from 0 to {last}" if known else "not negative"
+                none = f" (if none is, say so: [domains] {name} = [0, {last + 1}])" if known else ""
                 texts[name] = (
                     f"integers {name} are {end}, or {self.marks[name]}, which the single side "
-                    "tells from them: -1 stands for it"
+                    f"tells from them: -1 stands for it{none}"
                 )
             elif name not in self.of_user:
                 texts[name] = f"ids {name} choose rows that exist: they are from 0 to {last}"

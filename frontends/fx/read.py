@@ -197,7 +197,7 @@ def _single(both: Pairing, assumed: list[Assumption]) -> RankBody:
         except Wide as error:
             domains.learn(error.name, error.rows, error.mark)
         else:
-            assumed += domains.assumed()
+            assumed[:0] = domains.assumed()
             return body
     raise InvalidInput("domains of ids that do not settle")
 

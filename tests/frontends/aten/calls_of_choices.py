@@ -49,6 +49,16 @@ def _(d: Draw) -> Call:
     return (d.real(*shape), dim, d.ids(shape[dim], *index), d.real(*index)), {}
 
 
+@call("aten.scatter_reduce.two")
+def _(d: Draw) -> Call:
+    shape = list(d.sizes(1 + d.below(3)))
+    dim = d.below(len(shape))
+    index = list(shape)
+    index[dim] = 1 + d.below(3)
+    given = d.real(*shape), dim, d.ids(shape[dim], *index), d.real(*index)
+    return (*given, ("sum", "mean")[d.below(2)]), {"include_self": bool(d.below(2))}
+
+
 @call("aten.scatter.src")
 def _(d: Draw) -> Call:
     shape = list(d.sizes(2))
