@@ -72,6 +72,16 @@ def compared(plan: Plan, original: Plan, values: Values, *, together: bool) -> t
 
     Example: of 2 of 64 replicas, with ``original`` the plan of 64, a mean divides by 64.
     """
+    return max(errors(plan, original, values, together=together), default=(np.inf, "none"))
+
+
+def errors(
+    plan: Plan, original: Plan, values: Values, *, together: bool
+) -> list[tuple[float, str]]:
+    """The relative difference of every result, and which one it is; see `compared`.
+
+    Example: of a loss and a gradient of two replicas without their all-reduce, 0.0 and 0.99.
+    """
     single = single_crew(plan, values)
     many = crews(plan, values, together=together, original=original)
     with np.errstate(all="ignore"):
@@ -84,9 +94,8 @@ def compared(plan: Plan, original: Plan, values: Values, *, together: bool) -> t
                 raise Unsupported("a table of expectations is compared at the sizes of the plan")
             (one,) = _ended(single)
             every = [rank for crew in many for rank in _ended(crew)]
-            return max(differences(plan, one, every, SMALLEST_SCALE))
-        errors = [*_losses(plan, single, many), *_gradients(values, single, many)]
-    return max(errors, default=(np.inf, "none"))
+            return list(differences(plan, one, every, SMALLEST_SCALE))
+        return [*_losses(plan, single, many), *_gradients(values, single, many)]
 
 
 def _results(single: Crew[Lot]) -> list[Lot]:

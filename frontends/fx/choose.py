@@ -4,7 +4,7 @@ A weight whose parts (q, k, v) are interleaved has the shape of a contiguous sha
 axes of one size a shard may be divided over either.  Both programs
 are run with each placement: the one under which they agree is taken, and that is an assumption
 which names the other.  Where they differ with each of them, they differ whatever is meant, and the
-first one is as good as the other to show it.  Where that cannot be seen, a difference that is
+one with which fewest results differ shows it.  Where that cannot be seen, a difference that is
 found later may come from the placement: it is then a stand-in, and nothing is refuted under it.
 """
 
@@ -19,7 +19,7 @@ from typing import Any, Final
 from shardproof.engine.plan import assumption
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Plan
-from shardproof.engine.reference_runtime.agreement import agree_on
+from shardproof.engine.reference_runtime.agreement import differing as results_differing
 from shardproof.engine.reference_runtime.compare import fits
 from shardproof.engine.schedule.unroll import unroll
 from shardproof.engine.simulation.simulate import simulate
@@ -53,17 +53,22 @@ def chosen(make: Callable[[Choice], Made], nodes: int) -> Plan:
     if not inputs.open:
         return first
     choices, every = _choices(inputs.open, max(MOST_TRIED, MOST_LOWERED // nodes))
-    seen: list[bool | None] = [] if every else [None]
+    seen: list[int | None] = [] if every else [None]
+    best: tuple[int, Plan, Inputs, Choice] | None = None
     for choice in choices:
         plan, own, _ = make(choice) if choice else (first, inputs, tables)
-        seen.append(agrees(plan, tables))
-        if seen[-1]:
+        count = differing(plan, tables)
+        seen.append(count)
+        if count == 0:
             return _with_assumptions(plan, own.open, choice, "inferred", "numbers agree so")
-    if None in seen:
+        if count is not None and (best is None or count < best[0]):
+            best = count, plan, own, choice
+    if None in seen or best is None:
         why = "that numbers agree with none may have other reasons"
         return _with_assumptions(first, inputs.open, {}, "stand-in", why)
+    _, plan, own, choice = best
     why = "the sides differ under it, too"
-    return _with_assumptions(first, inputs.open, {}, "inferred", why)
+    return _with_assumptions(plan, own.open, choice, "inferred", why)
 
 
 def _choices(inputs: Sequence[Open], most: int) -> tuple[list[Choice], bool]:
@@ -86,22 +91,23 @@ def _combinations(options: Mapping[Kind, int], most: int) -> list[Choice]:
     ]
 
 
-def agrees(plan: Plan, tables: Mapping[str, Any]) -> bool | None:
-    """Whether both sides give the same numbers; None: that cannot be seen.  A small plan is run as
-    it is, with the numbers of its constants, a larger one at small size.
+def differing(plan: Plan, tables: Mapping[str, Any]) -> int | None:
+    """How many results of the sides differ; None: that cannot be seen.  A small plan is run as it
+    is, with the numbers of its constants, a larger one at small size.
 
-    Example: an MLP under tensor parallelism whose weights are divided as its ranks compute does;
-    with a fused weight taken as contiguous that is interleaved it does not.
+    Example: 0 of an MLP under tensor parallelism whose weights are divided as its ranks compute;
+    with a fused weight taken as contiguous that is interleaved it is 1, its output.
     """
     if fits(plan):
-        seen = [agree_on(plan, tables, seed) for seed in range(TIMES)]
-        return None if None in seen else all(seen)
+        seen = [results_differing(plan, tables, seed) for seed in range(TIMES)]
+        return None if None in seen else max(n for n in seen if n is not None)
     single = unroll([plan.single], 1)
     parallel = unroll(plan.programs, plan.microbatches)
     simulation = simulate(plan, derive(plan, single), parallel, more=MORE)
     if simulation.failure or simulation.undefined or (simulation.differs and tables):
         return None
-    return not simulation.differs
+    count = sum(c.differs and c.demand.required for c in simulation.comparisons)
+    return max(count, 1) if simulation.differs else 0
 
 
 def _with_assumptions(

@@ -108,3 +108,28 @@ def test_two_weights_of_one_size_may_be_divided_differently(wrong: bool, tmp_pat
         single, ranks, relations=relations, out=tmp_path / "run", cache_dir=tmp_path / "cache"
     )
     assert result.verdict == ("refuted" if wrong else "proved"), result.reason
+
+
+def test_where_no_placement_agrees_the_one_with_fewest_differences_is_shown(tmp_path: Path) -> None:
+    """One output is a partial sum under each of them; the weights are divided as the others say."""
+    single, ranks = tmp_path / "single.json", tmp_path / "ranks"
+    ranks.mkdir()
+    single.write_text(json.dumps(beside()))
+    for rank in range(2):
+        graph = beside(rank, 2)
+        graph["nodes"] = [node for node in graph["nodes"] if node["name"] != "all"]
+        graph["nodes"][-1]["args"][0][2] = {"n": "total"}
+        (ranks / f"r{rank}.json").write_text(json.dumps(graph))
+    relations = tmp_path / "relations.toml"
+    relations.write_text(
+        "[[outputs]]\nsingle = 'mul'\nparallel = 'mul'\nshard = 1\n"
+        "[[outputs]]\nsingle = 'z'\nparallel = 'z'\nshard = 1\n"
+        "[[outputs]]\nsingle = 'total'\nparallel = 'total'\n"
+    )
+    result = shardproof.verify(
+        single, ranks, relations=relations, out=tmp_path / "run", cache_dir=tmp_path / "cache"
+    )
+    assert result.verdict == "refuted"
+    assert [finding.kind for finding in result.findings] == ["partial"]
+    failing = {c.name for c in result.conclusions if not c.holds and c.kind == "output"}
+    assert failing == {"total"}
