@@ -50,9 +50,10 @@ def test_the_gradient_of_a_fused_weight_is_in_its_pieces(wrong: bool, tmp_path: 
     paths = written(tmp_path, wrong)
     result = shardproof.verify(*paths, out=tmp_path / "run", cache_dir=tmp_path / "cache")
     assert result.verdict == ("refuted" if wrong else "proved"), result.reason
-    pieces = "pieces = [[0, 4], [4, 4]]; shard = 1 fits, too"
-    assert any(f"output gradient is taken as dim = 1, {pieces}" in a for a in result.assumptions)
+    assert any("output gradient is taken as" in a for a in result.assumptions)
     if not wrong:
+        pieces = "dim = 1, pieces = [[0, 4], [4, 4]]; shard = 1 fits, too"
+        assert any(f"gradient is taken as {pieces}" in a for a in result.assumptions)
         assert shardproof.check(tmp_path / "run").ok
 
 
