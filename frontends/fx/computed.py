@@ -20,7 +20,7 @@ from shardproof.frontends.aten.lowering import Lowering
 from shardproof.frontends.aten.rules import typed
 from shardproof.frontends.fx import arranged
 from shardproof.frontends.fx.arrays import IRRELEVANT, RULES, TYPES
-from shardproof.frontends.fx.records import CALL, Graph, Node, operand, operands
+from shardproof.frontends.fx.records import CALL, GETITEM, Graph, Node, operand, operands
 
 Array = NDArray[Any]
 #: What integers of a type numbers are, where nothing says what those that it does not have are.
@@ -30,7 +30,6 @@ OTHERS: Final = arranged
 #: Tables of more entries are not computed, and no more when all of a graph have so many.
 MOST_ELEMENTS: Final = 1 << 21
 MOST_OF_ALL: Final = 1 << 25
-GETITEM: Final = "<built-in function getitem>"
 #: What a rule raises for arguments that are not those of its operator.
 _MALFORMED: Final = (
     *(TypeError, ValueError, AttributeError, IndexError, KeyError),

@@ -22,6 +22,7 @@ from shardproof.frontends.fx.computed import Computed, known_numbers
 from shardproof.frontends.fx.place import Slice
 from shardproof.frontends.fx.records import (
     CONSTANT,
+    GETITEM,
     OUTPUT,
     PLACEHOLDER,
     Archived,
@@ -32,7 +33,6 @@ from shardproof.frontends.fx.records import (
 )
 
 EMPTY: Final = "aten.empty.memory_format"
-GETITEM: Final = "<built-in function getitem>"
 #: Operators that write their operands, made functional: what they give is None, or the operator's
 #: own result, and then what was written.
 FUNCTIONAL: Final = frozenset({"auto_functionalized", "auto_functionalized_v2"})

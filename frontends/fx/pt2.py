@@ -23,6 +23,7 @@ import msgspec
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.fx.records import (
     CALL,
+    GETITEM,
     MOST_BYTES,
     OUTPUT,
     PLACEHOLDER,
@@ -41,7 +42,6 @@ MARKS: Final = (
     b"/models/",
     b"serialized_exported_program.json",
 )
-GETITEM: Final = "<built-in function getitem>"
 #: torch's numbers of element types.
 TYPES: Final[Mapping[int, str]] = {
     1: "uint8",

@@ -45,6 +45,8 @@ _SPECIAL_FLOAT: Final = re.compile(rb'"float"\s*:\s*"')
 #: The number of a rank in a file name: fw.g0.r3.json.gz, rank3.json, r3.json.
 RANK: Final = re.compile(r"(?:^|[._-])(?:r|rank)[._-]?(\d+)\.(?:json(?:\.gz)?|pt2)$")
 
+#: What chooses one of several results.
+GETITEM: Final = "<built-in function getitem>"
 PLACEHOLDER, CALL, CONSTANT, OUTPUT = "placeholder", "call_function", "get_attr", "output"
 OPS: Final = frozenset({PLACEHOLDER, CALL, CONSTANT, OUTPUT})
 
@@ -226,8 +228,8 @@ def _decoded(data: bytes) -> Graph:
     if any(n < 0 for n in sizes):
         raise InvalidInput("a shape of negative sizes")
     for node in graph.nodes if _SPECIAL_FLOAT.search(data) else ():
-        node.args[:] = _with_floats(node.args)
-        node.kwargs.update(_with_floats(node.kwargs))
+        node.args[:] = map(_with_floats, node.args)
+        node.kwargs.update({key: _with_floats(arg) for key, arg in node.kwargs.items()})
     return graph
 
 
@@ -261,10 +263,16 @@ def _check(graph: Graph) -> None:
             if name not in known:
                 raise InvalidInput(f"reads {printable(name, 80)}, which is not given before", where)
         _sizes(node, where)
+        if node.target == GETITEM and any(_is_far(index) for index in node.args[1:]):
+            raise InvalidInput("a result of a number that no operator has", where)
         known.add(node.name)
     ends = [i for i, node in enumerate(graph.nodes) if node.op == OUTPUT]
     if ends != [len(graph.nodes) - 1]:
         raise InvalidInput("expected one output node, the last one")
+
+
+def _is_far(index: Any) -> bool:
+    return isinstance(index, int) and abs(index) > MOST_NODES
 
 
 def _sizes(node: Node, where: str) -> None:

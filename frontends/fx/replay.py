@@ -26,6 +26,7 @@ from shardproof.frontends.fx.place import Part, everywhere
 from shardproof.frontends.fx.records import (
     CALL,
     CONSTANT,
+    GETITEM,
     PLACEHOLDER,
     Archived,
     Graph,
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 Array = NDArray[Any]
-GETITEM = "<built-in function getitem>"
 #: Namespaces of collectives, and these by their names there.
 FUNCTIONAL = ("_c10d_functional.", "_c10d_functional_autograd.")
 REDUCE, GATHER, EXCHANGE = "all_reduce.", "all_gather_into_tensor.", "all_to_all_single."

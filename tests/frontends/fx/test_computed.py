@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from shardproof.frontends.fx import computed  # noqa: E402
 from shardproof.frontends.fx.arrays import RULES  # noqa: E402
 from shardproof.frontends.fx.computed import Computed  # noqa: E402
-from shardproof.frontends.fx.records import Graph, Node  # noqa: E402
+from shardproof.frontends.fx.records import GETITEM, Graph, Node  # noqa: E402
 from tests.frontends.aten.calls import CALLS, Draw  # noqa: E402
 from tests.frontends.aten.test_table import plain  # noqa: E402
 
@@ -139,7 +139,7 @@ class Written:
         for n, x in enumerate(expected):
             part = [{"n": "y"}, n]
             self.nodes.append(
-                Node(f"y{n}", "call_function", computed.GETITEM, part, {}, list(x.shape), kind(x))
+                Node(f"y{n}", "call_function", GETITEM, part, {}, list(x.shape), kind(x))
             )
         numbers = Computed(Graph(0, self.nodes), self.known)
         return [numbers.array(f"y{n}") for n in range(len(expected))]

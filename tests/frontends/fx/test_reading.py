@@ -299,3 +299,27 @@ def test_one_side_alone_is_a_plan_without_results(tmp_path: Path) -> None:
     plan = of(path).read_side(path)
     assert [op.name for op in plan.programs[0].bodies[0].ops]
     assert not plan.expectations
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        ({"kwargs": {"float": "Infinity"}}, None),
+        ({"target": "<built-in function getitem>", "args": [{"n": "x"}, 1 << 40]}, "a result of"),
+    ],
+)
+def test_arguments_that_no_exporter_writes(
+    node: dict[str, Any], message: str | None, tmp_path: Path
+) -> None:
+    """A keyword that is called as special floats are is one; a result is one of some."""
+    x = {"name": "x", "op": "placeholder", "target": "x", "args": [], "kwargs": {}}
+    y = {"name": "y", "op": "call_function", "target": "aten.exp.default", "args": [{"n": "x"}]}
+    end = {"name": "output", "op": "output", "target": "output", "args": [[{"n": "y"}]]}
+    kind = {"shape": [2], "dtype": "float32"}
+    nodes = [x | kind, {"kwargs": {}} | y | kind | node, end | {"kwargs": {}}]
+    (tmp_path / "graph.json").write_text(json.dumps({"rank": 0, "nodes": nodes}))
+    if message is None:
+        assert records.read(tmp_path / "graph.json").nodes[1].kwargs == {"float": "Infinity"}
+        return
+    with pytest.raises(InvalidInput, match=message):
+        records.read(tmp_path / "graph.json")
