@@ -335,15 +335,14 @@ class _Rank:
         return tuple(results) if several else results[0]
 
     def argument(self, arg: Any) -> Any:
-        name = operand(arg)
-        if name is not None:
+        if (name := operand(arg)) is not None:
             value = self.value(name)
             if value is None:
                 raise Unsupported("an operand without a value")
             return value
-        if isinstance(arg, (list, tuple)):
-            return [self.argument(a) for a in arg]
-        return arg
+        if isinstance(arg, dict):
+            raise Unsupported("an argument that is no operand, number or list")
+        return [self.argument(a) for a in arg] if isinstance(arg, (list, tuple)) else arg
 
     def value(self, name: str) -> Any:
         """What a node gives; None: it is no tensor."""

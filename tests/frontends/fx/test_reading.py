@@ -323,3 +323,13 @@ def test_arguments_that_no_exporter_writes(
         return
     with pytest.raises(InvalidInput, match=message):
         records.read(tmp_path / "graph.json")
+
+
+def test_an_argument_that_is_nothing_is_not_understood(tmp_path: Path) -> None:
+    w = Writer(0)
+    x = w.given("x", ())
+    y = w.call("y", "aten.detach.default", [{"float": 3}], ())
+    path = file(tmp_path, json.dumps(w.output(x, y)).encode())
+    (graph,) = side(path)
+    notes = " ".join(map(str, joined(graph, [graph], Relations()).notes))
+    assert "an argument that is no operand, number or list" in notes
