@@ -375,7 +375,8 @@ class _Rank:
         """A collective of what is not understood: ranks meet in it all the same, with an operand
         that is given under the collective's own name."""
         where = f"rank {self.graph.rank}, {node.name}"
-        x = self.argument(node.args[0]) if node.args else None
+        name = operand(node.args[0]) if node.args else None
+        x = None if name is None else self.value(name)
         if x is None or not hasattr(x, "shape") or not hasattr(x, "dtype"):
             raise InvalidInput(f"not supported: {node.target} of what is no tensor", where)
         given = self.lo.value(tuple(x.shape), x.dtype, node.target)

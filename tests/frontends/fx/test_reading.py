@@ -333,3 +333,12 @@ def test_an_argument_that_is_nothing_is_not_understood(tmp_path: Path) -> None:
     (graph,) = side(path)
     notes = " ".join(map(str, joined(graph, [graph], Relations()).notes))
     assert "an argument that is no operand, number or list" in notes
+
+
+def test_a_collective_of_nothing_is_refused(tmp_path: Path) -> None:
+    w = Writer(0)
+    x = w.given("x", ())
+    y = w.call("y", "_c10d_functional.all_reduce.default", [{"float": 3}, "sum", "0"], ())
+    (graph,) = side(file(tmp_path, json.dumps(w.output(x, y)).encode()))
+    with pytest.raises(InvalidInput, match="rank 0, y"):
+        joined(graph, [graph], Relations())
