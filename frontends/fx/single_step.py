@@ -19,7 +19,7 @@ import msgspec
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.fx import complexes, pt2, records, signature, written
-from shardproof.frontends.fx.records import CALL, Graph, Node, operand
+from shardproof.frontends.fx.records import CALL, GETITEM, Graph, Node, operand
 from shardproof.frontends.fx.stored import Stored
 from shardproof.frontends.torch import trace
 from shardproof.frontends.torch.functional import OUTPUT
@@ -103,10 +103,10 @@ class _Recording:
     def run(self) -> Trace:
         marks = [self.input(node) for node in self.graph.inputs]
         for node in self.graph.nodes:
-            if node.target == pt2.GETITEM and isinstance(node.args[1], int):
+            if node.target == GETITEM and isinstance(node.args[1], int):
                 whole = operand(node.args[0])
                 self.parts.setdefault(whole or "", {})[node.args[1]] = node
-        calls = [n for n in self.graph.nodes if n.op == CALL and n.target != pt2.GETITEM]
+        calls = [n for n in self.graph.nodes if n.op == CALL and n.target != GETITEM]
         events = [
             *(e for e in marks if e is not None and e.name == PARAMETER),
             Event(START),
