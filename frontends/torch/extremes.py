@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -40,10 +41,9 @@ def _extreme(own: Callable[..., Any], largest: bool) -> Callable[..., Any]:
         if not several or not any(map(_may_be_unknown, args)):
             return own(*args, **kwargs)
         if not any(isinstance(x, Unread) for x in args):
-            try:
+            # Where it depends on the inputs which of them it is, that is refused.
+            with suppress(InvalidInput):
                 return own(*args)
-            except InvalidInput:
-                pass  # It depends on the inputs which of them it is.
         return _number(args, largest)
 
     extreme.__name__ = extreme.__qualname__ = own.__name__

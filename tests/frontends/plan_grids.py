@@ -119,10 +119,8 @@ class GridStage(Stage):
         back = named(*(x if x.startswith("D") else REPLICATED for x in pair(source)))
         if source == layout and (not value.graded or graded == back):
             return
-        key = (value, layout, graded)
-        if key in self.made and self.writer.draw.random() < 0.7:
+        if self.is_kept(value, layout, graded):
             return
-        self.made[key] = True
         build, full, draw = self.writer.build, self.writer.full(value), self.writer.draw
         number = next(build.numbers)
         ends = zip(*map(pair, (source, back, layout, graded)), strict=True)

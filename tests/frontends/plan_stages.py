@@ -90,16 +90,22 @@ class Stage:
                 found.append(choice)
         return found
 
+    def is_kept(self, value: Value, layout: str, graded: str) -> bool:
+        """Whether the adapter that was made to this layout before is drawn to serve again."""
+        key = (value, layout, graded)
+        if key in self.made and self.writer.draw.random() < 0.7:
+            return True
+        self.made[key] = True
+        return False
+
     def arrange(self, value: Value, layout: str, graded: str, *, output: bool = False) -> None:
         """An adapter to the layout in which a value is needed, if it needs one."""
         source = self.layouts[value]
         idle = source == layout and (not value.graded or graded in (REPLICATED, layout))
         if self.count == 1 or (idle and source != PARTIAL):
             return
-        key = (value, layout, graded)
-        if key in self.made and self.writer.draw.random() < 0.7:
+        if self.is_kept(value, layout, graded):
             return
-        self.made[key] = True
         build, full, draw = self.writer.build, self.writer.full(value), self.writer.draw
         # The gradient that the producer needs: of an addend, the whole one.
         back = REPLICATED if source in (REPLICATED, PARTIAL) else source

@@ -40,23 +40,23 @@ def _(d: Draw) -> Call:
     return (x, dim - len(shape) * d.below(2), d.ids(shape[dim], *index)), {}
 
 
-@call("aten.scatter_add.default")
-def _(d: Draw) -> Call:
+def _brought(d: Draw) -> tuple[Any, ...]:
+    """A tensor, a dimension, ids of its places there, and a value for each id."""
     shape = list(d.sizes(1 + d.below(3)))
     dim = d.below(len(shape))
     index = list(shape)
     index[dim] = 1 + d.below(3)
-    return (d.real(*shape), dim, d.ids(shape[dim], *index), d.real(*index)), {}
+    return d.real(*shape), dim, d.ids(shape[dim], *index), d.real(*index)
+
+
+@call("aten.scatter_add.default")
+def _(d: Draw) -> Call:
+    return _brought(d), {}
 
 
 @call("aten.scatter_reduce.two")
 def _(d: Draw) -> Call:
-    shape = list(d.sizes(1 + d.below(3)))
-    dim = d.below(len(shape))
-    index = list(shape)
-    index[dim] = 1 + d.below(3)
-    given = d.real(*shape), dim, d.ids(shape[dim], *index), d.real(*index)
-    return (*given, ("sum", "mean")[d.below(2)]), {"include_self": bool(d.below(2))}
+    return (*_brought(d), ("sum", "mean")[d.below(2)]), {"include_self": bool(d.below(2))}
 
 
 @call("aten.scatter.src")

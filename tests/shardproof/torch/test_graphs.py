@@ -25,6 +25,15 @@ class Model(nn.Module):
         return self.down(torch.nn.functional.gelu(self.up(x))) * scale
 
 
+def verdict_of(folder: Path, single: bytes, parallel: bytes) -> str:
+    """The verdict on two graphs, each a file."""
+    (folder / "single.json").write_bytes(single)
+    (folder / "parallel.json").write_bytes(parallel)
+    return shardproof.verify(
+        folder / "single.json", folder / "parallel.json", out=folder / "run", cache=False
+    ).verdict
+
+
 def exported(scale: float = 1.0) -> bytes:
     class Scaled(nn.Module):
         def __init__(self) -> None:
@@ -40,12 +49,7 @@ def exported(scale: float = 1.0) -> bytes:
 
 @pytest.mark.parametrize(("scale", "verdict"), [(1.0, "proved"), (0.5, "refuted")])
 def test_a_module_is_read_as_a_file_is(tmp_path: Path, scale: float, verdict: str) -> None:
-    (tmp_path / "single.json").write_bytes(exported())
-    (tmp_path / "parallel.json").write_bytes(exported(scale))
-    result = shardproof.verify(
-        tmp_path / "single.json", tmp_path / "parallel.json", out=tmp_path / "run", cache=False
-    )
-    assert result.verdict == verdict, result.reason
+    assert verdict_of(tmp_path, exported(), exported(scale)) == verdict
 
 
 def test_what_is_no_operator_is_named() -> None:
@@ -72,12 +76,7 @@ def traced(last: float, low: float = float("-inf")) -> bytes:
 def test_constants_and_infinite_arguments_are_in_the_file(
     tmp_path: Path, last: float, low: float, verdict: str
 ) -> None:
-    (tmp_path / "single.json").write_bytes(traced(3.0))
-    (tmp_path / "parallel.json").write_bytes(traced(last, low))
-    result = shardproof.verify(
-        tmp_path / "single.json", tmp_path / "parallel.json", out=tmp_path / "run", cache=False
-    )
-    assert result.verdict == verdict, result.reason
+    assert verdict_of(tmp_path, traced(3.0), traced(last, low)) == verdict
 
 
 def test_parameters_of_a_module_are_inputs(tmp_path: Path) -> None:
@@ -140,12 +139,7 @@ def without_mesh(factor: float) -> bytes:
 def test_inputs_that_are_no_tensors_are_left_out(
     tmp_path: Path, factor: float, verdict: str
 ) -> None:
-    (tmp_path / "single.json").write_bytes(without_mesh(2.0))
-    (tmp_path / "parallel.json").write_bytes(with_mesh(factor))
-    result = shardproof.verify(
-        tmp_path / "single.json", tmp_path / "parallel.json", out=tmp_path / "run", cache=False
-    )
-    assert result.verdict == verdict, result.reason
+    assert verdict_of(tmp_path, without_mesh(2.0), with_mesh(factor)) == verdict
 
 
 def test_parameters_have_the_names_that_autograd_describes(tmp_path: Path) -> None:
