@@ -20,6 +20,7 @@ from typing import Final
 
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.plan.collectives import TABLE
+from shardproof.engine.plan.expectations import PARTIAL
 from shardproof.engine.plan.ir import Attr, Expectation, Group, Op, Plan, Program
 from shardproof.engine.plan.named_batch import named_batch
 
@@ -115,6 +116,7 @@ def written_out(
     partial = any(
         how == "partial" and axis in axes
         for row in plan.expectations
+        if row.kind != PARTIAL
         for addend in row.parallel
         for axis, how in addend.over
     )
