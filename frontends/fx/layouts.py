@@ -136,12 +136,26 @@ class Over(NamedTuple):
 
 def over(name: str, full: int, part: int, size: int, every: Sequence[Layout], role: Role) -> Over:
     """The layouts of ``size`` parts over which ``full`` positions may be divided, of which ranks
-    have ``part``; of a batch those across groups come first.
+    have ``part``; of a batch those across groups come first.  Where no groups have them, ranks
+    that are neighbours share a part, or those that are ``size`` apart.
 
-    Example: 16 positions in two parts of 8, with the layouts (0, 1, 0, 1) and (0, 0, 1, 1).
+    Example: 16 positions in two parts of 8, with the layouts (0, 1, 0, 1) and (0, 0, 1, 1); the two
+    heads of keys of which each of four ranks has one, without such groups: (0, 0, 1, 1) and
+    (0, 1, 0, 1).
     """
-    fit = [layout for layout in every if max(layout) + 1 == size]
+    fit = [layout for layout in every if max(layout) + 1 == size] or _shared(size, every)
     return Over(name, ("layout", full, part, role), tuple(fit[::-1] if role == "batch" else fit))
+
+
+def _shared(size: int, every: Sequence[Layout]) -> list[Layout]:
+    """The layouts of ``size`` parts of which as many ranks have each, by the order of ranks."""
+    ranks = len(every[0]) if every else 0
+    if not 1 < size < ranks or ranks % size:
+        return []
+    return [
+        tuple(rank * size // ranks for rank in range(ranks)),
+        tuple(rank % size for rank in range(ranks)),
+    ]
 
 
 class Divided(NamedTuple):
@@ -182,7 +196,7 @@ def divided(
         if not extent.fit:
             return None
         layout = extent.layout(choice)
-        left.remove(layout)
+        left = [other for other in left if other != layout]
         for start, place in zip(starts, layout, strict=True):
             start[d] = place * part[d]
         texts.append(f"along dimension {d}, {words(layout)}")
