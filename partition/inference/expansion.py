@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import product
+from math import prod
 from typing import NamedTuple
 
 from shardproof.engine.lineage.expressions import Combine, Einsum
@@ -94,7 +96,14 @@ class Expansion:
                     for p, q in product(products, opened)
                 ]
             )
-        return products
+        return [self._counted(one, inner.values()) for one in products]
+
+    def _counted(self, one: Product, reduced: Iterable[int]) -> Product:
+        """A product that is summed along labels: as often as there are positions of those along
+        which no factor varies."""
+        read = frozenset(label for leaf in one.leaves for label in leaf.labels())
+        times = prod(self.labels.extents[label] for label in reduced if label not in read)
+        return one._replace(factor=one.factor * times)
 
     def _bounded(self, products: list[Product]) -> list[Product]:
         self.work += len(products)
