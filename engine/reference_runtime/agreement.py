@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
 from shardproof.engine.errors import ShapeMismatch, Unsupported
-from shardproof.engine.plan.ir import Plan
+from shardproof.engine.plan.ir import Plan, Program
 from shardproof.engine.reference_runtime.compare import Undefined, errors
 from shardproof.engine.reference_runtime.exchange import Stuck
-from shardproof.engine.reference_runtime.lots import exact
+from shardproof.engine.reference_runtime.lots import Lot, exact
+from shardproof.engine.reference_runtime.runtime import Crew, crews, execute, single_crew
 from shardproof.engine.reference_runtime.values import Values
 
 #: Relative differences up to this one are rounding.
 TOLERANCE: Final = 1e-6
+#: Numbers that are this close, relative to numbers above 1, are one.
+SAME: Final = 1e-12
 
 
 def agree_on(plan: Plan, contents: Mapping[str, Any], seed: int, scale: int = 1) -> bool | None:
@@ -35,10 +39,58 @@ def differing(plan: Plan, contents: Mapping[str, Any], seed: int, scale: int = 1
     Example: 0 of ranks that agree with the single device; with a table of slopes [4], and weights
     that are drawn, 1 where the gradient of the table alone is another.
     """
-    lots = {name: exact(np.asarray(x, dtype=float)) for name, x in contents.items()}
-    values = Values(plan, np.random.default_rng(seed), scale=scale, lots=lots)
     try:
-        every = errors(plan, plan, values, together=False)
+        every = errors(plan, plan, _values(plan, contents, seed, scale), together=False)
     except (Undefined, Unsupported, ShapeMismatch, Stuck):
         return None
     return sum(not error <= TOLERANCE for error, _ in every) if every else 1
+
+
+def unlike(plan: Plan, contents: Mapping[str, Any], seed: int) -> int | None:
+    """How many of the values that ranks compute have an entry that no single-device value has,
+    with numbers as those of `differing`; None: it cannot be run.
+
+    Example: 1 of two ranks that leave out the sum of what both have a part of: the part of each of
+    them is one anyway, and what is made of it is another one; with its weights divided the wrong
+    way round more of them.
+    """
+    whole = replace(
+        plan, single=_kept(plan.single), programs=tuple(_kept(own) for own in plan.programs)
+    )
+    values = _values(whole, contents, seed, 1)
+    single, many = single_crew(whole, values), crews(whole, values, together=False, original=whole)
+    try:
+        with np.errstate(all="ignore"):
+            execute([single])
+            execute(many)
+    except (Unsupported, ShapeMismatch, Stuck):
+        return None
+    known = np.unique(np.concatenate([[0.0], *map(np.ravel, _computed(single))]))
+    return sum(not _among(x, known) for crew in many for x in _computed(crew))
+
+
+def _values(plan: Plan, contents: Mapping[str, Any], seed: int, scale: int) -> Values:
+    lots = {name: exact(np.asarray(x, dtype=float)) for name, x in contents.items()}
+    return Values(plan, np.random.default_rng(seed), scale=scale, lots=lots)
+
+
+def _kept(program: Program) -> Program:
+    """A program that keeps all that its operators give."""
+    bodies = [
+        replace(body, results=tuple(v for op in body.ops for v in op.outputs if v >= 0))
+        for body in program.bodies
+    ]
+    return replace(program, bodies=tuple(bodies))
+
+
+def _computed(crew: Crew[Lot]) -> list[Any]:
+    """All numbers that a program's ranks have computed, by value."""
+    return [x.data for calls in crew.results.values() for x in calls]
+
+
+def _among(x: Any, known: Any) -> bool:
+    """Whether all entries are some of those known, which are in order, up to rounding."""
+    after = np.minimum(np.searchsorted(known, x), len(known) - 1)
+    before = np.maximum(after - 1, 0)
+    off = np.minimum(np.abs(known[after] - x), np.abs(known[before] - x))
+    return bool((off <= SAME * np.maximum(np.abs(x), 1.0)).all())

@@ -4,7 +4,7 @@ A weight whose parts (q, k, v) are interleaved has the shape of a contiguous sha
 axes of one size a shard may be divided over either.  Both programs
 are run with each placement: the one under which they agree is taken, and that is an assumption
 which names the other.  Where they differ with each of them, they differ whatever is meant, and the
-one with which fewest results differ shows it.  Where that cannot be seen, a difference that is
+one with which fewest results, and values on the way to them, differ shows it.  Where that cannot be seen, a difference that is
 found later may come from the placement: it is then a stand-in, and nothing is refuted under it.
 """
 
@@ -20,6 +20,7 @@ from shardproof.engine.plan import assumption
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.reference_runtime.agreement import differing as results_differing
+from shardproof.engine.reference_runtime.agreement import unlike
 from shardproof.engine.reference_runtime.compare import fits
 from shardproof.engine.schedule.unroll import unroll
 from shardproof.engine.simulation.simulate import simulate
@@ -54,21 +55,37 @@ def chosen(make: Callable[[Choice], Made], nodes: int) -> Plan:
         return first
     choices, every = _choices(inputs.open, max(MOST_TRIED, MOST_LOWERED // nodes))
     seen: list[int | None] = [] if every else [None]
-    best: tuple[int, Plan, Inputs, Choice] | None = None
+    fewest: list[tuple[Plan, Inputs, Choice]] = []
     for choice in choices:
         plan, own, _ = make(choice) if choice else (first, inputs, tables)
         count = differing(plan, tables)
         seen.append(count)
         if count == 0:
             return _with_assumptions(plan, own.open, choice, "inferred", "numbers agree so")
-        if count is not None and (best is None or count < best[0]):
-            best = count, plan, own, choice
-    if None in seen or best is None:
+        if count is not None and count <= min(n for n in seen if n is not None):
+            fewest = [*(fewest if seen.count(count) > 1 else ()), (plan, own, choice)]
+    if None in seen or not fewest:
         why = "that numbers agree with none may have other reasons"
         return _with_assumptions(first, inputs.open, {}, "stand-in", why)
-    _, plan, own, choice = best
+    plan, own, choice = _likest(fewest, tables)
     why = "the sides differ under it, too"
     return _with_assumptions(plan, own.open, choice, "inferred", why)
+
+
+def _likest(
+    made: Sequence[tuple[Plan, Inputs, Choice]], tables: Mapping[str, Any]
+) -> tuple[Plan, Inputs, Choice]:
+    """Of plans in which as many results differ the one whose ranks compute most of what the single
+    device computes on the way; the first one where that cannot be seen.
+
+    Example: behind a mean that is a sum all results differ, whatever the placement of the weights:
+    with the right one all values before it are the single device's.
+    """
+    if len(made) == 1 or not all(fits(plan) for plan, _, _ in made):
+        return made[0]
+    counts = [unlike(plan, tables, 0) for plan, _, _ in made]
+    known = [n for n in counts if n is not None]
+    return made[counts.index(min(known))] if known else made[0]
 
 
 def _choices(inputs: Sequence[Open], most: int) -> tuple[list[Choice], bool]:

@@ -82,6 +82,40 @@ def test_a_mesh_of_two_axes_needs_no_relations(wrong: str, tmp_path: Path) -> No
         assert shardproof.check(tmp_path / "run").ok
 
 
+def averaged(rank: int = 0, mesh: bool = False, wrong: bool = False) -> dict[str, Any]:
+    """Two layers over one axis, and the mean of rows over the other, which is a sum if ``wrong``;
+    weights and rows of one size fit either axis."""
+    w = Writer(rank)
+    own = 2 if mesh else 4
+    x, up, down = w.given("x", (own, 4)), w.given("up", (4, own)), w.given("down", (own, 4))
+    h = w.call("h", "aten.mm.default", [x, up], (own, own))
+    h = w.call("relu", "aten.relu.default", [h], (own, own))
+    y = w.call("y", "aten.mm.default", [h, down], (own, 4))
+    target = "_c10d_functional.all_reduce.default"
+    if mesh:
+        y = w.call("tp", target, [y, "sum", f"t{rank // 2}"], (own, 4))
+    y = w.call("tanh", "aten.tanh.default", [y], (own, 4))
+    total = w.call("mean", "aten.mean.dim", [y, [0]], (4,))
+    if mesh:
+        total = w.call("dp", target, [total, "sum" if wrong else "avg", f"d{rank % 2}"], (4,))
+    return w.output(total)
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_fault_is_shown_under_the_placement_with_which_most_is_right(
+    wrong: bool, tmp_path: Path
+) -> None:
+    single, ranks = tmp_path / "single.json", tmp_path / "ranks"
+    ranks.mkdir()
+    single.write_text(json.dumps(averaged()))
+    for rank in range(4):
+        (ranks / f"r{rank}.json").write_text(json.dumps(averaged(rank, True, wrong)))
+    result = shardproof.verify(single, ranks, out=tmp_path / "run", cache_dir=tmp_path / "cache")
+    assert result.verdict == ("refuted" if wrong else "proved"), result.reason
+    if wrong:
+        assert result.findings[0].source == "line of mean", result.findings[0]
+
+
 def experts(rank: int = 0, mesh: bool = False) -> dict[str, Any]:
     """Four experts over one axis of a mesh, and four rows over the other."""
     w = Writer(rank)
