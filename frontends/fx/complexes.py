@@ -50,6 +50,14 @@ def pairs(array: Array) -> Array:
     return np.stack([array.real, array.imag], axis=-1)
 
 
+def numbers(array: Array, dtype: str | None) -> Array:
+    """The numbers of a tensor of an element type, of those that it is lowered to.
+
+    Example: of complex64, [[1, 2]] is [1 + 2j].
+    """
+    return array[..., 0] + 1j * array[..., 1] if dtype in HALVES else array
+
+
 def lowered(
     lo: Lowering, name: str, args: Sequence[Any], named: Mapping[str, Any], flags: Sequence[bool]
 ) -> Any:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.assumption import Assumption
-from shardproof.frontends.fx import layouts, lists, place
+from shardproof.frontends.fx import complexes, layouts, lists, place
 from shardproof.frontends.fx.cuts import interleaved
 from shardproof.frontends.fx.groups import groups
 from shardproof.frontends.fx.layouts import Choice, Kind, Layout, Role
@@ -110,12 +110,12 @@ class Inputs:
 
 
 def shape_of(node: Node) -> Shape:
-    """The shape of a node's tensor; of what is no tensor, ().
+    """The shape of a node's tensor as it is lowered; of what is no tensor, ().
 
-    Example: a placeholder with ``"shape": [2, 4]`` has (2, 4), a ``native_dropout`` with two
-    results has ().
+    Example: a placeholder with ``"shape": [2, 4]`` has (2, 4), of complex numbers (2, 4, 2); a
+    ``native_dropout`` with two results has ().
     """
-    return tuple(node.shape or ())
+    return complexes.shape_of(node.shape, node.dtype)
 
 
 def placed(

@@ -12,7 +12,7 @@ from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from shardproof.engine.plan.ir import Op, Shard, Source
 from shardproof.engine.plan.ir import Value as BodyValue
 from shardproof.frontends.aten import Const, Lowered, Lowering, Real, Undefined, routed, rule_of
-from shardproof.frontends.aten.complexes import NAMES
+from shardproof.frontends.aten.complexes import has_meaning
 from shardproof.frontends.aten.ids import Ids, Marked, Narrow, marked, number_of
 from shardproof.frontends.aten.lowering import Shape
 from shardproof.frontends.aten.rules import typed
@@ -204,15 +204,14 @@ class _Rank:
 
     def input_value(self, node: Node) -> Lowered:
         if node.name in self.setting.zeros:
-            return Const(Fraction(0), tuple(node.shape or ()), node.dtype or "float32")
-        if node.dtype in complexes.HALVES:
-            raise InvalidInput("complex inputs are not understood", f"input {node.name}")
+            shape, dtype = _as_lowered(node)
+            return Const(Fraction(0), shape, dtype or "float32")
         shards = self.setting.shards_of(node)
         parts = [self.lo.hold(shard) for shard in shards]
         if len(parts) == 1:
             mark = self.setting.marks.get(shards[0].name)
             return parts[0] if mark is None else marked(parts[0], mark)
-        whole = tuple(node.shape or ())
+        whole, _ = _as_lowered(node)
         (dim,) = (d for d, n in enumerate(whole) if parts[0].shape[d] != n)
         return self.lo.concat(parts, dim)  # type: ignore[no-any-return]
 
@@ -243,7 +242,7 @@ class _Rank:
         if functional:
             name, args = str(args[0]), args[1:]
         rule = rule_of(name)
-        if rule is None and name not in routed.ROUTED and name not in NAMES:
+        if rule is None and name not in routed.ROUTED and not has_meaning(name):
             raise Unsupported("has no rule")
         self.lo.expected = self.expected(node)
         given = [self.argument(a) for a in args]

@@ -13,7 +13,7 @@ from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.expectations import PARTIAL
 from shardproof.engine.plan.ir import Addend, Expectation, Plan, Program, Shard
 from shardproof.engine.plan_files import store
-from shardproof.frontends.fx import align, archived, files, groups, place, written
+from shardproof.frontends.fx import align, archived, complexes, files, groups, place, written
 from shardproof.frontends.fx.choose import Made, chosen
 from shardproof.frontends.fx.domains import Domains
 from shardproof.frontends.fx.inputs import Inputs, shape_of
@@ -157,7 +157,7 @@ def _shard(node: Node, shape: Shape, box: Box, rank: int, domain: tuple[int, int
         box.full,
         shape,
         tuple(affine(n) for n in box.starts[rank]),
-        node.dtype or "float32",
+        complexes.real_type(node.dtype) or "float32",
         trainable=False,
         kind="batch",
         domain=domain,

@@ -18,7 +18,7 @@ from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.reference_runtime.compare import fits
 from shardproof.engine.reference_runtime.exchange import Stuck
-from shardproof.frontends.fx import files, groups, read
+from shardproof.frontends.fx import complexes, files, groups, read
 from shardproof.frontends.fx.computed import Computed
 from shardproof.frontends.fx.inputs import shape_of
 from shardproof.frontends.fx.outputs import Output
@@ -155,7 +155,7 @@ def _inputs(
         if len(boxes) == 1:
             arrays[node.name] = boxes[0]
         elif boxes:
-            whole = tuple(node.shape or ())
+            whole = shape_of(node)
             dim = next(d for d, n in enumerate(whole) if boxes[0].shape[d] != n)
             arrays[node.name] = np.concatenate(boxes, axis=dim)
     return arrays
@@ -203,7 +203,9 @@ class _World:
             return self.eager.tensor(self.numbers[rank][node.name])
         if node.name in self.relations.zeros or node.name not in own:
             return self.eager.of_type(np.zeros(tuple(node.shape or ())), node.dtype or "float32")
-        return self.eager.of_type(own[node.name], node.dtype or "float32")
+        return self.eager.of_type(
+            complexes.numbers(own[node.name], node.dtype), node.dtype or "float32"
+        )
 
     def argument(self, rank: int, x: Any) -> Any:
         name = operand(x)
@@ -306,6 +308,6 @@ def _pairs(
             if name is None or value < 0 or value not in actual[rank]:
                 continue
             where = "the single side" if rank < 0 else f"rank {rank}"
-            wanted = _part(expected[rank + 1][name].numpy(), output, rank)
+            wanted = _part(complexes.pairs(expected[rank + 1][name].numpy()), output, rank)
             pairs.append((f"{output.name} on {where}", actual[rank][value], wanted))
     return pairs

@@ -7,7 +7,7 @@ more dimension of size 2, the last; `torch.view_as_complex` and `torch.view_as_r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -59,8 +59,10 @@ def recorded(name: str, args: Sequence[Any], out: Any) -> tuple[str, dict[str, A
     return name.replace("aten.", "complex.", 1), {PAIRS: Items(tuple(pairs))}
 
 
-def called(name: str, args: Sequence[Any], pairs: Sequence[bool]) -> Any:
-    """An operator on complex numbers, run by PyTorch on pairs.
+def called(
+    name: str, args: Sequence[Any], pairs: Sequence[bool], named: Mapping[str, Any] | None = None
+) -> Any:
+    """An operator on complex numbers, run by PyTorch on pairs; ``named``: its keyword arguments.
 
     Example: "mul.Tensor" of [[0, 1]] and [[0, 1]], both pairs, is [[-1, 0]].
     """
@@ -71,5 +73,5 @@ def called(name: str, args: Sequence[Any], pairs: Sequence[bool]) -> Any:
         torch.view_as_complex(x) if pair and isinstance(x, torch.Tensor) else x
         for x, pair in zip(args, pairs, strict=False)
     ]
-    result = overload(*numbers)
+    result = overload(*numbers, **(named or {}))
     return torch.view_as_real(result.resolve_conj()) if result.is_complex() else result

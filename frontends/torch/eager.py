@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten import rule_of
-from shardproof.frontends.aten.complexes import NAMES
+from shardproof.frontends.aten.complexes import has_meaning
 
 ATEN = "aten."
 #: Element types by name, which operators may have among their arguments (`aten.to.dtype`).
@@ -23,6 +23,7 @@ TYPES = frozenset(
     {
         *("float16", "bfloat16", "float32", "float64", "bool"),
         *("uint8", "int8", "int16", "int32", "int64"),
+        *("complex64", "complex128"),
     }
 )
 #: Views of a tensor that lies in memory as it was recorded, and the operator that copies elsewhere.
@@ -61,7 +62,7 @@ def call(target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
     Example: "aten.relu.default" of [-1, 2] is [0, 2]; "aten.save.default" is refused.
     """
-    known = rule_of(target) is not None or target in NAMES
+    known = rule_of(target) is not None or has_meaning(target)
     if not target.startswith(ATEN) or not known:
         raise Unsupported(f"{target} is no operator that is run by its name")
     overload: Any = torch.ops
@@ -78,8 +79,11 @@ def _wide(x: Any) -> Any:
     """Tensors, alone or several, with all digits."""
     if isinstance(x, (list, tuple)):
         return type(x)(map(_wide, x))
-    floats = isinstance(x, torch.Tensor) and x.is_floating_point()
-    return x.double() if floats else x
+    if not isinstance(x, torch.Tensor):
+        return x
+    if x.is_complex():
+        return x.to(torch.complex128)
+    return x.double() if x.is_floating_point() else x
 
 
 def _named_type(x: Any) -> Any:
@@ -88,8 +92,10 @@ def _named_type(x: Any) -> Any:
 
 
 def _typed(key: str, value: Any) -> Any:
-    """Element types by name; floating ones are float64."""
+    """Element types by name; floating and complex ones have all digits."""
     if key != "dtype" or not isinstance(value, str):
         return value
     name = value.removeprefix("torch.")
+    if "complex" in name:
+        return torch.complex128
     return torch.float64 if "float" in name else getattr(torch, name, None)

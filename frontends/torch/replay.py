@@ -80,11 +80,13 @@ class World:
 
 
 def real(dtype: str) -> torch.dtype:
-    """The element type in which a replay computes: float64 for all floating types, since rounding
-    is no matter here.
+    """The element type in which a replay computes: float64 for all floating types, complex128 for
+    complex ones, since rounding is no matter here.
 
     Example: "bfloat16" is ``torch.float64``, "int64" stays; "nn" is refused.
     """
+    if dtype in ("complex64", "complex128"):
+        return torch.complex128
     kind = torch.float64 if "float" in dtype else getattr(torch, dtype, None)
     if not isinstance(kind, torch.dtype):
         raise TooLarge(f"{dtype[:40]} is no element type")
@@ -189,7 +191,8 @@ class Rank:
         args = [self.value(a) for a in event.args]
         kwargs = {k: self.value(v) for k, v in event.kwargs.items()}
         if PAIRS in kwargs:
-            result: Any = called(event.name, args, kwargs[PAIRS])
+            pairs = kwargs.pop(PAIRS)
+            result: Any = called(event.name, args, pairs, kwargs)
         else:
             overload: Any = torch.ops
             for part in event.name.split("."):

@@ -88,6 +88,16 @@ def _(d: Draw) -> Call:
     return ([d.real(*shape, 2), d.real(*shape, 2)], dim), {"pairs": [False, False, True]}
 
 
+@_complex("complex.copy.default")
+def _(d: Draw) -> Call:
+    """Of a tensor that broadcasts, complex or not."""
+    shape = d.any_shape(1)
+    part = shape[d.below(len(shape)) :]
+    pair = bool(d.below(2))
+    source = d.real(*part, 2) if pair else d.real(*part)
+    return (d.real(*shape, 2), source), {"pairs": [True, pair, True]}
+
+
 @_complex("complex.gather.default")
 def _(d: Draw) -> Call:
     shape = list(d.sizes(1 + d.below(3)))

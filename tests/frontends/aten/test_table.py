@@ -28,7 +28,9 @@ from tests.frontends.aten import (
     calls_of_ids,
     calls_of_images,
     calls_of_masks,
+    calls_of_pairs,
     calls_of_products,
+    calls_of_spectra,
     calls_of_wholes,
 )
 from tests.frontends.aten.calls import CALLS, Both, Call, Draw
@@ -46,8 +48,9 @@ MORE = (
     calls_of_ids,
     calls_of_images,
     calls_of_masks,
+    calls_of_pairs,
     calls_of_products,
-    calls_of_wholes,
+    calls_of_spectra,
     calls_of_wholes,
 )
 
