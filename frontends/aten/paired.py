@@ -16,7 +16,10 @@ from shardproof.frontends.aten.rules import TABLE, lowers
 
 class Place(NamedTuple):
     """Where an operator names its dimensions: the operand's name, its number among all, and what it
-    is if it is left out (None: it must be there)."""
+    is if it is left out (None: it must be there).
+
+    Example: ``Place("dim", 1)`` of ``flip``, whose second operand is its dimensions.
+    """
 
     name: str
     number: int

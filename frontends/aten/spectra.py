@@ -19,17 +19,14 @@ from fractions import Fraction
 from math import prod, sqrt
 from typing import Any, Final
 
-import numpy as np
-
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.complexes import halves, pair
 from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, dimensions, fraction
 from shardproof.frontends.aten.rules import TABLE, Rule, lowers
 from shardproof.frontends.aten.tables import Array
+from shardproof.frontends.aten.waves import halved, waves
 from shardproof.frontends.aten.windows import matrix, through
 
-#: Entries of a table that are closer to zero than this are zero but for rounding.
-ROUNDING: Final = 1e-12
 #: What ATen's numbers of a normalization say that a transform is divided by.
 NONE, BY_ROOT, BY_COUNT = 0, 1, 2
 _FORWARD: Final = {None: NONE, "backward": NONE, "ortho": BY_ROOT, "forward": BY_COUNT}
@@ -37,15 +34,6 @@ _INVERSE: Final = {None: BY_COUNT, "backward": BY_COUNT, "ortho": BY_ROOT, "forw
 
 #: Real and imaginary part; None: there is none.
 Halves = tuple[Any, Any]
-
-
-def _waves(size: int, kept: int) -> tuple[Array, Array]:
-    """Cosines and sines [size, kept] of 2 pi j k / size."""
-    turns = np.outer(np.arange(size), np.arange(kept)) % size
-    angles = 2 * np.pi * turns / size
-    both = np.cos(angles), np.sin(angles)
-    cosines, sines = (np.where(np.abs(x) < ROUNDING, 0.0, x) for x in both)
-    return cosines, sines
 
 
 def _times(lo: Lowering, x: Any, dim: int, table: Array) -> Any:
@@ -63,7 +51,7 @@ def _plus(lo: Lowering, x: Any, y: Any, sign: int = 1) -> Any:
 def _along(lo: Lowering, x: Halves, dim: int, sign: int, kept: int | None = None) -> Halves:
     """The transform along a dimension, or its first ``kept`` entries."""
     size = next(half.shape[dim] for half in x if half is not None)
-    cosines, sines = _waves(size, size if kept is None else kept)
+    cosines, sines = waves(size, size if kept is None else kept)
     real = _plus(lo, _times(lo, x[0], dim, cosines), _times(lo, x[1], dim, sines), -sign)
     turned = _times(lo, x[0], dim, sines)
     other = _plus(lo, _times(lo, x[1], dim, cosines), turned, sign)
@@ -72,11 +60,9 @@ def _along(lo: Lowering, x: Halves, dim: int, sign: int, kept: int | None = None
 
 def _to_real(lo: Lowering, x: Halves, dim: int, size: int) -> Any:
     """The inverse transform of the first half of a spectrum whose other half is its conjugate."""
-    kept = size // 2 + 1
-    cosines, sines = _waves(size, kept)
-    twice = np.array([1.0 if k == 0 or 2 * k == size else 2.0 for k in range(kept)])
-    real = _times(lo, x[0], dim, (cosines * twice).T)
-    return _plus(lo, real, _times(lo, x[1], dim, (sines * twice).T), -1)
+    cosines, sines = halved(size)
+    real = _times(lo, x[0], dim, cosines)
+    return _plus(lo, real, _times(lo, x[1], dim, sines), -1)
 
 
 def _scaled(lo: Lowering, x: Halves, count: int, normalization: int) -> Halves:
@@ -182,7 +168,7 @@ def _places(shape: Sequence[int], sizes: Any, dim: Any) -> tuple[tuple[int, ...]
     if dim is None:
         count = len(shape) if sizes is None else len(sizes)
         dim = list(range(len(shape) - count, len(shape)))
-    dims = dimensions(shape, [dim] if isinstance(dim, int) else list(dim))
+    dims = dimensions(tuple(shape), [dim] if isinstance(dim, int) else list(dim))
     given = [None] * len(dims) if sizes is None else list(sizes)
     if len(given) != len(dims):
         raise Unsupported(f"{len(given)} sizes of {len(dims)} dimensions")
@@ -278,18 +264,18 @@ _registered("fft_irfft", _to_reals)
 def _shifted(name: str, forth: bool) -> None:
     """Half of every dimension, moved to its other end."""
 
-    def moved(lo: Lowering, x: Lowered, shape: Sequence[int], dim: Any) -> Any:
+    def rolled(lo: Lowering, x: Lowered, shape: Sequence[int], dim: Any) -> Any:
         dims = dimensions(tuple(shape), None if dim is None else dim)
         by = [shape[d] // 2 if forth else (shape[d] + 1) // 2 for d in dims]
         return TABLE["aten.roll.default"](lo, x, by, dims)
 
     @lowers(f"aten.{name}.default")
     def of_reals(lo: Lowering, x: Lowered, dim: Any = None) -> Any:
-        return moved(lo, x, x.shape, dim)
+        return rolled(lo, x, x.shape, dim)
 
     @lowers(f"complex.{name}.default")
     def of_pairs(lo: Lowering, x: Lowered, dim: Any = None, *, pairs: Sequence[bool]) -> Any:
-        return moved(lo, x, x.shape[:-1], dim)
+        return rolled(lo, x, x.shape[:-1], dim)
 
 
 _shifted("fft_fftshift", True)

@@ -4,8 +4,9 @@ A weight whose parts (q, k, v) are interleaved has the shape of a contiguous sha
 axes of one size a shard may be divided over either.  Both programs
 are run with each placement: the one under which they agree is taken, and that is an assumption
 which names the other.  Where they differ with each of them, they differ whatever is meant, and the
-one with which fewest results, and values on the way to them, differ shows it.  Where that cannot be seen, a difference that is
-found later may come from the placement: it is then a stand-in, and nothing is refuted under it.
+one with which fewest results, and values on the way to them, differ shows it.  Where that cannot be
+seen, a difference that is found later may come from the placement: it is then a stand-in, and
+nothing is refuted under it.
 """
 
 from __future__ import annotations

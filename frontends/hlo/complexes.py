@@ -17,6 +17,7 @@ from shardproof.engine.errors import InvalidInput, Unsupported
 from shardproof.frontends.hlo import known
 from shardproof.frontends.hlo.known import Known
 from shardproof.frontends.hlo.module import Type
+from shardproof.frontends.hlo.spectra import Emit, transform
 
 #: Element types of the parts.
 PARTS: Mapping[str, str] = {"complex64": "float32", "complex128": "float64"}
@@ -35,8 +36,6 @@ class Complex:
     imaginary: Part
 
 
-#: Emits an operator of a type on operands, with attributes, and gives its result.
-Emit: TypeAlias = Callable[[str, Type, Sequence[Any], Mapping[str, Any]], Any]
 #: The same numbers elsewhere, or sums of them: of how many of the first operands the parts are
 #: taken (None: of all); the others are numbers of places, or predicates.
 LINEAR: Mapping[str, int | None] = {
@@ -102,6 +101,10 @@ def apply(
         return Complex(*operands)
     if opcode == "convert" and len(operands) == 1 and is_complex(type.dtype):
         return _converted(operands[0], type, attrs, emit)
+    if opcode == "fft" and len(operands) == 1:
+        return _transformed(attrs, operands[0], type, emit)
+    if opcode == "scatter" and len(operands) == 3:
+        return _scattered(attrs, operands, type, emit)
     if opcode == "select" and len(operands) == 3:
         return _by_part(opcode, attrs, operands, type, emit, (1, 3))
     if opcode in LINEAR:
@@ -115,6 +118,31 @@ def apply(
     if rule is None or not all(isinstance(x, Complex) for x in operands):
         raise Unsupported("complex numbers, of which no rule of this operator is declared")
     return rule(operands, type, attrs, emit)
+
+
+def _scattered(
+    attrs: Mapping[str, Any], operands: Sequence[Any], type: Type, emit: Emit
+) -> Complex:
+    """Both parts of numbers, written over or added to both parts of others at the same places."""
+    into, places, updates = operands
+    if attrs.get("to_apply") not in ("replace", "add"):
+        raise Unsupported(f"scatter of complex numbers by {attrs.get('to_apply')}")
+    if not isinstance(into, Complex) or not isinstance(updates, Complex):
+        raise Unsupported("complex numbers beside others")
+    own = part_type(type)
+    pairs = (into.real, updates.real), (into.imaginary, updates.imaginary)
+    return Complex(*(emit("scatter", own, [x, places, y], attrs) for x, y in pairs))
+
+
+def _transformed(attrs: Mapping[str, Any], x: Any, type: Type, emit: Emit) -> Any:
+    """A Fourier transform, to complex or to real numbers."""
+    parts = (x.real, x.imaginary) if isinstance(x, Complex) else (x, None)
+    own = part_type(type) if is_complex(type.dtype) else type
+    made = transform(attrs, parts, own, emit)
+    if not is_complex(type.dtype):
+        return made[0]
+    zero = known.constant(np.broadcast_to(np.zeros((), own.dtype), own.shape), own)
+    return Complex(*(zero if part is None else part for part in made))
 
 
 def _by_part(

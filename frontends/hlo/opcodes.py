@@ -164,6 +164,7 @@ OTHERS: Mapping[str, Mapping[str, str]] = {
     "compare": {"direction": _TEXT, "type": _TEXT},
     "reduce-precision": {"exponent_bits": _NUMBER, "mantissa_bits": _NUMBER},
     "dot": _DOT,
+    "fft": {"fft_type": _TEXT, "fft_length": _DIMS},
     "reduce": {"dimensions": _DIMS, "to_apply": "reduction"},
     "reduce-window": {"window": "window", "to_apply": "reduction"},
     "select-and-scatter": {"window": "window", "select": _TEXT, "scatter": _TEXT},

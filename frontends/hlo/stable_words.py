@@ -324,6 +324,14 @@ def _precision(body: str) -> dict[str, str]:
 
 
 #: Attributes of operators, from what stands before the types.
+def _transform(body: str) -> dict[str, str]:
+    kind = re.search(r"\btype = +(\w+)", body)
+    lengths = re.search(r"\blength = \[([\d, ]*)\]", body)
+    if kind is None or lengths is None:
+        raise InvalidInput("no type = NAME, length = [NUMBERS]")
+    return {"fft_type": kind.group(1), "fft_length": _numbers(lengths.group(1))}
+
+
 _BODIES: Mapping[str, Callable[[str], dict[str, str]]] = {
     "slice": _box,
     "custom_call": _target,
@@ -333,6 +341,7 @@ _BODIES: Mapping[str, Callable[[str], dict[str, str]]] = {
     "iota": _counted,
     "compare": _comparison,
     "pad": _padding,
+    "fft": _transform,
 }
 
 

@@ -157,9 +157,7 @@ def _(d: Draw) -> Call:
 
 def _factors(d: Draw, first: tuple[int, ...], second: tuple[int, ...]) -> tuple[Any, list[bool]]:
     kinds = [(True, True), (True, False), (False, True)][d.below(3)]
-    made = [
-        d.real(*n, 2) if p else d.real(*n) for n, p in zip((first, second), kinds, strict=True)
-    ]
+    made = [d.real(*n, 2) if p else d.real(*n) for n, p in zip((first, second), kinds, strict=True)]
     return tuple(made), list(kinds)
 
 

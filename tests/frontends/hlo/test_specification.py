@@ -19,7 +19,7 @@ UNREAD = (
     *("atan2", "batch_norm_grad", "batch_norm_inference"),
     *("batch_norm_training", "broadcast", "case", "cholesky", "collective_broadcast"),
     *("convolution", "count_leading_zeros", "dot", "einsum"),
-    *("cross-replica-sum", "dynamic_broadcast_in_dim", "dynamic_conv", "dynamic_gather", "fft"),
+    *("cross-replica-sum", "dynamic_broadcast_in_dim", "dynamic_conv", "dynamic_gather"),
     *("dynamic_iota", "dynamic_pad", "dynamic_reshape", "get_dimension_size", "if", "map"),
     *("popcnt", "real_dynamic_slice", "recv", "infeed", "reduce_window", "rng"),
     *("rng_bit_generator", "sort"),
