@@ -6,7 +6,8 @@ from functools import partial
 from pathlib import Path
 
 from shardproof.engine.errors import InvalidInput
-from shardproof.frontends.fx import archived, pt2, records, written
+from shardproof.frontends.fx import archived, pt2, records
+from shardproof.frontends.fx.functional import functional
 from shardproof.frontends.fx.records import Graph
 from shardproof.frontends.graphs import relations
 from shardproof.frontends.graphs.relations import Relations
@@ -32,8 +33,7 @@ def side(path: Path) -> list[Graph]:
     graphs = [records.read(file, partial(_exported, n)) for n, file in enumerate(files)]
     for number, graph in enumerate(graphs):
         try:
-            written.check(graph)
-            graphs[number] = archived.with_tables(graph)
+            graphs[number] = archived.with_tables(functional(graph))
         except InvalidInput as error:
             raise error.within(printable(str(files[number]), 400)) from None
         if len(graphs) > 1 and graph.rank != number:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.fx.records import (
@@ -66,6 +67,17 @@ _PLAIN: Final = frozenset(
 )
 #: Inputs that are no tensors: the program was exported for this one value.
 _FIXED: Final = frozenset({"as_none", "as_int", "as_float", "as_bool", "as_string"})
+#: Operators that run a graph under another mode, which changes no number: its calls are as if they
+#: stood in their place. The operands are those that come last, one for each of its inputs.
+_WRAPPERS: Final = frozenset(
+    f"torch.ops.higher_order.{name}"
+    for name in (
+        *("wrap_with_set_grad_enabled", "wrap_with_autocast", "wrap"),
+        *("tag_activation_checkpoint", "invoke_subgraph"),
+    )
+)
+#: How many graphs may be one inside the other.
+_DEEPEST: Final = 16
 #: Arguments that say nothing about values.
 _IGNORED: Final = frozenset({"as_device", "as_layout", "as_memory_format"})
 
@@ -113,6 +125,15 @@ class Body(msgspec.Struct, frozen=True):
     outputs: list[dict[str, Any]]
     nodes: list[Call]
     tensor_values: dict[str, Meta]
+
+
+class Wrapped(msgspec.Struct, frozen=True):
+    """A graph that a call runs.
+
+    Example: that of ``with torch.no_grad():`` in a model, ``{"name": "submod_1", "graph": ...}``.
+    """
+
+    graph: Body
 
 
 class Module(msgspec.Struct, frozen=True):
@@ -224,10 +245,59 @@ def _nodes(graph: Body) -> Iterator[Node]:
                 continue
             raise InvalidInput(f"input {number} is no tensor ({', '.join(kinds)})")
         yield Node(name, PLACEHOLDER, name, [], {}, *_type(graph, name))
-    for number, call in enumerate(graph.nodes):
-        yield from _call(graph, call, number)
+    yield from _calls(graph, 0)
     outputs = [_operand(name) for name in map(_tensor, graph.outputs)]
     yield Node("output", OUTPUT, "output", [outputs], {})
+
+
+def _calls(graph: Body, depth: int) -> Iterator[Node]:
+    for number, call in enumerate(graph.nodes):
+        if call.target in _WRAPPERS:
+            yield from _wrapped(graph, call, number, depth + 1)
+        else:
+            yield from _call(graph, call, number)
+
+
+def _wrapped(graph: Body, call: Call, number: int, depth: int) -> Iterator[Node]:
+    """The calls of the graph that a call runs, under names of their own; its results are those of
+    the call."""
+    where = call.name or f"node {number}"
+    graphs = [a.arg["as_graph"] for a in call.inputs if "as_graph" in a.arg]
+    if len(graphs) != 1 or depth > _DEEPEST:
+        raise InvalidInput(f"{len(graphs)} graphs, {depth} deep", where)
+    inner = msgspec.convert(graphs[0], Wrapped).graph
+    given = [a.arg for a in call.inputs if "as_graph" not in a.arg]
+    if len(given) < len(inner.inputs):
+        raise InvalidInput(f"{len(given)} operands of a graph of {len(inner.inputs)}", where)
+    names: dict[str, str] = {}
+    for own, outside in zip(inner.inputs, given[len(given) - len(inner.inputs) :], strict=True):
+        name, operand = _tensor(own), _tensor(outside)
+        if name is None or operand is None:
+            raise InvalidInput("an operand of a graph that is no tensor", where)
+        names[name] = operand
+    made = [name for item in call.outputs for name in _results(item, where)]
+    results = list(map(_tensor, inner.outputs))
+    if len(made) != len(results):
+        raise InvalidInput(f"{len(made)} results of a graph that has {len(results)}", where)
+    for node in _calls(inner, depth):
+        args, keywords = _renamed(node.args, names), _renamed(node.kwargs, names)
+        names[node.name] = f"{where}/{node.name}"
+        yield replace(node, name=names[node.name], args=args, kwargs=keywords)
+    for name, result in zip(made, results, strict=True):
+        if name is not None and result is not None:
+            same = [_renamed(_operand(result), names)]
+            yield Node(name, CALL, "aten.alias.default", same, {}, *_type(graph, name))
+
+
+def _renamed(x: Any, names: Mapping[str, str]) -> Any:
+    """Arguments with other names of nodes; raises `InvalidInput` for a node that is not there."""
+    if isinstance(x, dict) and set(x) == {"n"}:
+        if x["n"] not in names:
+            raise InvalidInput("an operand that its graph has not", str(x["n"]))
+        return {"n": names[x["n"]]}
+    if isinstance(x, dict):
+        return {key: _renamed(value, names) for key, value in x.items()}
+    return [_renamed(one, names) for one in x] if isinstance(x, list) else x
 
 
 def _call(graph: Body, call: Call, number: int) -> Iterator[Node]:

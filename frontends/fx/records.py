@@ -70,7 +70,8 @@ class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One rank's graph; ``tables``: the bytes of constants by the names of their nodes (None: the
-    file does not have them).
+    file does not have them); ``written``: inputs whose memory it wrote before it was written anew
+    (`shardproof.frontends.fx.functional`), which no file says.
 
     Example: ``{"rank": 0, "nodes": [...]}`` with placeholders ``x`` and ``w`` has the ``inputs``
     ``x``, ``w``.
@@ -81,6 +82,7 @@ class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     direction: str | None = None
     gid: int | None = None
     tables: dict[str, bytes] | None = None
+    written: tuple[str, ...] = ()
 
     @property
     def inputs(self) -> list[Node]:
@@ -248,6 +250,8 @@ def _with_floats(arg: Any) -> Any:
 def _check(graph: Graph) -> None:
     if not 0 <= graph.rank < MOST_RANKS:
         raise InvalidInput(f"rank {graph.rank}")
+    if graph.written:
+        raise InvalidInput("a field that no file has: written")
     if not graph.nodes or len(graph.nodes) > MOST_NODES:
         raise InvalidInput(f"{len(graph.nodes)} nodes, expected 1 to {MOST_NODES}")
     known: set[str] = set()

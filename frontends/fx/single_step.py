@@ -18,7 +18,8 @@ from typing import Any, Final
 import msgspec
 
 from shardproof.engine.errors import InvalidInput
-from shardproof.frontends.fx import complexes, pt2, records, signature, written
+from shardproof.frontends.fx import complexes, pt2, records, signature
+from shardproof.frontends.fx.functional import functional
 from shardproof.frontends.fx.records import CALL, GETITEM, Graph, Node, operand
 from shardproof.frontends.fx.stored import Stored
 from shardproof.frontends.torch import trace
@@ -79,7 +80,7 @@ def recorded(path: str) -> bytes:
 
     nodes = records.read(Path(path), graph)
     try:
-        written.check(nodes)
+        nodes = functional(nodes)
         return trace.to_bytes(_Recording(nodes, model[0], Stored(Path(path))).run())
     except InvalidInput as error:
         raise error.within(printable(path, 400)) from None

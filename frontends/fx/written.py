@@ -26,6 +26,12 @@ _ALLOCATING: Final = frozenset(
         *("zeros", "ones", "full", "empty", "arange", "zeros_like", "ones_like", "empty_like"),
         *("full_like", "new_zeros", "new_ones", "new_full", "new_empty", "sum", "mean"),
         *("eq", "ne", "lt", "le", "gt", "ge", "masked_fill", "max_pool2d", "avg_pool2d"),
+        *("topk", "sort", "gather", "index", "index_select", "matmul", "stack", "cumsum", "argmax"),
+        *("amax", "amin", "max", "min", "scatter", "one_hot", "bitwise_and", "bitwise_or"),
+        *("logical_and", "logical_or", "logical_not", "bitwise_not", "remainder", "floor_divide"),
+        *("abs", "sin", "cos", "square", "rms_norm", "scaled_dot_product_attention", "repeat"),
+        *("tril", "triu", "var", "std", "any", "all", "clamp", "minimum", "maximum", "softplus"),
+        *("index_put", "slice_scatter", "select_scatter", "scatter_add", "floor", "sign"),
     }
 )
 
@@ -50,9 +56,9 @@ def inputs_written(graph: Graph) -> list[str]:
 
     Example: of ``v = view(x); z = mul_(v, y)`` it is ``["x"]``.
     """
-    if not any(_writes(node) for node in graph.nodes):
+    if not any(writes(node) for node in graph.nodes):
         return []
-    shared = _Shared()
+    shared = Shared()
     place: dict[str, int] = {}
     writers: dict[str, tuple[int, Node]] = {}
     for index, node in enumerate(graph.nodes):
@@ -66,13 +72,13 @@ def inputs_written(graph: Graph) -> list[str]:
                     f"node {printable(writer.name, 80)} ({printable(writer.target, 80)})",
                 )
         place[node.name] = index
-        written = list(_written(node))
-        for name in written or ([] if _allocates(node) else operands([node.args, node.kwargs])):
+        targets = list(written(node))
+        for name in targets or ([] if allocates(node) else operands([node.args, node.kwargs])):
             before = [w for w in map(writers.get, (shared.root(node.name), shared.root(name))) if w]
             shared.join(node.name, name)
             if before:
                 writers[shared.root(name)] = max(before, key=lambda w: w[0])
-        for name in written:
+        for name in targets:
             writers[shared.root(name)] = index, node
     return [node.name for node in graph.inputs if shared.root(node.name) in writers]
 
@@ -82,7 +88,7 @@ def assumed(graphs: Sequence[Graph]) -> list[Assumption]:
 
     Example: of graphs in which ``x`` is written by ``mul_``, one assumption, which names ``x``.
     """
-    names = sorted({name for graph in graphs for name in inputs_written(graph)})
+    names = sorted({n for graph in graphs for n in (*graph.written, *inputs_written(graph))})
     if not names:
         return []
     listed = ", ".join(printable(name, 80) for name in names[:MOST_NAMED])
@@ -95,8 +101,11 @@ def _base(node: Node) -> str:
     return node.target.partition(".")[2].partition(".")[0]
 
 
-def _writes(node: Node) -> bool:
-    """Whether an operator writes an operand, by how ATen names those that do."""
+def writes(node: Node) -> bool:
+    """Whether an operator writes an operand, by how ATen names those that do.
+
+    Example: ``add_`` does, and so does a batch norm in training.
+    """
     base = _base(node)
     if base == "batch_norm":
         return len(node.args) > 5 and node.args[5] is True
@@ -107,30 +116,60 @@ def _writes(node: Node) -> bool:
     )
 
 
-def _written(node: Node) -> Iterator[str]:
+def written(node: Node) -> Iterator[str]:
     """The operands that it writes: the first, or the one to hold the result; of a batch norm in
-    training the running statistics."""
+    training the running statistics.
+
+    Example: of ``add_(x, y)`` it is "x".
+    """
     if _base(node) == "batch_norm":
-        yield from operands(node.args[3:5] if _writes(node) else [])
-    elif _writes(node):
+        yield from operands(node.args[3:5] if writes(node) else [])
+    elif writes(node):
         yield from operands(node.kwargs["out"] if "out" in node.kwargs else node.args[:1])
 
 
-def _allocates(node: Node) -> bool:
+def without_writing(target: str) -> str | None:
+    """The operator that gives what another one writes into its first operand; None: there is none.
+
+    Example: "aten.add.Tensor" of "aten.add_.Tensor".
+    """
+    space, _, rest = target.partition(".")
+    base, _, overload = rest.partition(".")
+    if space != "aten" or not base.endswith("_") or base in _AUGMENTED or base == "batch_norm":
+        return None
+    return f"{space}.{base.removesuffix('_')}.{overload}"
+
+
+def allocates(node: Node) -> bool:
+    """Whether the results of an operator have memory of their own, whatever its operands are.
+
+    Example: those of ``add`` have, those of ``reshape`` may have.
+    """
     return node.op == OUTPUT or (node.target.startswith("aten.") and _base(node) in _ALLOCATING)
 
 
-class _Shared:
-    """Values that may share memory, as classes of names."""
+class Shared:
+    """Values that may share memory, as classes of names.
+
+    Example: after ``join("v", "x")`` the root of both is one name.
+    """
 
     def __init__(self) -> None:
         self._above: dict[str, str] = {}
 
     def root(self, name: str) -> str:
+        """The name of a value's class.
+
+        Example: of a value that was never joined it is its own.
+        """
         while (above := self._above.get(name, name)) != name:
             self._above[name] = self._above.get(above, above)
             name = above
         return name
 
     def join(self, name: str, other: str) -> None:
+        """Put two values into one class.
+
+        Example: a view and what it shows.
+        """
         self._above[self.root(name)] = self.root(other)
