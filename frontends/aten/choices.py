@@ -62,6 +62,8 @@ def _gather(lo: Lowering, x: Lowered, dim: int, index: Lowered, sparse_grad: boo
     """[..., n] by ids [..., k] to [..., k]."""
     if not x.shape:
         raise Unsupported("gather of a number")
+    if isinstance(x, Const):
+        return Const(x.value, index.shape, x.dtype)  # of entries that are all one number
     (at,) = dimensions(x.shape, dim)
     rows_of = _ends(lo, x, at, index.shape)
     along = _consecutive(index, at)

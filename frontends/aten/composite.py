@@ -10,7 +10,14 @@ from typing import Any
 from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.frontends.aten.attention import _attention, _where
 from shardproof.frontends.aten.einsums import _einsum
-from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, dimensions
+from shardproof.frontends.aten.lowering import (
+    Const,
+    Lowered,
+    Lowering,
+    Shape,
+    broadcast,
+    dimensions,
+)
 from shardproof.frontends.aten.masks import _leaky_relu, _vector_norm, inverse, step
 from shardproof.frontends.aten.pointwise import _cast
 from shardproof.frontends.aten.products import _cdist
@@ -93,6 +100,12 @@ def _dropped(lo: Lowering, x: Lowered, p: float, train: bool) -> Any:
     return _dropout(lo, x, p, train)[0]
 
 
+def _led(lo: Lowering, x: Lowered, lead: Shape, flat: Shape) -> Any:
+    """[..., n, m] with what stands before, broadcast to ``lead``, in the dimensions ``flat``."""
+    wide = lo.expand(x, (*lead, *x.shape[-2:])) if x.shape[:-2] != lead else x
+    return lo.reshape(wide, (*flat, *x.shape[-2:]))
+
+
 @lowers("aten.scaled_dot_product_attention.default")
 def _attended(
     lo: Lowering,
@@ -105,21 +118,25 @@ def _attended(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """Queries [batch, heads, tokens, size], or without heads; with ``enable_gqa`` each head of keys
-    and values is that of as many heads of queries, one after the other.  A mask of truth values
-    says which keys are seen, any other is added to the scores."""
-    if len(q.shape) == 3 and len(k.shape) == len(v.shape) == 3:
-        one = [lo.reshape(x, (x.shape[0], 1, *x.shape[1:])) for x in (q, k, v)]
-        if attn_mask is not None and len(attn_mask.shape) == 3:
-            attn_mask = lo.reshape(attn_mask, (attn_mask.shape[0], 1, *attn_mask.shape[1:]))
+    """Queries [..., tokens, size]; what stands before these broadcasts, and is batch and heads; with
+    ``enable_gqa`` each head of keys and values is that of as many heads of queries, one after the
+    other.  A mask of truth values says which keys are seen, any other is added to the scores."""
+    if min(len(x.shape) for x in (q, k, v)) < 2:
+        raise Unsupported("attention of other than [..., tokens, size]")
+    if enable_gqa and len(q.shape) == len(k.shape) > 2 and q.shape[-3] % k.shape[-3] == 0:
+        heads = len(q.shape) - 3
+        k, v = (repeat_each(lo, x, q.shape[-3] // x.shape[-3], heads) for x in (k, v))
+    lead = broadcast(*(x.shape[:-2] for x in (q, k, v)))
+    if len(lead) != 2:
+        flat = (prod(lead[:-1]), lead[-1]) if len(lead) > 2 else (*lead, *(1, 1)[len(lead) :])
+        one = [_led(lo, x, lead, flat) for x in (q, k, v)]
+        if attn_mask is not None and len(attn_mask.shape) > 2:
+            attn_mask = _led(lo, attn_mask, lead, flat)
         ((shape, dtype),) = lo.expected
-        lo.expected = [((shape[0], 1, *shape[1:]), dtype)]
+        lo.expected = [((*flat, *shape[-2:]), dtype)]
         made = _attended(lo, one[0], one[1], one[2], attn_mask, dropout_p, is_causal, scale)
         return lo.reshape(made, shape)
-    if len(q.shape) == len(k.shape) == 4 and enable_gqa and q.shape[1] % k.shape[1] == 0:
-        k, v = (repeat_each(lo, x, q.shape[1] // x.shape[1], 1) for x in (k, v))
-    if len(q.shape) != 4 or q.shape[1] != k.shape[1]:
-        raise Unsupported("attention of other than [batch, heads, tokens, size], heads alike")
+    q, k, v = (_led(lo, x, lead, lead) for x in (q, k, v))
     result = lo.expected[0]
     if attn_mask is not None and attn_mask.dtype == "bool":
         lo.expected = [(attn_mask.shape, q.dtype)]

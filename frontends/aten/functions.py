@@ -302,6 +302,11 @@ def _weight_norm(lo: Lowering, v: Lowered, g: Lowered, dim: int = 0) -> Any:
     return lo.mul(v, lo.div(g, length)), length
 
 
+@lowers("aten._weight_norm.default")
+def _weight_norm_whole(lo: Lowering, v: Lowered, g: Lowered, dim: int = 0) -> Any:
+    return _weight_norm(lo, v, g, dim)[0]
+
+
 @lowers("aten._weight_norm_interface_backward.default")
 def _weight_norm_backward(
     lo: Lowering, gradient: Lowered, v: Lowered, g: Lowered, length: Lowered, dim: int

@@ -308,10 +308,11 @@ def _cut_by_graphs(
     inputs: Inputs,
     assumed: list[Assumption],
 ) -> Cut:
-    """The pieces that both sides' cuts tell (none: there are no such cuts)."""
+    """The pieces that both sides' cuts tell (none: there are no such cuts); ids have none, since a
+    cut is known by its size alone, and what is fused is no ids."""
     full, part = shape_of(own), shape_of(node)
     moved = [d for d in range(len(full)) if len(part) == len(full) and full[d] != part[d]]
-    if len(moved) != 1:
+    if len(moved) != 1 or place.kind_of(node.dtype) == "integer":
         return NO_CUT
     (dim,) = moved
     sizes = sorted({max(layout) + 1 for layout in inputs.layouts})

@@ -101,6 +101,16 @@ def _(d: Draw) -> Call:
     return (d.real(b, h, s, n), d.real(b, h, 2 * s, n), d.real(b, h, 2 * s, n), seen), {}
 
 
+@call("aten.scaled_dot_product_attention.default")
+def _(d: Draw) -> Call:
+    """One head of keys for all of queries; leads of three dimensions, or none."""
+    s, t, n = d.sizes(3)
+    lead = [d.sizes(2), d.sizes(3), ()][d.below(3)]
+    other = tuple(1 if d.below(2) else size for size in lead)
+    mask = [d.real(*(lead if d.below(2) else ()), s, t)] if d.below(2) else []
+    return (d.real(*lead, s, n), d.real(*other, t, n), d.real(*other, t, n), *mask), {}
+
+
 @call("aten.flatten.using_ints")
 def _(d: Draw) -> Call:
     shape = d.any_shape(1)

@@ -225,6 +225,15 @@ def _(d: Draw) -> Call:
     return (d.real(n, m), d.real(n, 1), 0), {}
 
 
+@call("aten._weight_norm.default")
+def _(d: Draw) -> Call:
+    """By the first dimension, the last one, or another."""
+    shape = d.any_shape(1)
+    dim = d.below(len(shape))
+    sides = [n if i == dim else 1 for i, n in enumerate(shape)]
+    return (d.real(*shape), d.real(*sides), dim), {}
+
+
 @call("aten._weight_norm_interface_backward.default")
 def _(d: Draw) -> Call:
     n, m = d.sizes(2)
