@@ -118,9 +118,10 @@ def _attended(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """Queries [..., tokens, size]; what stands before these broadcasts, and is batch and heads; with
-    ``enable_gqa`` each head of keys and values is that of as many heads of queries, one after the
-    other.  A mask of truth values says which keys are seen, any other is added to the scores."""
+    """Queries [..., tokens, size]; what stands before these broadcasts, and is batch and heads.
+    With ``enable_gqa`` each head of keys and values is that of as many heads of queries, one after
+    the other.  A mask of truth values says which keys are seen, any other is added to the
+    scores."""
     if min(len(x.shape) for x in (q, k, v)) < 2:
         raise Unsupported("attention of other than [..., tokens, size]")
     if enable_gqa and len(q.shape) == len(k.shape) > 2 and q.shape[-3] % k.shape[-3] == 0:

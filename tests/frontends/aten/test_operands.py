@@ -13,7 +13,7 @@ from shardproof.frontends.aten import TABLE, rule_of
 COUNTED = re.compile(
     r"aten\.(arange|empty|empty_like|fill|full|full_like|new_\w+|ones|ones_like|to|zero|zeros|zeros_like"
     r"|\w*pool\dd\w*|_?upsample_\w+|_native_batch_norm_legit|native_batch_norm)\..*"
-    r"|complex\.\w+\.default|_c10d_functional\.\w+_coalesced\.default"
+    r"|complex\.\w+\.\w+|_c10d_functional\.\w+_coalesced\.default"
 )
 
 

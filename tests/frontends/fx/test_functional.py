@@ -116,7 +116,8 @@ def test_what_random_programs_write(tmp_path: Path) -> None:
         finally:
             torch.set_default_dtype(torch.float32)
         torch.testing.assert_close(made, expected, msg=f"seed {seed}")
-    assert refused <= 15 and changed >= 20, (refused, changed)
+    assert refused <= 15
+    assert changed >= 20
 
 
 def layer(rank: int = 0, ranks: int = 1, wrong: str = "") -> dict[str, Any]:
