@@ -26,7 +26,7 @@ _CELL = (
     "_id", "name", "signature", "_device", "_inputs", "_outputs", "_kwargs", "_mirror",
     "_comment", "_module_stack",
 )  # fmt: skip
-_OBJECT = ("_id", "name", "_shape", "_dtype", "_is_attr", "_is_grad", "_requires_grad", "_grad")
+_OBJECT = ("_id", "name", "_shape", "_dtype", "_is_attr", "_is_grad", "_grad")
 _PRIM = ("_inputs", "_outputs", "_device", "kwargs", "signature")
 _SUB_TENSOR = (*_OBJECT, "_full_tensor", "_indmap", "_valmap")
 _of_sub_tensor = itemgetter(*_SUB_TENSOR)
@@ -36,7 +36,7 @@ class SubTensor(Record):
     """The record of an IRSubTensor, which takes all fields over at once: half of all records of a
     plan are tensors, and field by field in a loop takes five times as long.
 
-    Example: of the state {"_id": 42, "name": "data", ...} eleven fields are taken over, and it is
+    Example: of the state {"_id": 42, "name": "data", ...} ten fields are taken over, and it is
     emptied.
     """
 
@@ -47,7 +47,7 @@ class SubTensor(Record):
         try:
             (
                 this._id, this.name, this._shape, this._dtype, this._is_attr, this._is_grad,
-                this._requires_grad, this._grad, this._full_tensor, this._indmap, this._valmap,
+                this._grad, this._full_tensor, this._indmap, this._valmap,
             ) = _of_sub_tensor(state if type(state) is dict else {})  # fmt: skip
         except KeyError:  # a version without one of the fields, or no dictionary
             super().__setstate__(state)
@@ -86,7 +86,7 @@ RECORDS: dict[tuple[str, str], tuple[str, ...]] = {
     ("nnscaler.ir.adapter.adapter", "IRWeightReducer"): ("_id", "name", "_device", "_inputs"),
     ("nnscaler.ir.adapter.prim", "*Prim"): _PRIM,
     ("nnscaler.ir.cten", "IRObject"): ("_id", "name"),
-    ("nnscaler.ir.tensor", "IRFullTensor"): (*_OBJECT, "_is_loss"),
+    ("nnscaler.ir.tensor", "IRFullTensor"): (*_OBJECT, "_is_loss", "_requires_grad"),
     ("nnscaler.ir.tensor", "IRSubTensor"): _SUB_TENSOR,
     ("nnscaler.ir.tensor", "IndexMap"): ("_indices",),
     ("nnscaler.ir.tensor", "ValueMap"): ("_weight",),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from shardproof.engine.plan.ir import Program
-from shardproof.partition.stages.single import SingleSide, read_single
+if TYPE_CHECKING:
+    from shardproof.engine.plan.ir import Program
+    from shardproof.partition.stages.single import SingleSide
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -24,8 +25,11 @@ class ReadAhead:
     def begin(self, program: Program, loss: str) -> None:
         """Read a single-device side.  What goes wrong is logged, and nothing was read then: the
         plan is partitioned from its beginning, and what goes wrong again is told there."""
+        # Here, for children begin when this module is there, and need nothing of all that.
+        from shardproof.partition.stages import single
+
         try:
-            self._single = read_single(program, loss)
+            self._single = single.read_single(program, loss)
         except Exception as error:  # noqa: BLE001 - the partition reads it anew, and decides
             self._single = None
             _LOG.info("the single-device side was not read ahead", exc_info=error)

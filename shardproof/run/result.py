@@ -44,6 +44,9 @@ _COLOURS: Final[Mapping[Verdict, str]] = {
 #: Findings that are told of in full where there is little room.
 MOST_TOLD: Final = 5
 
+#: Those of a conclusion, of which a large plan has thousands.
+_CONCLUSION: Final = ("kind", "name", "ranks", "holds", "message")
+
 #: The fields of a finding, in the order of the document.
 _FINDING: Final = (
     "kind",
@@ -192,7 +195,9 @@ class Result:
             "assumptions": list(self.assumptions),
             "assumption_details": [asdict(a) for a in self.assumption_details],
             "kept_whole": list(self.kept_whole),
-            "conclusions": [_listed(asdict(c)) for c in self.conclusions],
+            "conclusions": [
+                _listed({name: getattr(c, name) for name in _CONCLUSION}) for c in self.conclusions
+            ],
             "findings": [_finding(f) for f in self.findings],
             "run_dir": self.run_dir,
             "mesh": self.mesh,

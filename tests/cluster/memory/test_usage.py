@@ -83,6 +83,55 @@ def test_sampling_takes_little_time() -> None:
         assert time.process_time() - start < 0.1
 
 
+class Counted:
+    """How often sizes are read."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.read = self.known = 0
+        monkeypatch.setattr(memory, "memory_bytes", self.proportional)
+        monkeypatch.setattr(memory, "resident_bytes", self.resident)
+
+    def proportional(self, _pid: int) -> int:
+        self.read += 1
+        return 60 << 20
+
+    def resident(self, _pid: int) -> int:
+        self.known += 1
+        # Once, while it is looked at, there is more than was seen before.
+        return (80 if self.known == 5 else 50) << 20
+
+
+def looked(counted: Counted, sampler: MemorySampler) -> None:
+    with sampler:
+        deadline = time.perf_counter() + 5
+        while counted.known + counted.read < 20 and time.perf_counter() < deadline:
+            time.sleep(0.01)
+
+
+def test_proportional_sizes_are_read_where_resident_ones_are_more_than_was_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted = Counted(monkeypatch)
+    looked(counted, MemorySampler(every_seconds=0.002))
+    assert counted.known >= 17
+    # When it opens, when there was more, and when it closes.
+    assert counted.read == 3
+
+
+def test_who_watches_is_told_proportional_sizes_at_each_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted, seen = Counted(monkeypatch), list[float]()
+    looked(counted, MemorySampler(watch=seen.append, every_seconds=0.002))
+    assert counted.known == 0
+    assert set(seen) == {60.0}
+    assert counted.read == len(seen) + 2
+
+
+def test_resident_sizes_are_no_less_than_proportional_ones() -> None:
+    assert memory.resident_bytes(os.getpid()) >= 0.99 * memory_bytes(os.getpid())
+
+
 def test_a_child_that_has_no_program_yet_is_not_counted_twice() -> None:
     held = bytearray(b"x" * (96 << 20))
     with MemorySampler() as sampler:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
 
 from shardproof.engine.plan.ir import Plan
+from shardproof.partition.stages import single as single_side
 from shardproof.partition.stages.partition import partition
 from shardproof.run import beforehand
 from tests.faults.plans import llama
@@ -25,7 +28,7 @@ def test_a_fault_there_is_logged_and_decides_nothing(
     plan: Plan = llama(tp=2, microbatches=2)
     plan = plan if right else replace(plan, loss="mean")
     if fails:
-        monkeypatch.setattr(beforehand, "read_single", failing)
+        monkeypatch.setattr(single_side, "read_single", failing)
     ahead = beforehand.ReadAhead()
     with caplog.at_level(logging.INFO, logger=beforehand.__name__):
         ahead.begin(plan.single, plan.loss)
@@ -34,3 +37,13 @@ def test_a_fault_there_is_logged_and_decides_nothing(
     assert (single is None) is fails
     assert ahead.take() is None
     assert all(c.holds for c in partition(plan, ahead=single).conclusions) is right
+
+
+def test_children_begin_before_what_reads_their_result_is_imported() -> None:
+    """It takes longer to import than all that a child needs before it begins."""
+    program = (
+        "import sys, shardproof.run.beforehand; "
+        "print([name for name in sys.modules if name.startswith('shardproof.partition')])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr
