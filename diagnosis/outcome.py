@@ -74,7 +74,7 @@ def _findings_of(search: Diagnosis, number: int, examples: Examples) -> Iterator
         if left:
             together += f", assuming that {', '.join(left)} is put right"
         repair = f"holds with {_listed(cause.repairs)}{together}"
-    elif search.exhausted and number == len(search.causes) - 1:
+    elif (search.exhausted or search.ended) and number == len(search.causes) - 1:
         message = f"{message} (repairs were tried up to the bound on work)"
     alone = not cause.assuming and not number
     expected, actual = examples.extremes() if alone else ("", "")

@@ -33,7 +33,9 @@ from shardproof.diagnosis.repair.origins import (
 from shardproof.diagnosis.repair.positions import other_shards
 from shardproof.diagnosis.repair.structure import FAULTS
 from shardproof.diagnosis.repair.trial import (
+    Assumed,
     Called,
+    OutOfWork,
     Resolved,
     Trials,
     failing,
@@ -103,7 +105,9 @@ class Diagnosis:
         self.tries = 0
         self.rows = 0
         self.causes: list[Cause] = []
+        #: Whether repairs are left that were not tried, and whether a trial was ended.
         self.exhausted = False
+        self.ended = False
         self.repaired = True
         self.stuck: list[Divergence] = []
         self.assumed: dict[Called, Lineage] = {}
@@ -125,16 +129,23 @@ class Diagnosis:
         size = max(
             len(state.parallel.unrolled.instances), len(self.result.single.unrolled.instances)
         )
-        spent = self.tries >= MOST_TRIES or self.rows + size > MOST_ROWS
+        spent = self.tries >= MOST_TRIES or self.rows + size > MOST_ROWS or self.trials.spent
         if not free and self.tries and spent:
             self.exhausted = True
             return None
         self.tell(self.tries, MOST_TRIES)
         self.tries += 1
         self.rows += 0 if free else size
+        return self._trial(plan.plan, self.assumed)
+
+    def _trial(self, plan: Plan, assumed: Assumed) -> Partition | None:
+        """What a trial gives; None, too, if it cannot be read in the work that it may take."""
         try:
-            return self.trials.trial(plan.plan, self.assumed)
+            return self.trials.trial(plan, assumed)
         except Unsupported:
+            return None
+        except OutOfWork:
+            self.ended = True
             return None
 
     def best(
@@ -274,9 +285,9 @@ class Diagnosis:
             return best[1]
         self.repaired = False
         ought = None if at_odds else attempts.ought(state, divergence)
-        if ought is not None:
+        if ought is not None and not self.trials.spent:
             assumed = {**self.assumed, **ought}
-            after = self.trials.trial(state.plan, assumed)
+            after = self._trial(state.plan, assumed)
             if after is not None and Resolved(state, divergence).by(after):
                 self.assumed = assumed
                 return after

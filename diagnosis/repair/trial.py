@@ -13,6 +13,7 @@ from typing import Final
 from shardproof.diagnosis.locate.divergences import Divergence, divergences
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.findings import UNSUPPORTED
+from shardproof.engine.lineage.expressions import Expression
 from shardproof.engine.lineage.lineage import Addend, Lineage
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.plan.ir import Plan
@@ -31,6 +32,39 @@ Called = tuple[int, str, int]
 #: What is assumed of tensors.
 Assumed = Mapping[Called, Lineage]
 NOTHING: Final[Assumed] = {}
+
+#: Nodes that one trial may make, and all trials of a plan together, or so many times as many as
+#: the plan has itself.  A repaired plan makes next to none; past what an edit did not put right
+#: each value may be a sum of hundreds of products, which are none of the single device's.
+MOST_NODES: Final = 2_000
+MOST_NODES_IN_ALL: Final = 8_000
+TIMES: Final = 1
+TIMES_IN_ALL: Final = 4
+
+
+class OutOfWork(Exception):
+    """A trial was ended because it made more nodes than it may: what the edit does is not known.
+
+    Example: where rows are joined that are none of the single device's, attention over them.
+    """
+
+
+class _Bounded(NodeTable):
+    """A table with room for ``most`` nodes; without a bound while nothing is tried."""
+
+    most: int | None = None
+
+    def define(
+        self,
+        definition: Expression,
+        extents: tuple[int, ...] = (),
+        coordinates: frozenset[str] = frozenset(),
+    ) -> int:
+        """As `NodeTable.define`; raises `OutOfWork` if there is no room."""
+        number = super().define(definition, extents, coordinates)
+        if self.most is not None and len(self.nodes) > self.most:
+            raise OutOfWork
+        return number
 
 
 class _Assuming(Tracer):
@@ -62,14 +96,34 @@ class Trials:
         self._nodes = _copied(result.nodes)
         self._reference = reference(result.plan.single, result.single.unrolled)
         self._tracers: dict[tuple[tuple[str, int], ...], _Assuming] = {}
+        self._made = 0
+
+    @property
+    def spent(self) -> bool:
+        """Whether all trials together have made as many nodes as they may."""
+        own = len(self.result.nodes)
+        return self._made >= max(MOST_NODES_IN_ALL, TIMES_IN_ALL * own)
 
     def trial(self, plan: Plan, assumed: Assumed = NOTHING) -> Partition | None:
         """The lineages and conclusions of ``plan``; no stages.  ``assumed``: of all outputs of an
-        operator, or of none.  None if it is not well formed.
+        operator, or of none.  None if it is not well formed; raises `OutOfWork`.
 
         Example: with an all-reduce inserted after ``linear`` in ``h.1.mlp``, a partition in which
         every conclusion holds.
         """
+        before = len(self._nodes)
+        self._nodes.most = before + max(MOST_NODES, TIMES * len(self.result.nodes))
+        try:
+            return self._trial(plan, assumed)
+        except OutOfWork:
+            # What they know of rows that were not read to their end is left behind.
+            self._tracers.clear()
+            raise
+        finally:
+            self._nodes.most = None
+            self._made += len(self._nodes) - before
+
+    def _trial(self, plan: Plan, assumed: Assumed) -> Partition | None:
         result = self.result
         try:
             wellformed.check(plan)
@@ -143,9 +197,9 @@ def _given(unrolled: Unrolled, assumed: Assumed) -> dict[tuple[int, ...], tuple[
     }
 
 
-def _copied(nodes: NodeTable) -> NodeTable:
+def _copied(nodes: NodeTable) -> _Bounded:
     """A table to which nodes can be added, and the other one stays as it is."""
-    table = copy(nodes)
+    table = _Bounded()
     for name, content in vars(nodes).items():
         setattr(table, name, copy(content))
     return table

@@ -8,6 +8,7 @@ from fractions import Fraction
 import pytest
 
 from shardproof.diagnosis.outcome import diagnosed
+from shardproof.diagnosis.repair import trial
 from shardproof.diagnosis.search import MOST_ROWS, MOST_TRIES, Diagnosis
 from shardproof.engine.plan.ir import Body, Group, Op, Plan
 from shardproof.frontends.zoo import build
@@ -267,3 +268,46 @@ def test_another_fault_elsewhere_is_another_cause() -> None:
         ("add", ("layers.1.attn",)),
         ("div", ("layers.2.attn",)),
     ]
+
+
+WRONG_AXIS = "reduction over the wrong axis"
+NO_MORE = "(repairs were tried up to the bound on work)"
+
+
+def bounded(monkeypatch: pytest.MonkeyPatch, one: int, every: int) -> None:
+    for name, most in (("MOST_NODES", one), ("MOST_NODES_IN_ALL", every)):
+        monkeypatch.setattr(trial, name, most)
+    for name in ("TIMES", "TIMES_IN_ALL"):
+        monkeypatch.setattr(trial, name, 0)
+
+
+def test_a_repair_that_makes_many_values_of_its_own_is_not_read_to_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without the bound eight of the twelve make up to 469; the repair makes none, and what was
+    left behind by those that were ended does not count for it."""
+    plan, says = CASES[WRONG_AXIS]
+    bounded(monkeypatch, 20, 10_000)
+    search = Diagnosis(partition(plan))
+    own = len(search.result.nodes)
+    (found,) = diagnosed(search.result, None, search=search)
+    assert search.ended
+    assert not search.exhausted
+    # One node tells that there is no room.
+    assert len(search.state.nodes) - own <= search.tries * 21
+    assert says in found.repair
+    assert NO_MORE not in found.message
+    assert_proved(search.state.plan)
+
+
+def test_a_search_ends_where_all_repairs_together_made_too_many_values(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan, _ = CASES[WRONG_AXIS]
+    bounded(monkeypatch, 200, 300)
+    search = Diagnosis(partition(plan))
+    found = diagnosed(search.result, None, search=search)
+    assert search.exhausted
+    assert search.tries == 2
+    assert not any(f.repair for f in found)
+    assert found[-1].message.endswith(NO_MORE)
