@@ -36,10 +36,10 @@ NOTHING: Final[Assumed] = {}
 #: Nodes that one trial may make, and all trials of a plan together, or so many times as many as
 #: the plan has itself.  A repaired plan makes next to none; past what an edit did not put right
 #: each value may be a sum of hundreds of products, which are none of the single device's.
-MOST_NODES: Final = 2_000
-MOST_NODES_IN_ALL: Final = 8_000
+MOST_NODES: Final = 1_500
+MOST_NODES_IN_ALL: Final = 24_000
 TIMES: Final = 1
-TIMES_IN_ALL: Final = 4
+TIMES_IN_ALL: Final = 12
 
 
 class OutOfWork(Exception):
