@@ -19,6 +19,7 @@ from shardproof.frontends.nnscaler import (
     indexed,
     inplace,
     losses,
+    norms,
     ranges,
     reductions,
     tables,
@@ -30,6 +31,7 @@ from shardproof.frontends.nnscaler.calls import Function, Rewrite, function, rew
 
 _RUNTIME: Final = "nnscaler.runtime.function"
 _FUNCTIONAL: Final = "torch.nn.functional"
+_WRAPPED: Final = "nnscaler.graph.function.wrapnn"
 
 
 def _twice(rows: Mapping[str, Function]) -> dict[str, Function]:
@@ -99,6 +101,16 @@ _NAMED: Final[Mapping[str, Function]] = {
         low.layer_norm, "input normalized_shape weight bias eps"
     ),
     f"{_FUNCTIONAL}.rms_norm": rewritten(low.rms_norm, "input normalized_shape weight eps"),
+    f"{_WRAPPED}.wrap_instancenorm2d_func": rewritten(
+        norms.instance_norm,
+        "input weight bias running_mean running_var momentum eps training track_running_stats "
+        "num_features affine",
+    ),
+    f"{_WRAPPED}.wrap_batchnorm2d_func": rewritten(
+        norms.batch_norm,
+        "input weight bias running_mean running_var num_batches_tracked momentum training "
+        "track_running_stats eps process_group",
+    ),
     # Losses, comparisons and choices.
     f"{_FUNCTIONAL}.cross_entropy": rewritten(
         losses.cross_entropy,

@@ -64,7 +64,30 @@ def _conv3d(x: Tensor, weight: Tensor, bias: Any, *, padding: Any, **kwargs: Any
     return functional.conv3d(x, weight, bias, padding=padding, **kwargs)
 
 
+def _batch_norm(
+    x: Tensor, weight: Any, bias: Any, mean: Any, square: Any, _batches: Any, *,
+    eps: float = 1e-5, **_kwargs: Any,
+) -> Tensor:  # fmt: skip
+    """``wrap_batchnorm2d_func`` where it does not train."""
+    running = [s if s is None else s.detach() for s in (mean, square)]
+    return functional.batch_norm(x, *running, weight, bias, mean is None, 0.0, eps)
+
+
+def _instance_norm(
+    x: Tensor, weight: Any, bias: Any, mean: Any, square: Any, *, momentum: float = 0.1,
+    eps: float = 1e-5, training: bool = True, track_running_stats: bool = False, **_kwargs: Any,
+) -> Tensor:  # fmt: skip
+    """``wrap_instancenorm2d_func``; what it writes is left as it is."""
+    four = x[None] if x.dim() == 3 else x
+    statistics = [s if s is None else s.detach().clone() for s in (mean, square)]
+    own = training or not track_running_stats
+    made = functional.instance_norm(four, *statistics, weight, bias, own, momentum, eps)
+    return made[0] if x.dim() == 3 else made
+
+
 OWN: dict[str, Callable[..., Any]] = {
+    "wrap_batchnorm2d_func": _batch_norm,
+    "wrap_instancenorm2d_func": _instance_norm,
     "setitem": _set,
     "identity": lambda x: x,
     "multiref": lambda x, times: x if times == 1 else (x,) * times,
@@ -228,7 +251,7 @@ def patterned(name: str) -> Callable[..., Any]:
 def function(signature: str) -> Callable[..., Any]:
     """The function that a signature names."""
     module, _, name = signature.rpartition(".")
-    if module == "nnscaler.runtime.function":
+    if module in ("nnscaler.runtime.function", "nnscaler.graph.function.wrapnn"):
         return OWN[name]
     if signature in ("torch.Tensor.float", "torch.Tensor.half", "torch.Tensor.bfloat16"):
         return lambda x: x.to(REAL)

@@ -52,6 +52,7 @@ def some(*shape: int) -> Callable[[], torch.Tensor]:
     return lambda: rand(*shape)
 
 
+W = "nnscaler.graph.function.wrapnn"
 R, N, F = "nnscaler.runtime.function", "torch._C._nn", "torch.nn.functional"
 X, XY = some(3, 4), (some(3, 4), some(3, 4))
 LINEAR = [at(some(2, 3, 4), some(5, 4)), at(some(3, 4), some(5, 4), bias=rand(5))]
@@ -146,6 +147,20 @@ CALLS: Calls = {
                         normalized_shape=[4], eps=0.5)],
     f"{F}.layer_norm": [at(X, (4,), some(4), some(4)), at(X, [4], some(4), eps=0.5),
                         at(some(2, 3, 4), (3, 4), some(3, 4), some(3, 4)), at(X, (4,))],
+    f"{W}.wrap_instancenorm2d_func": [
+        at(some(2, 3, 4, 2), None, None, None, None, momentum=0.1, eps=0.5, training=True,
+           track_running_stats=False, num_features=3, affine=False),
+        at(some(2, 3, 4, 2), some(3), some(3), some(3), some(3), track_running_stats=True,
+           num_features=3, affine=True),
+        at(some(3, 4, 2), some(3), some(3), some(3), some(3), training=False,
+           track_running_stats=True, num_features=3, affine=True),
+    ],
+    f"{W}.wrap_batchnorm2d_func": [
+        at(some(2, 3, 4, 2), some(3), some(3), some(3), some(3), lambda: ids(9), momentum=0.1,
+           training=False, track_running_stats=True, eps=0.5),
+        at(some(2, 3, 4, 2), None, None, None, None, None, momentum=None, training=False,
+           track_running_stats=False),
+    ],
     f"{R}.accum": [at(*XY), at(*XY, X)],
     f"{F}.linear": LINEAR,
     f"{N}.linear": [at(some(2, 3, 4), some(5, 4)), at(some(3, 4), some(5, 4), some(5))],
