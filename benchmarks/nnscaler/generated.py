@@ -7,6 +7,7 @@
     python -m benchmarks.nnscaler.generated 0 1000 wider      # such, of the rest of the registry
     python -m benchmarks.nnscaler.generated 0 1000 seldom     # such, of calls seldom written
     python -m benchmarks.nnscaler.generated 0 1000 grids      # cut in two ways at once
+    python -m benchmarks.nnscaler.generated 0 1000 chunks     # part by part on one device
 
 Every other plan is changed in one place.  Each is judged in a process of its own, which may use so
 many CPU seconds (the environment variable SECONDS, 60 by default).  Prints what disagrees and what

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from shardproof.engine.algebra.affine import Affine, affine
+from shardproof.engine.lineage.cutting import cut_up
 from shardproof.engine.lineage.joining import joined
 from shardproof.engine.lineage.lineage import Addend, Dim, Lineage
-from shardproof.engine.lineage.places import cut, of_dim
-from shardproof.engine.lineage.views import narrow
+from shardproof.engine.lineage.places import of_dim
+from shardproof.engine.lineage.views import Misaligned, narrow
 
 
 def _interval(dim: Dim, start: Affine, size: int, extents: Mapping[str, int]) -> Dim:
@@ -31,7 +32,7 @@ def box_of(
     lineage: Lineage, offset: Sequence[Affine], shape: tuple[int, ...], extents: Mapping[str, int]
 ) -> Lineage:
     """The box of a tensor at ``offset``, on ranks along axes of ``extents``; raises `Misaligned` if
-    it is no view.
+    it is neither a view nor several side by side.
 
     Example: of ``[4, 16] = n11[a0[4], a1[16]]`` the box of 8 columns at ``8*tp`` is
     ``[4, 8] = n11[a0[4], a1[<8*tp> +8 of 16]]``.
@@ -41,8 +42,11 @@ def box_of(
     for i, (size, full) in enumerate(zip(shape, lineage.shape, strict=True)):
         if size != full:
             start = offset[i].settled(extents)
-            boxes_along = (_box_along(addend, here, i, start, size, extents) for addend in addends)
-            addends = [addend for addend in boxes_along if addend is not None]
+            addends = [
+                part
+                for addend in addends
+                for part in _box_along(addend, here, i, start, size, extents)
+            ]
             here = (*here[:i], size, *here[i + 1 :])
     return Lineage(shape, tuple(joined(addends)))
 
@@ -54,10 +58,14 @@ def _box_along(
     start: Affine,
     size: int,
     extents: Mapping[str, int],
-) -> Addend | None:
-    """An addend of a box along one dimension; None where it is zero there."""
+) -> list[Addend]:
+    """An addend of a box along one dimension; several where its rows lie in digits that the box
+    ends within (nine rows of heads of four); none where it is zero there."""
     if of_dim(addend, dim):
-        return cut(addend, shape, dim, start, size)
+        return cut_up(addend, shape, dim, start, size)
     dims = list(addend.view.dims)
-    dims[dim] = _interval(dims[dim], start, size, extents)
-    return addend._replace(view=addend.view._replace(dims=tuple(dims)))
+    try:
+        dims[dim] = _interval(dims[dim], start, size, extents)
+    except Misaligned:
+        return cut_up(addend, shape, dim, start, size)
+    return [addend._replace(view=addend.view._replace(dims=tuple(dims)))]

@@ -14,6 +14,7 @@ from itertools import accumulate, pairwise
 
 from tests.frontends.pickles import Obj
 from tests.frontends.plan_blocks import Blocks
+from tests.frontends.plan_chunks import ChunkedStage, sizes_of
 from tests.frontends.plan_families import Families, family
 from tests.frontends.plan_grids import GridStage, grid_reducers
 from tests.frontends.plan_layouts import REPLICATED
@@ -87,12 +88,15 @@ def plans(seed: int, kind: str = "small") -> Plans:
     """A pair of plans; the parallel one is right.  ``kind``: of small operators at random, of models
     that people train (`tests.frontends.plan_families`), of further blocks (`plan_blocks`), or of
     either kind in pipelines as `pipelines` makes them (the rest of the registry: `plan_wider`;
-    calls that are seldom written: `plan_seldom`), or of any of these on grids of devices."""
+    calls that are seldom written: `plan_seldom`), or of any of these on grids of devices, or on
+    devices that run operators part by part (`plan_chunks`)."""
     draw = random.Random(seed)
     if kind in ("pipelines", "wider", "seldom"):
         return pipelines(draw, KINDS[kind])
     if kind == "grids":
         return grids(draw)
+    if kind == "chunks":
+        return chunks(draw)
     stages = draw.choice((1, 1, 2, 2, 3))
     sizes = [draw.choice((1, 2, 2, 3) if stages == 1 else (1, 2, 2)) for _ in range(stages)]
     if stages == 1 and sizes[0] < 3 and draw.random() < 0.2:
@@ -104,12 +108,7 @@ def plans(seed: int, kind: str = "small") -> Plans:
     unit = 1
     for size in sizes:
         unit = unit * size if unit % size else unit
-    of = KINDS[kind]
-    if of is not None:
-        made = family(of(draw, unit), stages)
-    else:
-        shape = [unit * draw.choice((1, 2)) for _ in range(3)]
-        made = model(draw, (shape[0], shape[1], shape[2]), stages)
+    made = grown(draw, unit, stages, KINDS[kind])
     return placed(draw, made, sizes, microbatches, replicas)
 
 
@@ -118,12 +117,7 @@ def pipelines(draw: random.Random, of: type[Families] | None) -> Plans:
     copies for several readers, shared parameters."""
     stages = draw.choice((1, 2, 3, 3, 4))
     homes, devices = homes_of(draw, stages)
-    unit = len(homes[0])
-    if of is not None:
-        made = family(of(draw, unit), stages)
-    else:
-        shape = [unit * draw.choice((1, 2)) for _ in range(3)]
-        made = model(draw, (shape[0], shape[1], shape[2]), stages)
+    made = grown(draw, len(homes[0]), stages, of)
     if draw.random() < 0.4:
         tied(draw, made, homes)
     if draw.random() < 0.6:
@@ -142,11 +136,7 @@ def grids(draw: random.Random) -> Plans:
         sizes = draw.sample([(2, 2), draw.choice(((2, 2), (1, 2), (1, 1)))], 2)
     unit = 6 if 3 in sizes[0] else 2
     of = draw.choice((None, Families, Families, Blocks, Wider, Seldom))
-    if of is not None:
-        made = family(of(draw, unit), stages)
-    else:
-        shape = [unit * draw.choice((1, 2)) for _ in range(3)]
-        made = model(draw, (shape[0], shape[1], shape[2]), stages)
+    made = grown(draw, unit, stages, of)
     microbatches, replicas = draw.choice((1, 1, 2)), draw.choice((1, 1, 2))
     ends = list(accumulate((rows * columns for rows, columns in sizes), initial=0))
     writer = Writer(draw, made)
@@ -155,6 +145,32 @@ def grids(draw: random.Random) -> Plans:
         for n, ((low, high), (_, columns)) in enumerate(zip(pairwise(ends), sizes, strict=True))
     ]
     return written(writer, teams, ends[-1], microbatches, replicas)
+
+
+def chunks(draw: random.Random) -> Plans:
+    """Stages whose devices run operators part by part (`plan_chunks`)."""
+    stages = draw.choice((1, 1, 2))
+    sizes = sizes_of(draw, stages)
+    of = draw.choice((None, None, Families, Families, Blocks, Wider))
+    made = grown(draw, 2 * max(sizes), stages, of)
+    if draw.random() < 0.7:
+        copied(draw, made)
+        staged(made)
+    ends = list(accumulate(sizes, initial=0))
+    writer = Writer(draw, made)
+    teams: list[Stage] = [
+        ChunkedStage(writer, n, list(range(low, high)))
+        for n, (low, high) in enumerate(pairwise(ends))
+    ]
+    return written(writer, teams, ends[-1], draw.choice((1, 1, 2)), draw.choice((1, 1, 2)))
+
+
+def grown(draw: random.Random, unit: int, stages: int, of: type[Families] | None) -> Model:
+    """A model of blocks, or of small operators at random."""
+    if of is not None:
+        return family(of(draw, unit), stages)
+    shape = [unit * draw.choice((1, 2)) for _ in range(3)]
+    return model(draw, (shape[0], shape[1], shape[2]), stages)
 
 
 def placed(
@@ -193,6 +209,9 @@ def written(
     sequences = Schedule(writer, teams, bodies, in_turns=in_turns).run(microbatches)
     outputs = returned(writer, teams, loss, sequences, microbatches)
     (grid_reducers if isinstance(teams[0], GridStage) else reducers)(writer, sequences, replicas)
+    for team in teams:
+        if isinstance(team, ChunkedStage):
+            team.reducers(sequences, replicas)
     root = writer.build.root(sequences, outputs, devices * replicas)
     whole = scaled(made, microbatches * replicas)
     return Plans(

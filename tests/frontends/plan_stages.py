@@ -9,7 +9,7 @@ from typing import Any
 from tests.frontends.pickles import Obj
 from tests.frontends.plan_layouts import PARTIAL, REPLICATED, Team, fused, local, ways
 from tests.frontends.plan_models import choices
-from tests.frontends.plan_records import Builder, paired
+from tests.frontends.plan_records import Box, Builder, paired
 from tests.frontends.plan_values import Choice, Model, Operation, Thing, Value
 
 
@@ -184,6 +184,8 @@ class Writer:
         #: On grids: the layout of a parameter's gradient.
         self.graded: dict[Value, str] = {}
         self.holders: dict[Value, set[int]] = {}
+        #: Parts of weights that a device has several of, with the device.
+        self.pieces: list[tuple[Value, Box, int]] = []
         self.communications: list[list[Obj]] = []
         self.operators: list[list[Obj]] = []
         self.reducers: list[Obj] = []

@@ -13,9 +13,17 @@ from numpy.typing import NDArray
 from shardproof.engine.algebra.affine import ZERO, affine
 from shardproof.engine.lineage.cutting import cut_up, moved_apart
 from shardproof.engine.lineage.joining import joined
-from shardproof.engine.lineage.lineage import ABSOLUTE, Addend, Place, StridedInterval, View
+from shardproof.engine.lineage.lineage import (
+    ABSOLUTE,
+    Addend,
+    Lineage,
+    Place,
+    StridedInterval,
+    View,
+)
 from shardproof.engine.lineage.places import collapsed, normal, placed, reshaped_addend
 from shardproof.engine.lineage.views import Misaligned
+from shardproof.engine.specification.box import box_of
 
 ROWS, COLUMNS = 6, 5
 NODE = np.arange(1, ROWS * COLUMNS + 1).reshape(ROWS, COLUMNS)
@@ -170,3 +178,19 @@ def test_places_that_are_one_interval(
             for own in (places, found)
         ]
         assert kept[0] == kept[1]
+
+
+def test_a_box_that_ends_within_a_row_is_several_views() -> None:
+    """As of the gradient of a weight whose rows are heads of five: what nine of its rows are."""
+    size = ROWS * COLUMNS
+    whole = Lineage((size,), (FLAT,))
+    expected = entries(whole.addends, (size,))
+    for start in range(size):
+        for count in range(1, size - start + 1):
+            found = box_of(whole, [affine(start)], (count,), {})
+            np.testing.assert_array_equal(
+                entries(found.addends, (count,)), expected[start : start + count]
+            )
+    with pytest.raises(Misaligned):
+        # Where it begins depends on the rank: it is no view of one form.
+        box_of(whole, [affine(0, {"tp": 9})], (9,), {"tp": 3})

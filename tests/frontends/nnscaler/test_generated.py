@@ -115,3 +115,26 @@ def test_a_convolution_whose_gradient_is_cut_at_an_odd_place_is_proved(tmp_path:
     made = plans(700011, "grids")
     judgement = judged(made, 700011, tmp_path)
     assert (judgement.different, judgement.verdict) == ("", "proved"), judgement
+
+
+@pytest.mark.parametrize(
+    ("seed", "verdict"),
+    [
+        (1000, "proved"),
+        (1004, "proved"),
+        # Of a weight whose rows are heads one part ends within a head.
+        (1036, "proved"),
+        (1001, "refuted"),
+        (1003, "refuted"),
+    ],
+)
+def test_no_verdict_on_operators_in_parts_is_wrong(seed: int, verdict: str, tmp_path: Path) -> None:
+    """Each device runs an operator part by part: see `tests.frontends.plan_chunks`."""
+    made = plans(seed, "chunks")
+    how = changed(made, random.Random(seed)) if seed % 2 else ""
+    nodes = [node for segment in forward_segments(made) for node in segment.state["_nodes"]]
+    joins = [node for node in nodes if node.state.get("signature", "").endswith((".cat", ".accum"))]
+    assert joins
+    judgement = judged(made, seed, tmp_path)
+    assert not judgement.wrong, (how, judgement)
+    assert judgement.verdict == verdict, (how, judgement)
