@@ -52,6 +52,7 @@ from shardproof.frontends.torch.trace import (
     Trace,
     tensors_of,
 )
+from shardproof.frontends.torch.viewed import require_view
 from shardproof.frontends.torch.watched import Splits, Watched
 
 #: Elements of a tensor whose values are kept as constants, and their types.
@@ -320,6 +321,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 "ranks and the other side would read what is left in it"
             )
         given = None if name in QUESTIONS else self._group_names(func, args)
+        require_view(func, args)
         try:
             out = func(*args, **kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException):
