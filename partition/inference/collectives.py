@@ -11,14 +11,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 from math import prod
+from operator import ne
 from typing import Final
 
 from shardproof.engine.algebra.affine import Affine, affine
 from shardproof.engine.lineage.expressions import AcrossRanks, AtCoordinate, Maximum
 from shardproof.engine.lineage.lineage import BROADCAST, Addend, Lineage, StridedInterval, View
+from shardproof.engine.lineage.places import has_places
 from shardproof.engine.lineage.sums import Over, addend_over_axis, merge_partials, root_kinds
 from shardproof.engine.lineage.views import Misaligned, merge
 from shardproof.partition.inference.interpreter import LineageInterpreter
+from shardproof.partition.inference.pieces import each
 from shardproof.partition.inference.views import lineage_axes, local_view
 
 #: Kinds of instances that put parts side by side.
@@ -67,13 +70,19 @@ def _maximum(interpreter: LineageInterpreter, members: Sequence[Lineage]) -> Lin
     first = members[0]
     if all(m == first for m in members):
         return first
-    if all(
-        len(m.addends) == 1
-        and m.addends[0].factor > 0
-        and root_kinds(interpreter.table, m.addends[0].partials) == {"max"}
+    parts = [
+        m.addends[0] if m.addends[0].partials else interpreter.reads.part(m.addends[0], "max")
         for m in members
-    ):
-        views = [m.addends[0] for m in members]
+        if len(m.addends) == 1
+    ]
+    views = [
+        part
+        for part in parts
+        if part is not None
+        and part.factor > 0
+        and root_kinds(interpreter.table, part.partials) == {"max"}
+    ]
+    if len(views) == len(members):
         addends = merge_partials(interpreter.table, views, interpreter.mesh, add=False)
         if len(addends) == 1:
             return Lineage(first.shape, tuple(addends))
@@ -92,13 +101,17 @@ def _over_axis(
         try:
             return addend_over_axis(interpreter.table, addend, axis, extent, kind, interpreter.mesh)
         except Misaligned:
-            part = None if kind == "max" or addend.partials else interpreter.reads.part(addend)
+            part = None if addend.partials else interpreter.reads.part(addend, kind)
             if part is None:
                 raise
             return addend_over_axis(interpreter.table, part, axis, extent, kind, interpreter.mesh)
 
     try:
+        if kind == "max" and has_places(x):
+            return each([x], lambda own: _over_axis(interpreter, own[0], axis, extent, kind))
         addends = [over(t) for t in x.addends]
+        if kind == "max" and sum(map(ne, addends, x.addends)) > 1:
+            raise Misaligned  # the largest sum is not the sum of what is largest
     except Misaligned:
         piece = interpreter.piece(x)
         node = interpreter.table.define(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from shardproof.engine.algebra.affine import ZERO, affine
-from shardproof.engine.lineage.expressions import Einsum, Input, Operand
+from shardproof.engine.lineage.expressions import Amax, Einsum, Input, Operand
 from shardproof.engine.lineage.lineage import Addend, StridedInterval, View
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.reductions import Reductions, part_of
@@ -68,3 +68,32 @@ def test_one_entry_is_part_of_the_sums_over_rows_and_columns() -> None:
     part = part_of(nodes, Addend(ONE, x, View((features,), (row, column))), total)
     assert str(part) == f"n{total}[a0[3]] part #0[<dp> +1 of 8], #1[<tp> +1 of 4]"
     assert part_of(nodes, Addend(ONE, x, View((features,), (row,))), total) is None
+
+
+def test_a_block_of_rows_is_part_of_the_sum_over_blocks() -> None:
+    """``x.view(2, 4, 3).sum(0)``, of which each of two ranks has four rows."""
+    nodes = NodeTable()
+    x = nodes.define(Input("x"), (8, 3))
+    read = Operand(x, ((0, 4, 2, 0), (0, 1, 4, 1), (1, 1, 3, 2)))
+    total = nodes.define(Einsum((read,), (1, 2)), (4, 3))
+    columns = (StridedInterval(1, 1, 3, ZERO, 3),)
+    rows = (StridedInterval(0, 1, 8, affine(0, {"dp": 4}), 4),)
+    part = part_of(nodes, Addend(ONE, x, View((rows, columns))), total)
+    assert str(part) == f"n{total}[a0[4], a1[3]] part #0[<dp> +1 of 2]"
+    beside = (StridedInterval(0, 1, 8, affine(1, {"dp": 2}), 4),)
+    assert part_of(nodes, Addend(ONE, x, View((beside, columns))), total) is None
+
+
+def test_one_row_is_part_of_the_maximum_over_rows_of_numbers_of_that_sign() -> None:
+    nodes = NodeTable()
+    x = nodes.define(Input("x"), (8, 3))
+    read = Operand(x, ((0, 1, 8, 0), (1, 1, 3, 1)))
+    largest, least = (nodes.define(Amax(sign, read, (1,)), (3,)) for sign in (1, -1))
+    row = StridedInterval(0, 1, 8, affine(0, {"dp": 1}), 1)
+    view = View(((StridedInterval(1, 1, 3, ZERO, 3),),), (row,))
+    part = part_of(nodes, Addend(Fraction(2), x, view), largest, "max")
+    assert str(part) == f"2*n{largest}[a0[3]] part #0[<dp> +1 of 8]"
+    part = part_of(nodes, Addend(Fraction(-2), x, view), least, "max")
+    assert str(part) == f"2*n{least}[a0[3]] part #1[<dp> +1 of 8]"
+    assert part_of(nodes, Addend(Fraction(-2), x, view), largest, "max") is None
+    assert part_of(nodes, Addend(ONE, x, view), largest) is None
