@@ -54,9 +54,10 @@ def cuts(graph: Graph) -> dict[int, set[Cut]]:
     for (name, dim), parts in slices.items():
         shape = shapes.get(name)
         if shape and -len(shape) <= dim < len(shape):
-            ends = sorted((low, min(high, shape[dim])) for low, high in parts)
+            whole = {(0, shape[dim])}
+            ends = sorted({(low, min(high, shape[dim])) for low, high in parts} - whole)
             joined = [low for low, _ in ends] == [0, *(high for _, high in ends[:-1])]
-            if joined and ends[-1][1] == shape[dim]:
+            if ends and joined and ends[-1][1] == shape[dim]:
                 add([high - low for low, high in ends])
     return cuts_of
 

@@ -134,3 +134,27 @@ def test_where_no_placement_agrees_the_one_with_fewest_differences_is_shown(tmp_
     assert [finding.kind for finding in result.findings] == ["partial"]
     failing = {c.name for c in result.conclusions if not c.holds and c.kind == "output"}
     assert failing == {"total"}
+
+
+def whole(rank: int = 0, ranks: int = 1, wrong: bool = False) -> dict[str, Any]:
+    """Gate times up of one input [12], and all of it, as a slice that cuts nothing off."""
+    w = Writer(rank)
+    wide = 12 // ranks
+    x, half = w.given("x", (wide,)), wide // 2
+    gate = w.call("gate", "aten.slice.Tensor", [x, 0, 0, half], (half,))
+    up = w.call("up", "aten.slice.Tensor", [x, 0, half, wide], (half,))
+    every = w.call("every", "aten.slice.Tensor", [x, 0, 0, 2**63 - 1], (wide,))
+    doubled = w.call("doubled", "aten.add.Tensor", [every, every], (wide,))
+    product = w.call("mul", "aten.mul.Tensor", [gate, gate if wrong else up], (half,))
+    return w.output(product, doubled)
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_slice_that_cuts_nothing_off_hides_no_cut(wrong: bool, tmp_path: Path) -> None:
+    single, ranks = tmp_path / "single.json", tmp_path / "ranks"
+    ranks.mkdir()
+    single.write_text(json.dumps(whole()))
+    for rank in range(2):
+        (ranks / f"r{rank}.json").write_text(json.dumps(whole(rank, 2, wrong)))
+    result = shardproof.verify(single, ranks, out=tmp_path / "run", cache=False)
+    assert result.verdict == ("refuted" if wrong else "proved"), result.reason
