@@ -17,7 +17,7 @@ from shardproof.checker.record.certificate import check_assumptions, check_count
 from shardproof.checker.record.files import check_leftovers
 from shardproof.checker.record.rounding import check_rounding
 from shardproof.checker.result import CheckResult, Problems
-from shardproof.checker.runtime import rank_by_rank
+from shardproof.checker.runtime import rank_by_rank, refuted
 from shardproof.checker.solving import Solver
 from shardproof.checker.values.assumptions import Assumptions, Inputs
 from shardproof.checker.values.definitions import DefinitionChecker
@@ -124,6 +124,8 @@ def check(
     report("argument", 1, 1)
     if not problems:
         _look(work)
+    elif run.certificate.verdict == "refuted" and not problems.doubtful():
+        _confirm(work)
     if named:
         check_assumptions(run, problems)
     check_leftovers(run, problems)
@@ -144,6 +146,13 @@ def _look(work: _Check) -> None:
         check_operands(work.run.plan, work.problems)
         if work.part[0] == 0 and not work.problems:
             work.notes += rank_by_rank.look(work.run.plan, work.problems)
+
+
+def _confirm(work: _Check) -> None:
+    """Whether a plan that is called refuted is wrong, unless it contradicts itself."""
+    if all(problem.kind != "plan" for problem in work.problems.all()):
+        with work.timed("runtime"):
+            work.notes += refuted.confirm(work.run.plan, work.problems)
 
 
 def _silent(phase: str, done: int, total: int) -> None:

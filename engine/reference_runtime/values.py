@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,9 @@ from shardproof.engine.reference_runtime.runtime import Where, applied
 
 Array = NDArray[Any]
 
+#: Domains of more integers are not drawn from as a whole.
+MOST_DRAWN: Final = 1 << 10
+
 
 @dataclass(slots=True)
 class Values:
@@ -26,7 +29,8 @@ class Values:
     Example: ``full(shard)`` of two ranks' shards of w1 is one array of [16, 8], of which each cuts
     its rows.
 
-    ``scale``: how much larger than usual drawn numbers are that are no ids.
+    ``scale``: how much larger than usual drawn numbers are that are no ids; ``centre``: about which
+    number those of vectors are.
     """
 
     plan: Plan
@@ -34,6 +38,7 @@ class Values:
     gradient: float = 1.5
     declared: bool = True
     scale: float = 1.0
+    centre: float = 1.0
     batches: dict[str, Array] = field(default_factory=dict)
     lots: dict[str, Lot] = field(default_factory=dict)
 
@@ -54,16 +59,22 @@ class Values:
         if shard.name not in self.lots:
             shape = shard.full_shape
             if shard.integer:
-                low, high = shard.domain or (0, classes(self.plan.single))
-                most = max(low + 1, min(high, classes(self.plan.single)))
-                drawn = self.random.integers(low, most, shape).astype(float)
+                low, high = self._domain(shard)
+                drawn = self.random.integers(low, high, shape).astype(float)
                 self.lots[shard.name] = exact(drawn)
                 return self.lots[shard.name]
             drawn = self.scale * self.random.standard_normal(shape)
             self.lots[shard.name] = exact(
-                drawn * 0.2 + 1 if len(shape) < 2 else drawn * (0.5 / np.sqrt(shape[-1]))
+                drawn * 0.2 + self.centre if len(shape) < 2 else drawn * (0.5 / np.sqrt(shape[-1]))
             )
         return self.lots[shard.name]
+
+    def _domain(self, shard: Shard) -> tuple[int, int]:
+        """From what number on, and below what, the integers of an input are drawn: all that a small
+        domain has, else as many as there are classes."""
+        some = classes(self.plan.single)
+        low, high = shard.domain or (0, some)
+        return low, high if high - low <= MOST_DRAWN else max(low + 1, min(high, some))
 
     def box(self, shard: Shard, places: Sequence[Mapping[str, int]]) -> Lot:
         """The part of a named input that each rank holds, cut from the same random full tensor."""

@@ -1,0 +1,81 @@
+"""Whether a plan that is called refuted is seen to be wrong, by the checker's own eye.
+
+What a run says of its counterexample is not believed: both sides are run rank by rank
+(`engine.reference_runtime`) on inputs of the checker's own, of several sizes, until a result
+differs.  Where none does, the refutation is not confirmed.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from shardproof.checker.result import Problems
+from shardproof.checker.runtime.rank_by_rank import TOLERANCE
+from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
+from shardproof.engine.plan.ir import Plan
+from shardproof.engine.reference_runtime.compare import Undefined, compared, fits
+from shardproof.engine.reference_runtime.exchange import Stuck
+from shardproof.engine.reference_runtime.values import Values
+
+
+class _Sizes(NamedTuple):
+    """How large drawn numbers are, and about which number those of vectors are."""
+
+    scale: float
+    centre: float
+
+
+#: Usual ones; small ones, beside which an epsilon counts, and a norm that is clipped is not
+#: reached; large ones, which a softmax does not hide, and which pass that norm.
+SIZES: Final = (
+    *(_Sizes(1.0, 1.0), _Sizes(1.0, 0.0), _Sizes(0.01, 1.0), _Sizes(1e-3, 0.0)),
+    *(_Sizes(3.0, 1.0), _Sizes(30.0, 1.0), _Sizes(100.0, 0.0)),
+)
+#: Random inputs of each size.
+SEEDS: Final = 3
+
+
+def confirm(plan: Plan, problems: Problems) -> tuple[str, ...]:
+    """Run both sides until a result differs; where all agree, that is a problem, and what could not
+    be run is returned in words.
+
+    Example: of a plan that is right, "the certificate says refuted, but run rank by rank both sides
+    agree on each of 21 inputs"; of one without its all-reduce nothing.
+    """
+    if not fits(plan):
+        return ("the refutation is not confirmed rank by rank: the plan is too large for it",)
+    agreed = 0
+    try:
+        for sizes in SIZES:
+            for seed in range(SEEDS):
+                off = _off(plan, sizes, seed)
+                if off is not None and not off <= TOLERANCE:
+                    return ()
+                agreed += off is not None
+    except (Stuck, ShapeMismatch, InvalidInput):
+        return ()  # It cannot be run as it is.
+    except Unsupported as error:
+        return (f"the refutation is not confirmed rank by rank: {error}",)
+    if not agreed:
+        return (
+            "the refutation is not confirmed rank by rank: the single-device program is undefined "
+            "at every input that was tried",
+        )
+    problems.add(
+        "verdict",
+        "the certificate says refuted, but run rank by rank both sides agree on each of "
+        f"{agreed} inputs",
+    )
+    return ()
+
+
+def _off(plan: Plan, sizes: _Sizes, seed: int) -> float | None:
+    """The largest relative difference on an input; None: the single device is undefined there."""
+    random = np.random.default_rng(seed)
+    values = Values(plan, random, scale=sizes.scale, centre=sizes.centre)
+    try:
+        return compared(plan, plan, values, together=False)[0]
+    except Undefined:
+        return None

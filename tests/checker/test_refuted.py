@@ -1,0 +1,104 @@
+"""A refutation is not believed either: the checker has to see a result that differs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shardproof
+from shardproof.checker.result import Problems
+from shardproof.checker.runtime import refuted
+from shardproof.frontends.fx.files import side
+from shardproof.frontends.fx.read import joined
+from shardproof.frontends.graphs.relations import Relations
+from tests.frontends.fx.graphs import Writer, write
+
+AGREE = "the certificate says refuted, but run rank by rank both sides agree on each of 21 inputs"
+
+
+def largest(rank: int = 0, ranks: int = 1, joins: bool = True) -> dict[str, Any]:
+    """The largest rows of a, plus those of b, which every rank has; adding what is the same to all
+    before the largest of all ranks is taken is right, and not known to be."""
+    w = Writer(rank)
+    a, b = w.given("a", (4 // ranks, 3)), w.given("b", (4, 3))
+    rows = w.call("rows", "aten.amax.default", [a, [0]], (3,))
+    others = w.call("others", "aten.amax.default", [b, [0]], (3,))
+    total = w.call("total", "aten.add.Tensor", [rows, others], (3,))
+    if ranks > 1 and joins:
+        target = "_c10d_functional.all_reduce.default"
+        total = w.call("sum", target, [total, "max", "7"], (3,))
+        total = w.call("wait", "_c10d_functional.wait_tensor.default", [total], (3,))
+    return w.output(total)
+
+
+def run(folder: Path, joins: bool) -> str:
+    """The verdict of a run in ``folder``/run."""
+    single = write(folder / "single", [largest()])
+    ranks = write(folder / "ranks", [largest(rank, 2, joins) for rank in range(2)])
+    return shardproof.verify(single, ranks, out=folder / "run", cache=False).verdict
+
+
+def test_a_refutation_is_seen_again(tmp_path: Path) -> None:
+    assert run(tmp_path, joins=False) == "refuted"
+    checked = shardproof.check(tmp_path / "run")
+    assert checked.ok, checked.problems
+    assert checked.notes == ()
+
+
+def test_what_is_not_proved_cannot_be_called_refuted(tmp_path: Path) -> None:
+    assert run(tmp_path, joins=True) == "inconclusive"
+    path = tmp_path / "run" / "certificate.json"
+    certificate = json.loads(path.read_text())
+    path.write_text(json.dumps({**certificate, "verdict": "refuted"}))
+    checked = shardproof.check(tmp_path / "run")
+    assert not checked.ok
+    assert AGREE in [problem.message for problem in checked.problems]
+
+
+def small(rank: int = 0, ranks: int = 1, bound: float = 1e-4, out: str = "below") -> dict[str, Any]:
+    """A square of small numbers, of which ranks cut off what is below a bound, or what is above."""
+    w = Writer(rank)
+    x = w.given("x", (4 // ranks,))
+    y = w.call("y", "aten.mul.Tensor", [x, x], (4 // ranks,))
+    if ranks > 1:
+        both = [None, bound] if out == "above" else [bound]
+        y = w.call("z", "aten.clamp.default", [y, *both], (4 // ranks,))
+    return w.output(y)
+
+
+@pytest.mark.parametrize(("bound", "out"), [(1e-5, "below"), (1e3, "above")])
+def test_what_small_or_large_numbers_alone_show_is_seen(
+    bound: float, out: str, tmp_path: Path
+) -> None:
+    (single,) = side(write(tmp_path / "single", [small()]))
+    ranks = side(write(tmp_path / "ranks", [small(rank, 2, bound, out) for rank in range(2)]))
+    problems = Problems()
+    plan = joined(single, ranks, Relations())
+    assert refuted.confirm(plan, problems) == ()
+    assert not problems
+
+
+def looked_up(rank: int = 0, ranks: int = 1) -> dict[str, Any]:
+    """The one row of a table where an id is 2; on ranks twice of it."""
+    w = Writer(rank)
+    ids, zeros = w.given("ids", (4,), "int64"), w.given("zeros", (4,), "int64")
+    table = w.given("table", (1, 3))
+    rows = w.call("rows", "aten.embedding.default", [table, zeros], (4, 3))
+    is_two = w.call("eq", "aten.eq.Scalar", [ids, 2], (4,), "bool")
+    column = w.call("column", "aten.unsqueeze.default", [is_two, -1], (4, 1), "bool")
+    kept = w.call("kept", "aten.mul.Tensor", [rows, column], (4, 3))
+    return w.output(w.call("scaled", "aten.mul.Scalar", [kept, 1.0 * ranks], (4, 3)))
+
+
+def test_ids_are_all_that_their_domain_has(tmp_path: Path) -> None:
+    single = write(tmp_path / "single", [looked_up()])
+    ranks = write(tmp_path / "ranks", [looked_up(rank, 2) for rank in range(2)])
+    run, relations = tmp_path / "run", tmp_path / "relations.toml"
+    relations.write_text("[domains]\nids = [0, 4]\nzeros = [0, 1]\n")
+    result = shardproof.verify(single, ranks, relations=relations, out=run, cache=False)
+    assert result.verdict == "refuted", result.reason
+    checked = shardproof.check(run)
+    assert checked.ok, checked.problems
