@@ -182,8 +182,10 @@ def _to(lo: Lowering, x: Lowered, dtype: str, *_: Any, **__: Any) -> Any:
 
 
 @lowers("aten.to.device")
-def _to_device(lo: Lowering, x: Lowered, device: object, dtype: str, *_: Any, **__: Any) -> Any:
-    return _cast(lo, x, dtype)
+def _to_device(lo: Lowering, x: Lowered, *given: Any, dtype: str = "", **_: Any) -> Any:
+    """To a device, which archives leave out and others may name, and an element type behind it."""
+    texts = [text for text in given[:2] if isinstance(text, str)]
+    return _cast(lo, x, dtype or texts[-1])
 
 
 @lowers("aten.cdist.default")

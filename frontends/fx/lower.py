@@ -203,16 +203,15 @@ class _Rank:
                         self.known[node.name] = self.gap(node, str(error) or type(error).__name__)
 
     def input_value(self, node: Node) -> Lowered:
-        if node.name in self.setting.zeros:
-            shape, dtype = _as_lowered(node)
+        shape, dtype = _as_lowered(node)
+        if node.name in self.setting.zeros or 0 in shape:
             return Const(Fraction(0), shape, dtype or "float32")
         shards = self.setting.shards_of(node)
         parts = [self.lo.hold(shard) for shard in shards]
         if len(parts) == 1:
             mark = self.setting.marks.get(shards[0].name)
             return parts[0] if mark is None else marked(parts[0], mark)
-        whole, _ = _as_lowered(node)
-        (dim,) = (d for d, n in enumerate(whole) if parts[0].shape[d] != n)
+        (dim,) = (d for d, n in enumerate(shape) if parts[0].shape[d] != n)
         return self.lo.concat(parts, dim)  # type: ignore[no-any-return]
 
     def constant(self, node: Node) -> Lowered:

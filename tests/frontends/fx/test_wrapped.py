@@ -26,7 +26,7 @@ class Rotary(nn.Module):
     def angles(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         places = torch.arange(x.shape[1])[None, :, None].float()
         with torch.autocast("cpu", enabled=False):
-            angles = places * self.inverse
+            angles = places * self.inverse.to(torch.device("cpu"), torch.float32)
         return angles.cos().to(x.dtype), angles.sin()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
