@@ -72,6 +72,7 @@ def compared(
     own, others = single.outputs, ranks.outputs
     if len(own) == len(others):
         names = [(operand(a), operand(b)) for a, b in zip(own, others, strict=True)]
+        assumed += _unlike(own, others)
     else:
         names = _leading(single, ranks)
         assumed.append(_not_compared(own[len(names) :], others[len(names) :], len(names)))
@@ -87,6 +88,28 @@ def compared(
         raise InvalidInput("the parallel side has no such output", f"partial, {unknown[0]}")
     summed = {b: OutputRelation(single=a, parallel=b, sum=True) for a, b in pairs}
     return [Output(a, a, b, summed[b] if b in relations.partial else None) for a, b in pairs]
+
+
+def _unlike(own: Sequence[object], others: Sequence[object]) -> list[Assumption]:
+    """That outputs are left out of which one side has no tensor at their place, and the other side
+    has one, or another number: nothing says that this is meant.
+
+    Example: a gradient of the single side that ranks do not return (None).
+    """
+    unlike = [
+        f"output {place}: {operand(a) or a} and {operand(b) or b}"
+        for place, (a, b) in enumerate(zip(own, others, strict=True))
+        if (operand(a) is None or operand(b) is None) and a != b
+    ]
+    if not unlike:
+        return []
+    more = f" and {len(unlike) - MOST_TOLD} more" if len(unlike) > MOST_TOLD else ""
+    text = (
+        f"{len(unlike)} outputs are not compared, which are not both tensors (on the single side "
+        f"and on the ranks, {'; '.join(unlike[:MOST_TOLD])}{more}): name those that count in a "
+        "relations file ([[outputs]])"
+    )
+    return [Assumption("not compared", "outputs", "", text)]
 
 
 def _not_compared(own: Sequence[object], others: Sequence[object], count: int) -> Assumption:

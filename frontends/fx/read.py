@@ -140,11 +140,11 @@ def _joined(
 
 def _same_interface(ranks: Sequence[Graph]) -> None:
     first = [(n.shape, n.dtype) for n in ranks[0].inputs]
-    ends = [operand(x) for x in ranks[0].outputs]
+    ends = [operand(x) is None for x in ranks[0].outputs]
     for number, graph in enumerate(ranks):
         if [(n.shape, n.dtype) for n in graph.inputs] != first:
             raise InvalidInput("its inputs are others than those of rank 0", f"rank {number}")
-        if len(graph.outputs) != len(ends):
+        if [operand(x) is None for x in graph.outputs] != ends:
             raise InvalidInput("its outputs are others than those of rank 0", f"rank {number}")
 
 
