@@ -209,12 +209,15 @@ class Wants:
                 "it"
             )
         want = self.single[demand.expected]
+        parts = [] if want is None else list(sums_in(self.nodes, want.addends))
         if demand.kind == LOSS:
-            parts = [] if want is None else list(sums_in(self.nodes, want.addends))
             alike = same_number(self.nodes, have, want) or (
                 same_number(self.nodes, self.total(demand, parts), want)
             )
             return "" if alike else self.loss(demand)
+        if have is None:
+            # One row of each rank is no sum of views, but part of the sum over rows.
+            have = self.total(demand, parts)
         if have is None or want is None:
             return f"{what} {self.unknown(demand)}"
         if same_number(self.nodes, have, want):
