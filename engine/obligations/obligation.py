@@ -44,9 +44,10 @@ from shardproof.engine.small_model.representatives import Representatives
 
 __all__ = ["Claim", "Obligation", "boundaries", "build", "every", "points"]
 
-#: Products that a claim may be over.  Those of right plans have hundreds; a claim whose result is
-#: defined far behind its inputs opens definition under definition.
-MOST_PRODUCTS = 100_000
+#: Products that a claim may be over.  Those of right plans have hundreds (a sum of sums whose axes
+#: are all cut in four has hundreds of thousands, which take seconds to state); a claim whose result
+#: is defined far behind its inputs opens definition under definition.
+MOST_PRODUCTS = 450_000
 
 
 #: Kinds of rows that give every member a piece of one dimension, by the attribute that names it.

@@ -138,3 +138,9 @@ def test_no_verdict_on_operators_in_parts_is_wrong(seed: int, verdict: str, tmp_
     judgement = judged(made, seed, tmp_path)
     assert not judgement.wrong, (how, judgement)
     assert judgement.verdict == verdict, (how, judgement)
+
+
+def test_a_claim_over_hundreds_of_thousands_of_products_is_stated(tmp_path: Path) -> None:
+    """A reduce-scatter over four ranks of a sum of sums, each axis of which is cut in four."""
+    judgement = judged(plans(312023, "families"), 312023, tmp_path)
+    assert (judgement.different, judgement.verdict) == ("", "proved"), judgement
