@@ -17,6 +17,7 @@ from shardproof.engine.lineage.lineage import (
     ABSOLUTE,
     BROADCAST,
     Addend,
+    Lineage,
     PartialRange,
     StridedInterval,
     View,
@@ -106,6 +107,30 @@ def uncut(table: NodeTable, addend: Addend) -> Addend | None:
     except Misaligned:
         return None
     return addend._replace(node=definition.node, view=View(dims, fixed))
+
+
+def ended_operands(table: NodeTable, names: Sequence[str], xs: Sequence[Lineage]) -> list[Lineage]:
+    """The operands of a product in regions, axes without an end as blocks of them where another
+    operand has parts of every so many positions.
+
+    Example: columns chosen by a table (a one-hot) beside numbers that are pairs.
+    """
+    periodic = {
+        own[p.dim]
+        for own, x in zip(names, xs, strict=True)
+        for t in x.addends
+        for p in t.places
+        if p.extent != x.shape[p.dim]
+    }
+    if not periodic:
+        return list(xs)
+    pairs = [
+        ([d for d, a in enumerate(own) if a in periodic], x)
+        for own, x in zip(names, xs, strict=True)
+    ]
+    return [
+        x._replace(addends=tuple(ended(table, t, dims) for t in x.addends)) for dims, x in pairs
+    ]
 
 
 def widened(

@@ -101,7 +101,7 @@ def _over_axis(
         try:
             return addend_over_axis(interpreter.table, addend, axis, extent, kind, interpreter.mesh)
         except Misaligned:
-            part = None if addend.partials else interpreter.reads.part(addend, kind)
+            part = None if addend.partials else interpreter.part_of_sum(addend, kind)
             if part is None:
                 raise
             return addend_over_axis(interpreter.table, part, axis, extent, kind, interpreter.mesh)

@@ -9,7 +9,7 @@ tried, and the one that gives a value that it has is taken.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import chain, combinations, islice, product
 from math import gcd
 from typing import NamedTuple, TypeAlias
@@ -444,6 +444,25 @@ def _way(
         for t, own, more, intervals in zip(addends, dims, behind, fixed, strict=True)
     )
     return Way(moved, tuple(labels), kept)
+
+
+def kept(
+    addends: Sequence[Addend],
+    dims: Sequence[Sequence[Dim]],
+    single: Sequence[Sequence[StridedInterval]],
+    letters: str,
+    keeps: Callable[[Sequence[tuple[int, StridedInterval]]], bool],
+) -> Way | None:
+    """The way that keeps positions (of which views, and which) and fixes the others; None where it
+    keeps none.
+
+    Example: of ``a0/4[2 +1 of 4]`` in both of two views, one label that the result has.
+    """
+    groups = _groups(single)
+    roles = ["kept" if keeps(group) else "fixed" for group in groups]
+    if "kept" not in roles or len(groups) > len(letters):
+        return None
+    return _way(addends, dims, groups, roles, letters)
 
 
 def dropped(addend: Addend, rank: int) -> Addend:

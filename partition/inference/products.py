@@ -17,19 +17,19 @@ from shardproof.engine.lineage.lineage import (
     BROADCAST,
     Addend,
     Lineage,
-    PartialRange,
     StridedInterval,
     View,
 )
-from shardproof.engine.lineage.nodes import NodeTable, Reduction
+from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.places import collapsed, has_places
 from shardproof.engine.lineage.positions import normal
 from shardproof.engine.lineage.sums import SOME
 from shardproof.engine.lineage.views import Misaligned, align, constant_interval, merge
-from shardproof.partition.inference.blocks import ended, narrowed, widened
+from shardproof.partition.inference.blocks import ended_operands, narrowed, widened
 from shardproof.partition.inference.canonical import Draft, canonical
 from shardproof.partition.inference.closing import composed
 from shardproof.partition.inference.complete import Complete
+from shardproof.partition.inference.flattened import flattened
 from shardproof.partition.inference.floats import Way, dropped
 from shardproof.partition.inference.laws import (
     Factor,
@@ -45,7 +45,12 @@ from shardproof.partition.inference.sums import MOST_TERMS
 from shardproof.partition.inference.together import Together
 from shardproof.partition.inference.values import tried
 from shardproof.partition.inference.vanishing import Zeros
-from shardproof.partition.inference.views import partial_sums, result_view, view_of_constant
+from shardproof.partition.inference.views import (
+    inherited,
+    partial_sums,
+    result_view,
+    view_of_constant,
+)
 from shardproof.partition.inference.windows import Reads, is_endless
 
 #: Products of such addends that are kept apart (of one operand: `MOST_TERMS`, they stay as many).
@@ -99,7 +104,7 @@ class Products(Complete):
         if has_places(*xs):
             xs = tuple(Lineage(x.shape, tuple(map(collapsed, x.addends))) for x in xs)
             try:
-                ends = self._ended(operands, xs)
+                ends = ended_operands(self.table, operands, xs)
                 return self.fold(multiplied(operands, output, ends, extents, self._einsum))
             except Misaligned:
                 xs = tuple(self.scaled_piece(x) if has_places(x) else x for x in xs)
@@ -114,30 +119,6 @@ class Products(Complete):
         elif len(addends) == len(xs[0].addends) and all(len(x.addends) == 1 for x in xs[1:]):
             addends = self._each_distributed(xs, addends, terms)
         return self.fold(Lineage(shape, tuple(addends)))
-
-    def _ended(self, names: Sequence[str], xs: Sequence[Lineage]) -> list[Lineage]:
-        """The operands of a product in regions, axes without an end as blocks of them where another
-        operand has parts of every so many positions.
-
-        Example: columns chosen by a table (a one-hot) beside numbers that are pairs.
-        """
-        periodic = {
-            own[p.dim]
-            for own, x in zip(names, xs, strict=True)
-            for t in x.addends
-            for p in t.places
-            if p.extent != x.shape[p.dim]
-        }
-        if not periodic:
-            return list(xs)
-        pairs = [
-            ([d for d, a in enumerate(own) if a in periodic], x)
-            for own, x in zip(names, xs, strict=True)
-        ]
-        return [
-            x._replace(addends=tuple(ended(self.table, t, dims) for t in x.addends))
-            for dims, x in pairs
-        ]
 
     def _few_terms(
         self, xs: Sequence[Lineage], terms: Callable[[Sequence[Lineage]], list[Addend]]
@@ -251,9 +232,10 @@ class Products(Complete):
     ) -> Addend:
         """`_product`, with positions of one of many where the single-device program has them."""
 
+        used = {*"".join(names), *output}
+        letters = "".join(a for a in ascii_letters if a not in used)
+
         def others(*, again: bool = False) -> Iterator[Addend | None]:
-            used = {*"".join(names), *output}
-            letters = "".join(a for a in ascii_letters if a not in used)
             made = partial(self._product, names, output, sizes=sizes, again=again)
             if any(is_endless(dim) for t in addends for dim in t.view.dims):
                 yield tried(partial(made, widest=True), addends)
@@ -267,7 +249,12 @@ class Products(Complete):
             made = self._product(spelled, output + way.kept, way.addends, extents, again=again)
             return dropped(made, len(output))
 
-        if self.reference_size is None and {*"".join(names)} - {*output}:
+        summed = {*"".join(names)} - {*output}
+        if bool(summed) == (len(names) == 1):
+            known = self.of_all_slots(addends, letters, partial(another, again=False))
+            if known is not None:
+                return known
+        if self.reference_size is None and summed:
             # One of several blocks that the single-device program contracts with something else
             # (queries, of queries, keys and values) is a value alone, no part of one of all blocks.
             every = [range(len(own)) for own in names]
@@ -369,6 +356,13 @@ class Products(Complete):
         pulled = self._pulled(factor, read, dims, outputs, extents, intervals)
         if pulled is not None:
             return pulled
+        if len(read) == 1 and (flat := flattened(self.table, read[0], extents, intervals)):
+            self.opened.add(read[0].addend.node)
+            self.rewrote = True
+            one, atom = [flat.read.addend], [flat.read.intervals]
+            return self._product_addend(
+                factor, one, atom, dims, outputs, flat.extents, flat.intervals
+            )
         chosen = [addends[k] for k in real]
         drafts: list[Draft] = [
             (t.node, tuple(atoms[k]), t.view.fixed, ()) for k, t in zip(real, chosen, strict=True)
@@ -383,7 +377,7 @@ class Products(Complete):
             addends, atoms = [x.addend for x in seen.rest], [x.intervals for x in seen.rest]
             return self._product_addend(factor, addends, atoms, dims, outputs, extents, intervals)
         node = self._definition(definition, form.outputs, form.extents, chosen)
-        partials = self._inherited(node, [chosen[i] for i in form.order])
+        partials = inherited(self.table, node, [chosen[i] for i in form.order])
         partials += partial_sums(self.table, node, form.labels, outputs, intervals)
         view = result_view(dims, form.labels, form.outputs, intervals)
         return self.whole(Addend(factor, node, view, normal(partials)))
@@ -480,16 +474,6 @@ class Products(Complete):
     def _has_exponentials(self, factors: Sequence[Addend]) -> bool:
         known = self.reference_size or 0
         return any(is_exponential(self.table, factor.node, known) for factor in factors)
-
-    def _inherited(self, node: int, addends: Sequence[Addend]) -> list[PartialRange]:
-        """Partial operands of a product make the product partial, each on its own."""
-        return [
-            partial._replace(
-                reduction=self.table.reduction(Reduction("via", node, position, partial.reduction))
-            )
-            for position, addend in enumerate(addends)
-            for partial in addend.partials
-        ]
 
     def _closed_product(self, spec: str, addends: Sequence[Addend], over: frozenset[str]) -> Addend:
         """As in `Complete`, by its labels."""

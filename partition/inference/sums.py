@@ -286,7 +286,7 @@ class Sums(Values):
         (a ring begins at each rank's own); positions that a rank or a microbatch has of several
         values as parts of the sums over all, which are added up."""
         several = len({addend.node for addend in addends}) > 1
-        parts = [part for addend in addends if (part := self.reads.part(addend)) is not None]
+        parts = [part for addend in addends if (part := self.part_of_sum(addend)) is not None]
         if len(parts) < len(addends):
             if several and (merged := self._summed_over(addends)):
                 return self.fold(Lineage(shape, tuple(merged)))
@@ -304,7 +304,7 @@ class Sums(Values):
         and ``n7[a0[4]]``, where ``n10`` is the sum of ``n9`` over its rows.
         """
         counts = Counter(t.node for t in addends)
-        views = [(counts[t.node] > 1 and self.reads.part(t)) or t for t in addends]
+        views = [(counts[t.node] > 1 and self.part_of_sum(t)) or t for t in addends]
         if views == list(addends):
             return None
         merged = collect(merge_partials(self.table, views, self.mesh))
@@ -355,7 +355,7 @@ class Sums(Values):
         """
         if addend.partials:
             return [addend]
-        part = self.reads.part(addend)
+        part = self.part_of_sum(addend)
         if part is not None and part.node in sums:
             return [part]
         if not apart or self.reference_size is None or addend.node < self.reference_size:
@@ -392,6 +392,9 @@ class Sums(Values):
             names = [ascii_letters[: len(shape)]] * len(addends)
             return self.readings(names, addends, made, another, ascii_letters, sums=False)
 
+        known = self.of_all_slots(addends, ascii_letters, another, adds=True)
+        if known is not None:
+            return Lineage(shape, (known,))
         return Lineage(shape, (self._first_reading(addends, tried(made, addends), others),))
 
     def _sum_node(

@@ -16,6 +16,7 @@ from shardproof.engine.lineage.expressions import (
     Local,
     Opaque,
 )
+from shardproof.engine.lineage.floating import sunk
 from shardproof.engine.lineage.lineage import BROADCAST, Addend, Lineage, PartialRange
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.views import Misaligned
@@ -25,11 +26,13 @@ from shardproof.partition.inference.floats import (
     MOST_FRUITLESS,
     SHORT,
     SHORTER,
+    Way,
     sizes_of,
 )
 from shardproof.partition.inference.match import Matcher
 from shardproof.partition.inference.regrouped import Regrouped
 from shardproof.partition.inference.shares import Shares
+from shardproof.partition.inference.slots import at_slots
 from shardproof.partition.inference.views import (
     lineage_axes,
     local_view,
@@ -118,12 +121,46 @@ class Values:
             definition, tuple(extents[x] for x in outputs), frozenset(coordinates)
         )
 
+    def of_all_slots(
+        self,
+        addends: Sequence[Addend],
+        letters: str,
+        make: Callable[[Way], Addend],
+        *,
+        adds: bool = False,
+    ) -> Addend | None:
+        """What the single-device program makes of blocks of an axis as a position of what it makes
+        of all blocks; None where they are no such blocks, and for ranks.
+
+        Example: the norm of the keys of a fused projection is that of its queries, elsewhere.
+
+        ``adds``: all that is added up has to be of the block, but for numbers.
+        """
+        real = {k for k, t in enumerate(addends) if adds and t.node != self.table.one}
+        way = at_slots(addends, letters, real) if self.reference_size is None else None
+        if way is None:
+            return None
+        made = tried(make, way)
+        return None if made is None else made._replace(view=sunk(made.view))
+
     @property
     def reads(self) -> AsRead:
         """How the single-device program reads its values."""
         if self._reads is None:
             self._reads = AsRead(self.table, self.reference_size or 0)
         return self._reads
+
+    def part_of_sum(self, addend: Addend, kind: str = "sum") -> Addend | None:
+        """A view of one position of many as part of the single-device program's sum over them, or
+        of their maximum (``kind`` "max"); None where it has none.
+
+        Example: the sum over the pixels of one row, where that program adds up rows and pixels.
+        """
+        part = self.reads.part(addend, kind)
+        if part is None and kind == "sum" and (part := self.reads.wider(addend)) is not None:
+            self.opened.add(addend.node)
+            self.rewrote = True
+        return part
 
     def _first_reading(
         self,

@@ -320,6 +320,21 @@ def _within(value: Affine, most: int, mesh: Mapping[str, int]) -> bool:
     return low >= 0 and high <= most
 
 
+def inherited(table: NodeTable, node: int, addends: Sequence[Addend]) -> list[PartialRange]:
+    """Parts of the operands of a product, which make it partial, each on its own.
+
+    Example: ``n4 part #1[0 +4 of 8]`` times ``n5`` is a product that is partial "via" its first
+    operand.
+    """
+    return [
+        partial._replace(
+            reduction=table.reduction(Reduction("via", node, position, partial.reduction))
+        )
+        for position, addend in enumerate(addends)
+        for partial in addend.partials
+    ]
+
+
 def partial_sums(
     table: NodeTable,
     node: int,

@@ -97,3 +97,51 @@ def test_one_row_is_part_of_the_maximum_over_rows_of_numbers_of_that_sign() -> N
     assert str(part) == f"2*n{least}[a0[3]] part #1[<dp> +1 of 8]"
     assert part_of(nodes, Addend(Fraction(-2), x, view), largest, "max") is None
     assert part_of(nodes, Addend(ONE, x, view), largest) is None
+
+
+def test_the_sum_of_a_row_is_part_of_the_sum_over_rows_and_columns() -> None:
+    nodes = NodeTable()
+    x = nodes.define(Input("x"), (8, 4, 3))
+    read = Operand(x, ((0, 1, 8, 0), (1, 1, 4, 1), (2, 1, 3, 2)))
+    total = nodes.define(Einsum((read,), (2,)), (3,))
+    rows = nodes.define(Einsum((read,), (0, 2)), (8, 3))
+    row = StridedInterval(0, 1, 8, affine(0, {"dp": 1}), 1)
+    features = (StridedInterval(1, 1, 3, ZERO, 3),)
+    addend = Addend(ONE, rows, View((features,), (row,)))
+    part = part_of(nodes, addend, total)
+    assert str(part) == f"n{total}[a0[3]] part #0[<dp> +1 of 8]"
+    reductions = Reductions(nodes, total + 2)
+    assert reductions.part(addend) is None
+    assert reductions.wider(addend) == part
+    # All rows are no part, and rows are no part of the columns' sums.
+    every = Addend(ONE, rows, View(((StridedInterval(0, 1, 8, ZERO, 8),), features)))
+    assert reductions.wider(every) is None
+    columns = nodes.define(Einsum((read,), (1, 2)), (4, 3))
+    assert part_of(nodes, addend, columns) is None
+
+
+def test_rows_and_columns_may_be_one_label_of_the_sum_over_both() -> None:
+    """Rows of tokens, one after the other, as a linear layer has them."""
+    nodes = NodeTable()
+    x = nodes.define(Input("x"), (32, 3))
+    apart = Operand(x, ((0, 4, 8, 0), (0, 1, 4, 1), (1, 1, 3, 2)))
+    total = nodes.define(Einsum((Operand(x, ((0, 1, 32, 0), (1, 1, 3, 1))),), (1,)), (3,))
+    rows = nodes.define(Einsum((apart,), (0, 2)), (8, 3))
+    places = nodes.define(Einsum((apart,), (1, 2)), (4, 3))
+    features = (StridedInterval(1, 1, 3, ZERO, 3),)
+    at = {rows: 8, places: 4}
+    said = {
+        n: str(
+            part_of(
+                nodes,
+                Addend(ONE, n, View((features,), (StridedInterval(0, 1, e, affine(2), 1),))),
+                total,
+            )
+        )
+        for n, e in at.items()
+    }
+    assert said[rows] == f"n{total}[a0[3]] part #0[8 +4 of 32]"
+    assert said[places] == f"n{total}[a0[3]] part #0[2 +1 of 4]"
+    other = nodes.define(Einsum((Operand(x, ((0, 2, 16, 0), (1, 1, 3, 1))),), (1,)), (3,))
+    view = View((features,), (StridedInterval(0, 1, 8, affine(2), 1),))
+    assert part_of(nodes, Addend(ONE, rows, view), other) is None
