@@ -185,11 +185,25 @@ def _has_experts(config: Any) -> bool:
     return config.num_moe_experts is not None
 
 
+#: What the layers that are made here do not have.
+_ONLY = {"multi_latent_attention": False, "mtp_num_layers": None, "context_parallel_size": 1}
+
+
 def _understood(config: Any, layout: Layout) -> None:
     """Refuse what cannot be decided, before anything runs."""
     for name in ("hidden_dropout", "attention_dropout"):
         if getattr(config, name):
             raise InvalidInput(f"{name} is {getattr(config, name)}, expected 0: it is random")
+    for name, only in _ONLY.items():
+        if getattr(config, name) != only:
+            raise InvalidInput(
+                f"{name} is {getattr(config, name)}, expected {only}: Megatron's layers without "
+                "Transformer Engine have nothing else"
+            )
+    if _has_experts(config) and config.moe_layer_freq not in (1, [1] * config.num_layers):
+        raise InvalidInput(
+            f"moe_layer_freq is {config.moe_layer_freq}, expected 1: every layer has experts"
+        )
     if layout.dp % layout.ep or (config.num_moe_experts or 1) % layout.ep:
         raise InvalidInput(
             f"ep is {layout.ep}, expected a divisor of dp, {layout.dp}, and of num_moe_experts, "

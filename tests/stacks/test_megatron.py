@@ -54,6 +54,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         },
         {"tp": 2, "sequence_parallel": True},
     ),
+    "TP2, a group on each rank, rotary": (
+        {"num_query_groups": 2, "normalization": "RMSNorm", "add_bias_linear": False},
+        {"tp": 2, "positions": "rope"},
+    ),
     "PP2, 4 microbatches": ({"num_layers": 2}, {"pp": 2, "microbatches": 4, "batch": 8}),
     "PP2 x TP2 + SP, tied": (
         {"num_layers": 2},
@@ -266,8 +270,20 @@ def test_another_decay_of_weights_is_refuted(tmp_path: Path) -> None:
         ({}, {"dp": 3}),
         (EXPERTS, {"ep": 2}),
         ({**EXPERTS, "moe_pad_expert_input_to_capacity": False}, {"dp": 2, "ep": 2}),
+        ({**EXPERTS, "moe_layer_freq": [0]}, {"dp": 2, "ep": 2}),
+        ({"mtp_num_layers": 1}, {"tp": 2}),
+        ({"multi_latent_attention": True}, {"tp": 2}),
     ],
-    ids=["dropout", "no ranks", "uneven batch", "experts without ranks", "no capacity"],
+    ids=[
+        "dropout",
+        "no ranks",
+        "uneven batch",
+        "experts without ranks",
+        "no capacity",
+        "a layer without experts",
+        "further tokens",
+        "latent attention",
+    ],
 )
 def test_what_cannot_be_decided_is_refused(config: Any, options: Any) -> None:
     with pytest.raises(InvalidInput):

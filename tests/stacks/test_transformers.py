@@ -133,6 +133,20 @@ def test_a_loss_that_is_divided_by_ranks_is_refuted(tmp_path: Path) -> None:
     assert result.verdict == "refuted", sp.told(result)
 
 
+@pytest.mark.parametrize("mended", [False, True])
+def test_a_fault_of_a_plan_is_refuted(tmp_path: Path, mended: bool) -> None:
+    """Apertus: each rank has the gradient of its activation's numbers of its own features, which
+    the plan of transformers 5.23 adds up nowhere."""
+    config = hf.ApertusConfig(**SMALL)
+    if mended:
+        reduced = {"layers.*.mlp.act_fn": "replicated_with_grad_allreduce"}
+        config.base_model_tp_plan = {**config.base_model_tp_plan, **reduced}
+    result = adapter.verify(config, tp=2, **HERE, out=tmp_path / "run")
+    assert result.verdict == ("proved" if mended else "refuted"), sp.told(result)
+    names = {f.message.rpartition("act_fn.")[2].split(" ")[0] for f in result.findings}
+    assert names == (set() if mended else {"alpha_p", "alpha_n"})
+
+
 def test_adamw_is_proved(tmp_path: Path) -> None:
     def adamw(parameters: Any) -> torch.optim.Optimizer:
         return torch.optim.AdamW(parameters, lr=0.01)
