@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
@@ -48,6 +49,11 @@ def _column(x: Lowered, chosen: Lowered) -> int | None:
 def _index(lo: Lowering, x: Lowered, indices: Sequence[Lowered | None]) -> Any:
     """Rows by ids; or an entry of each row, by all positions and ids."""
     indices = _from_the_front(x, indices)
+    own = [(d, i) for d, i in enumerate(indices) if i is not None]
+    dim, index = own[0] if len(own) == 1 else (0, x)
+    if dim and len(index.shape) > 1:
+        flat = _index(lo, x, [*indices[:dim], lo.reshape(index, (prod(index.shape),))])
+        return lo.reshape(flat, (*x.shape[:dim], *index.shape, *x.shape[dim + 1 :]))
     along = _dimension(indices)
     if len(indices) == 1 and isinstance(indices[0], Positions) and along is None:
         return rows_at(lo, x, indices[0])

@@ -474,6 +474,14 @@ def _(d: Draw) -> Call:
 
 @call("aten.index.Tensor")
 def _(d: Draw) -> Call:
+    """Ids of several dimensions, of a dimension that is not the first."""
+    shape = d.sizes(3)
+    dim = 1 + d.below(2)
+    return (d.real(*shape), [*[None] * dim, d.ids(shape[dim], *d.sizes(2 + d.below(2)))]), {}
+
+
+@call("aten.index.Tensor")
+def _(d: Draw) -> Call:
     """A known position of one dimension, counted from its front or its end."""
     shape = d.sizes(3)
     dim = d.below(3)
