@@ -50,10 +50,10 @@ def _index(lo: Lowering, x: Lowered, indices: Sequence[Lowered | None]) -> Any:
     """Rows by ids; or an entry of each row, by all positions and ids."""
     indices = _from_the_front(x, indices)
     own = [(d, i) for d, i in enumerate(indices) if i is not None]
-    dim, index = own[0] if len(own) == 1 else (0, x)
-    if dim and len(index.shape) > 1:
-        flat = _index(lo, x, [*indices[:dim], lo.reshape(index, (prod(index.shape),))])
-        return lo.reshape(flat, (*x.shape[:dim], *index.shape, *x.shape[dim + 1 :]))
+    dim, by = own[0] if len(own) == 1 else (0, x)
+    if dim and len(by.shape) > 1:
+        flat = _index(lo, x, [*indices[:dim], lo.reshape(by, (prod(by.shape),))])
+        return lo.reshape(flat, (*x.shape[:dim], *by.shape, *x.shape[dim + 1 :]))
     along = _dimension(indices)
     if len(indices) == 1 and isinstance(indices[0], Positions) and along is None:
         return rows_at(lo, x, indices[0])

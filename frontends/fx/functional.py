@@ -216,7 +216,7 @@ class _Rewriting:
         before = [self.current.get(base, base)]
         for step in steps:
             before.append(self.viewed(before[-1], [step]))
-        self.nodes.append(replace(own, target=pure))
+        self.nodes.append(self.copied(own) or replace(own, target=pure))
         made = node.name
         for step, inside in zip(reversed(steps), reversed(before[:-1]), strict=True):
             made = self.put_back(step, inside, made)
@@ -228,6 +228,19 @@ class _Rewriting:
         self.writes.append((index, base))
         if base in {n.name for n in self.before.inputs}:
             self.inputs[base] = None
+
+    def copied(self, node: Node) -> Node | None:
+        """A copy as what is copied: of what it is written over nothing is left; None: another
+        write, or what is copied is of another type."""
+        if node.target != "aten.copy_.default" or len(node.args) < 2 or node.shape is None:
+            return None
+        source = self._like(operand(node.args[1]) or node.name)
+        if source.dtype != node.dtype or source.shape is None:
+            return None
+        same = source.shape == node.shape
+        target = "aten.alias.default" if same else "aten.expand.default"
+        args = [node.args[1], *([] if same else [list(node.shape)])]
+        return replace(node, target=target, args=args, kwargs={})
 
     def put_back(self, step: Node, into: str, made: str) -> str:
         """A tensor of which a view is now something else."""
@@ -270,6 +283,7 @@ class _Rewriting:
         return name
 
     def _like(self, name: str) -> Node:
+        """A node, of the graph or a new one."""
         if name in self.known:
             return self.known[name]
         return next(node for node in reversed(self.nodes) if node.name == name)

@@ -1,0 +1,138 @@
+"""Experts whose tokens are sorted, multiplied in groups and put back, held against NumPy."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import shardproof
+from shardproof.frontends.fx.dispatched import in_order
+from shardproof.frontends.fx.records import Graph
+from tests.frontends.fx.graphs import Writer
+from tests.frontends.fx.test_functional import run
+
+GROUPED = "transformers.grouped_mm_fallback.default"
+WIDTH, INNER = 3, 4
+
+
+def layer(
+    tokens: int, experts: int, each: int, rank: int = 0, changed: str = "", tables: bool = False
+) -> dict[str, Any]:
+    """A gated layer of experts as transformers writes it: x [tokens, 3], of which each token has
+    ``each`` of the experts.  ``changed``: what is another operand than there."""
+    w = Writer(rank)
+    pairs = tokens * each
+    x, gate = w.given("x", (tokens, WIDTH)), w.given("gate", (tokens, experts))
+    up = w.given("up", (experts, WIDTH, 2 * INNER))
+    down = w.given("down", (experts, INNER, WIDTH))
+    share = w.call("softmax", "aten.softmax.int", [gate, -1], (tokens, experts))
+    w.call("top", "aten.topk.default", [share, each], None)
+    item = "<built-in function getitem>"
+    weights = w.call("weights", item, [{"n": "top"}, 0], (tokens, each))
+    places = w.call("places", item, [{"n": "top"}, 1], (tokens, each), "int64")
+    weights = w.call("flat", "aten.reshape.default", [weights, [-1]], (pairs,))
+    ids = w.call("ids", "aten.reshape.default", [places, [-1]], (pairs,), "int64")
+    w.call("sort", "aten.sort.default", [ids], None)
+    ordered = w.call("ordered", item, [{"n": "sort"}, 0], (pairs,), "int64")
+    order = w.call("order", item, [{"n": "sort"}, 1], (pairs,), "int64")
+    token = w.call("token", "aten.floor_divide.default", [order, each], (pairs,), "int64")
+    rows = w.call("rows", "aten.index.Tensor", [x, [token]], (pairs, WIDTH))
+    own = w.call("own", "aten.index.Tensor", [weights, [order]], (pairs,))
+    real = w.call("real", "aten.to.dtype", [ordered, "float32"], (pairs,))
+    bins = [experts, 0, experts if changed == "bins" else experts - 1]
+    counts = w.call("counts", "aten.histc.default", [real, *bins], (experts,))
+    ends = w.call("ends", "aten.cumsum.default", [counts, 0], (experts,))
+    if changed == "rows":
+        rows = w.call("mixed", "aten.cumsum.default", [rows, 0], (pairs, WIDTH))
+    y = w.call("y", GROUPED, [rows, up, ends], (pairs, 2 * INNER))
+    w.call("halves", "aten.chunk.default", [y, 2, -1], None)
+    first = w.call("first", item, [{"n": "halves"}, 0], (pairs, INNER))
+    other = w.call("other", item, [{"n": "halves"}, 1], (pairs, INNER))
+    first = w.call("silu", "aten.silu.default", [first], (pairs, INNER))
+    y = w.call("gated", "aten.mul.Tensor", [first, other], (pairs, INNER))
+    y = w.call("z", GROUPED, [y, down, ends], (pairs, WIDTH))
+    if tables:
+        table = w.given("table", (experts, WIDTH))
+        more = w.call("more", "aten.index.Tensor", [table, [ordered]], (pairs, WIDTH))
+        y = w.call("biased", "aten.add.Tensor", [y, more], (pairs, WIDTH))
+    column = w.call("column", "aten.unsqueeze.default", [own, -1], (pairs, 1))
+    y = w.call("weighed", "aten.mul.Tensor", [y, column], (pairs, WIDTH))
+    empty = w.call("empty", "aten.empty_like.default", [order], (pairs,), "int64")
+    count = w.call("count", "aten.arange.default", [pairs], (pairs,), "int64")
+    if changed == "order":
+        order = token
+    back = w.call("back", "aten.index_put.default", [empty, [order], count], (pairs,), "int64")
+    y = w.call("there", "aten.index.Tensor", [y, [back]], (pairs, WIDTH))
+    y = w.call("each", "aten.view.default", [y, [tokens, each, WIDTH]], (tokens, each, WIDTH))
+    return w.output(w.call("sum", "aten.sum.dim_IntList", [y, [1]], (tokens, WIDTH)))
+
+
+def graph(**given: Any) -> Graph:
+    import msgspec
+
+    return msgspec.convert(layer(**given), Graph)
+
+
+def expected(
+    given: list[np.ndarray[Any, Any]], each: int, table: np.ndarray[Any, Any] | None
+) -> np.ndarray[Any, Any]:
+    """Token by token, and expert by expert."""
+    x, gate, up, down = given
+    share = np.exp(gate) / np.exp(gate).sum(1, keepdims=True)
+    result = np.zeros_like(x)
+    for t in range(len(x)):
+        for e in np.argsort(-share[t])[:each]:
+            y = x[t] @ up[e]
+            first, other = y[:INNER], y[INNER:]
+            z = (first / (1 + np.exp(-first)) * other) @ down[e]
+            result[t] += share[t, e] * (z if table is None else z + table[e])
+    return result
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_layer_in_the_order_of_pairs_is_what_it_was(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    tokens, experts = int(rng.integers(1, 6)), int(rng.integers(2, 6))
+    each, tables = int(rng.integers(1, experts + 1)), bool(seed % 2)
+    made = in_order(graph(tokens=tokens, experts=experts, each=each, tables=tables))
+    assert not any(node.target in (GROUPED, "aten.sort.default") for node in made.nodes)
+    shapes = [(tokens, WIDTH), (tokens, experts), (experts, WIDTH, 2 * INNER)]
+    shapes += [(experts, INNER, WIDTH), *([(experts, WIDTH)] if tables else [])]
+    given = [rng.normal(size=shape) for shape in shapes]
+    result = run(made, *map(torch.tensor, given))
+    wanted = expected(given[:4], each, given[4] if tables else None)
+    np.testing.assert_allclose(result.numpy(), wanted, atol=1e-12)
+
+
+@pytest.mark.parametrize("changed", ["bins", "rows", "order"])
+def test_what_is_no_such_layer_stays_as_it_is(changed: str) -> None:
+    """Counts of other numbers, rows that are made of others, an order that is none."""
+    before = graph(tokens=3, experts=4, each=2, changed=changed)
+    made = in_order(before)
+    targets = [node.target for node in made.nodes]
+    assert GROUPED in targets
+    assert "aten.sort.default" in targets
+    assert made.nodes[-2:] == before.nodes[-2:]
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_rows_of_ranks_choose_their_own_experts(wrong: bool, tmp_path: Path) -> None:
+    (tmp_path / "ranks").mkdir()
+    (tmp_path / "single.json").write_text(json.dumps(layer(4, 4, 2)))
+    for rank in range(2):
+        text = json.dumps(layer(2, 4, 2, rank))
+        if wrong:  # the gate's halves change places
+            text = text.replace('[{"n": "halves"}, 0]', '[{"n": "halves"}, 9]')
+            text = text.replace('[{"n": "halves"}, 1]', '[{"n": "halves"}, 0]')
+            text = text.replace('[{"n": "halves"}, 9]', '[{"n": "halves"}, 1]')
+        (tmp_path / "ranks" / f"r{rank}.json").write_text(text)
+    result = shardproof.verify(
+        tmp_path / "single.json", tmp_path / "ranks", out=tmp_path / "run", cache=False
+    )
+    assert result.verdict == ("refuted" if wrong else "proved"), result.reason
+    assert wrong or shardproof.check(tmp_path / "run").ok
