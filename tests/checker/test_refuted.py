@@ -16,7 +16,7 @@ from shardproof.frontends.fx.read import joined
 from shardproof.frontends.graphs.relations import Relations
 from tests.frontends.fx.graphs import Writer, write
 
-AGREE = "the certificate says refuted, but run rank by rank both sides agree on each of 21 inputs"
+AGREE = "the certificate says refuted, but run rank by rank both sides agree on each of 24 inputs"
 
 
 def largest(rank: int = 0, ranks: int = 1, joins: bool = True) -> dict[str, Any]:
