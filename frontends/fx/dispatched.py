@@ -202,7 +202,9 @@ class _Reading:
     def by_rows(self, node: Node) -> _Order | None:
         """A function of each row of tensors in one sorted order."""
         own = [o for o in map(self.of, node.args) if o is not None]
-        if not own or any((o.kind, o.key) != ("sorted", own[0].key) for o in own) or node.kwargs:
+        if not own or any((o.kind, o.key) != ("sorted", own[0].key) for o in own):
+            return None
+        if any(True for _ in operands(node.kwargs)):
             return None
         count = self._count(own[0])
         place = _ALONG.get(node.target)
@@ -218,18 +220,20 @@ class _Reading:
             return None
         args = [x if (o := self.of(x)) is None else _named(o.base) for x in node.args]
         base = self.emit(node.target, args, node, node.shape or (), node.dtype or "")
-        if node.shape is None:
-            self.known[base] = replace(self.known[base], shape=None, dtype=None)
-            self.nodes[-2] = self.known[base]
-            return own[0]._replace(kind="several", base=base)
-        return own[0]._replace(base=base)
+        self.known[base] = replace(
+            self.known[base], kwargs=node.kwargs, shape=node.shape, dtype=node.dtype
+        )
+        self.nodes[-2] = self.known[base]
+        return own[0]._replace(kind="several" if node.shape is None else "sorted", base=base)
 
     def _broadcasts(self, x: Any, node: Node) -> bool:
-        """Whether an operand is in the sorted order, or the same for every row."""
-        name = operand(x)
-        if name is None or name in self.orders:
-            return not any(True for _ in operands(x)) or name in self.orders
-        shape, rank = self.known[name].shape or [], len(node.shape or [])
+        """Whether an operand is in the sorted order, row by row, or the same for every row."""
+        name, rank = operand(x), len(node.shape or [])
+        if name is None:
+            return not any(True for _ in operands(x))
+        shape = self.known[name].shape or []
+        if name in self.orders:
+            return len(shape) == rank
         return len(shape) < rank or shape[0] == 1
 
     # -- experts ----------------------------------------------------------------------------------
@@ -291,7 +295,8 @@ class _Reading:
         shape = weights.shape or []
         if x.key != ends.key or len(shape) != 3 or shape[0] != ends.by or node.shape is None:
             return None
-        if any(value is not None for key, value in node.kwargs.items() if key != "offs"):
+        more = [*node.args[3:], *(x for key, x in node.kwargs.items() if key != "offs")]
+        if any(value is not None for value in more):
             return None
         count, dtype = self._count(x), node.dtype or ""
         pairs = (count, shape[0])

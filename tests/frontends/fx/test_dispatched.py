@@ -61,6 +61,8 @@ def layer(
         more = w.call("more", "aten.index.Tensor", [table, [ordered]], (pairs, WIDTH))
         y = w.call("biased", "aten.add.Tensor", [y, more], (pairs, WIDTH))
     column = w.call("column", "aten.unsqueeze.default", [own, -1], (pairs, 1))
+    if changed == "columns":
+        column = own
     y = w.call("weighed", "aten.mul.Tensor", [y, column], (pairs, WIDTH))
     empty = w.call("empty", "aten.empty_like.default", [order], (pairs,), "int64")
     count = w.call("count", "aten.arange.default", [pairs], (pairs,), "int64")
@@ -109,10 +111,11 @@ def test_a_layer_in_the_order_of_pairs_is_what_it_was(seed: int) -> None:
     np.testing.assert_allclose(result.numpy(), wanted, atol=1e-12)
 
 
-@pytest.mark.parametrize("changed", ["bins", "rows", "order"])
+@pytest.mark.parametrize("changed", ["bins", "rows", "order", "columns"])
 def test_what_is_no_such_layer_stays_as_it_is(changed: str) -> None:
-    """Counts of other numbers, rows that are made of others, an order that is none."""
-    before = graph(tokens=3, experts=4, each=2, changed=changed)
+    """Counts of other numbers, rows that are made of others, an order that is none, factors of rows
+    that are those of columns, of which there are as many."""
+    before = graph(tokens=3, experts=4, each=1 if changed == "columns" else 2, changed=changed)
     made = in_order(before)
     targets = [node.target for node in made.nodes]
     assert GROUPED in targets
