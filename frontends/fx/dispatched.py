@@ -22,7 +22,15 @@ from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from shardproof.frontends.fx.records import CALL, GETITEM, Graph, Node, operand, operands
+from shardproof.frontends.fx.records import (
+    CALL,
+    GETITEM,
+    Graph,
+    Node,
+    named,
+    operand,
+    operands,
+)
 
 #: What stands in the names of new nodes before their number.
 MARK: Final = "~"
@@ -89,7 +97,7 @@ class _Reading:
             order = self.order(node)
             if order is not None and order.kind == "out":
                 self.nodes[-1] = replace(
-                    node, target="aten.alias.default", args=[_named(order.base)], kwargs={}
+                    node, target="aten.alias.default", args=[named(order.base)], kwargs={}
                 )
             elif order is not None:
                 self.orders[node.name] = order
@@ -145,7 +153,7 @@ class _Reading:
         order = self.orders.get(whole.name)
         if order is None or order.kind != "several":
             return None
-        args = [_named(order.base), node.args[1]]
+        args = [named(order.base), node.args[1]]
         base = self.emit(GETITEM, args, node, node.shape or (), node.dtype or "")
         return order._replace(kind="sorted", base=base)
 
@@ -177,7 +185,7 @@ class _Reading:
             return order._replace(kind="sorted", base=x.name) if x.shape[0] == count else None
         if order.kind == "sorted":  # a row of a table for each pair, by what is sorted
             shape = (count, *x.shape[1:])
-            args = [_named(x.name), [_named(order.base)]]
+            args = [named(x.name), [named(order.base)]]
             base = self.emit("aten.index.Tensor", args, node, shape, x.dtype or "")
             return order._replace(base=base)
         if order.kind != "token" or x.shape[0] * order.by != count:
@@ -192,12 +200,12 @@ class _Reading:
         shape = x.shape or [0]
         rows, rest, dtype = shape[0], shape[1:], x.dtype or ""
         apart = self.emit(
-            "aten.unsqueeze.default", [_named(x.name), 1], like, (rows, 1, *rest), dtype
+            "aten.unsqueeze.default", [named(x.name), 1], like, (rows, 1, *rest), dtype
         )
         shape = [rows, times, *rest]
-        wide = self.emit("aten.expand.default", [_named(apart), list(shape)], like, shape, dtype)
+        wide = self.emit("aten.expand.default", [named(apart), list(shape)], like, shape, dtype)
         shape = [rows * times, *rest]
-        return self.emit("aten.reshape.default", [_named(wide), list(shape)], like, shape, dtype)
+        return self.emit("aten.reshape.default", [named(wide), list(shape)], like, shape, dtype)
 
     def by_rows(self, node: Node) -> _Order | None:
         """A function of each row of tensors in one sorted order."""
@@ -218,7 +226,7 @@ class _Reading:
             return None
         if node.shape is not None and (not node.shape or node.shape[0] != count):
             return None
-        args = [x if (o := self.of(x)) is None else _named(o.base) for x in node.args]
+        args = [x if (o := self.of(x)) is None else named(o.base) for x in node.args]
         base = self.emit(node.target, args, node, node.shape or (), node.dtype or "")
         self.known[base] = replace(
             self.known[base], kwargs=node.kwargs, shape=node.shape, dtype=node.dtype
@@ -300,9 +308,9 @@ class _Reading:
             return None
         count, dtype = self._count(x), node.dtype or ""
         pairs = (count, shape[0])
-        flags = self.emit("aten.one_hot.default", [_named(x.key), shape[0]], node, pairs, "int64")
-        factors = self.emit("aten.to.dtype", [_named(flags), dtype], node, pairs, dtype)
-        given = [_named(x.base), _named(weights.name), _named(factors)]
+        flags = self.emit("aten.one_hot.default", [named(x.key), shape[0]], node, pairs, "int64")
+        factors = self.emit("aten.to.dtype", [named(flags), dtype], node, pairs, dtype)
+        given = [named(x.base), named(weights.name), named(factors)]
         args = ["nd,edf,ne->nf", given]
         base = self.emit("aten.einsum.default", args, node, node.shape, dtype)
         return x._replace(base=base)
@@ -334,7 +342,3 @@ _RULES: Final[Mapping[str, _Rule]] = {
     "aten.index_put_.default": _Reading.put,
     **dict.fromkeys(_GROUPED, _Reading.grouped),
 }
-
-
-def _named(name: str) -> dict[str, str]:
-    return {"n": name}

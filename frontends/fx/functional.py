@@ -19,7 +19,15 @@ from msgspec.structs import replace
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.fx import written
-from shardproof.frontends.fx.records import CALL, GETITEM, Graph, Node, operand, operands
+from shardproof.frontends.fx.records import (
+    CALL,
+    GETITEM,
+    Graph,
+    Node,
+    named,
+    operand,
+    operands,
+)
 
 #: Views that have the numbers of what they show in the same order.
 _IN_ORDER: Final = frozenset(
@@ -138,7 +146,7 @@ class _Rewriting:
     def viewed(self, name: str, steps: Sequence[Node]) -> str:
         """A view of a node, by steps."""
         for step in steps:
-            name = self.emit(step.target, [_named(name), *step.args[1:]], step, **step.kwargs)
+            name = self.emit(step.target, [named(name), *step.args[1:]], step, **step.kwargs)
         return name
 
     def emit(self, target: str, args: list[Any], like: Node, **keywords: Any) -> str:
@@ -188,7 +196,7 @@ class _Rewriting:
             raise self.refusal
         dim %= max(rank, 1)
         if whole.target == "aten.unbind.int":
-            return replace(node, target="aten.select.int", args=[_named(name), dim, place])
+            return replace(node, target="aten.select.int", args=[named(name), dim, place])
         before = [
             (other.shape or [])[dim]
             for other in self.before.nodes
@@ -200,7 +208,7 @@ class _Rewriting:
         if len(before) != place or node.shape is None:
             raise self.refusal
         start = sum(before)
-        args = [_named(name), dim, start, start + node.shape[dim]]
+        args = [named(name), dim, start, start + node.shape[dim]]
         return replace(node, target="aten.slice.Tensor", args=args)
 
     # -- writing ----------------------------------------------------------------------------------
@@ -246,16 +254,16 @@ class _Rewriting:
         """A tensor of which a view is now something else."""
         like = replace(self._like(into), name=step.name)
         if step.target in _IN_ORDER:
-            return self.emit("aten.reshape.default", [_named(made), list(like.shape or ())], like)
+            return self.emit("aten.reshape.default", [named(made), list(like.shape or ())], like)
         if step.target == "aten.permute.default":
             order = [int(d) % len(step.args[1]) for d in step.args[1]]
             back = [order.index(d) for d in range(len(order))]
-            return self.emit(step.target, [_named(made), back], like)
+            return self.emit(step.target, [named(made), back], like)
         if step.target in _TURNED:
-            return self.emit(step.target, [_named(made), *step.args[1:]], like)
+            return self.emit(step.target, [named(made), *step.args[1:]], like)
         if step.target in _PARTS and not step.kwargs:
             whole = self.joined(step, into, made, like)
-            args = [_named(into), _named(made), *step.args[1:]]
+            args = [named(into), named(made), *step.args[1:]]
             return whole or self.emit(_PARTS[step.target], args, like)
         raise self.refusal
 
@@ -275,9 +283,9 @@ class _Rewriting:
         ends = sorted((a, b, name) for d, a, b, name in parts if d == dim % rank)
         beside = [b for _, b, _ in ends] == [*(a for a, _, _ in ends[1:]), size]
         if len(ends) == len(parts) and ends[0][0] == 0 and beside:
-            names = [_named(name) for _, _, name in ends]
+            names = [named(name) for _, _, name in ends]
             return self.emit("aten.cat.default", [names, dim % rank], like)
-        args = [_named(into), _named(made), *numbers]
+        args = [named(into), named(made), *numbers]
         name = self.emit(_PARTS[step.target], args, like)
         self.parts[name] = parts
         return name
@@ -287,7 +295,3 @@ class _Rewriting:
         if name in self.known:
             return self.known[name]
         return next(node for node in reversed(self.nodes) if node.name == name)
-
-
-def _named(name: str) -> dict[str, str]:
-    return {"n": name}

@@ -106,6 +106,14 @@ def operand(x: object) -> str | None:
     return None
 
 
+def named(name: str) -> dict[str, str]:
+    """An argument that names a node.
+
+    Example: of "x" it is ``{"n": "x"}``.
+    """
+    return {"n": name}
+
+
 def operands(x: object) -> Iterator[str]:
     """All nodes that an argument names, in order.
 

@@ -39,6 +39,13 @@ _ALLOCATING: Final = frozenset(
 MOST_NAMED: Final = 8
 #: Python's augmented assignments, as ATen names them.
 _AUGMENTED: Final = frozenset({"__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__"})
+#: Operators that change how a tensor lies, and no number of it: other views of it stay as they are.
+_LIE_OTHERWISE: Final = frozenset(
+    {
+        *("t_", "transpose_", "swapaxes_", "swapdims_", "squeeze_", "unsqueeze_", "as_strided_"),
+        *("resize_", "resize_as_", "set_"),
+    }
+)
 
 
 def check(graph: Graph) -> None:
@@ -129,13 +136,14 @@ def written(node: Node) -> Iterator[str]:
 
 
 def without_writing(target: str) -> str | None:
-    """The operator that gives what another one writes into its first operand; None: there is none.
+    """The operator that gives what another one writes into its first operand; None: there is none,
+    or nothing is written.
 
     Example: "aten.add.Tensor" of "aten.add_.Tensor".
     """
     space, _, rest = target.partition(".")
     base, _, overload = rest.partition(".")
-    if space != "aten" or not base.endswith("_") or base in _AUGMENTED or base == "batch_norm":
+    if space != "aten" or not base.endswith("_") or base in _AUGMENTED | _LIE_OTHERWISE:
         return None
     return f"{space}.{base.removesuffix('_')}.{overload}"
 

@@ -167,3 +167,15 @@ def test_a_copy_or_a_view_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(InvalidInput, match=r"node .zero. .*writes memory that .z. reads as .y."):
         side(tmp_path / "g.json")
+
+
+def test_a_tensor_that_lies_otherwise_is_refused(tmp_path: Path) -> None:
+    """``t_`` changes no number, and no other view: it is no write."""
+    w = Writer(0)
+    x = w.given("x", (4, 4))
+    y = w.call("y", "aten.exp.default", [x], (4, 4))
+    row = w.call("row", "aten.select.int", [y, 0, 1], (4,))
+    w.call("turned", "aten.t_.default", [y], (4, 4))
+    (tmp_path / "g.json").write_text(json.dumps(w.output(row)))
+    with pytest.raises(InvalidInput, match=r"node .turned. .*writes memory that .output. reads"):
+        side(tmp_path / "g.json")
