@@ -22,15 +22,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from shardproof.frontends.fx.records import (
-    CALL,
-    GETITEM,
-    Graph,
-    Node,
-    named,
-    operand,
-    operands,
-)
+from shardproof.frontends.fx.records import CALL, GETITEM, Graph, Node, named, operand, operands
 
 #: What stands in the names of new nodes before their number.
 MARK: Final = "~"

@@ -19,15 +19,7 @@ from msgspec.structs import replace
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.fx import written
-from shardproof.frontends.fx.records import (
-    CALL,
-    GETITEM,
-    Graph,
-    Node,
-    named,
-    operand,
-    operands,
-)
+from shardproof.frontends.fx.records import CALL, GETITEM, Graph, Node, named, operand, operands
 
 #: Views that have the numbers of what they show in the same order.
 _IN_ORDER: Final = frozenset(

@@ -85,7 +85,7 @@ def _(d: Draw) -> Call:
     return (d.real(*shape, 2), [d.below(7) - 3], [_at(d, shape)[1]]), _flags(True, False, False)
 
 
-@_complex("complex.cumsum.default")
+@_complex("complex.cumsum.default", "complex.unbind.int")
 def _(d: Draw) -> Call:
     shape = d.any_shape(1)
     return (d.real(*shape, 2), _at(d, shape)[1]), _flags(True, False)
@@ -117,12 +117,6 @@ def _(d: Draw) -> Call:
     first = d.below(shape[at] + 1)
     given = (d.real(*shape, 2), [first, shape[at] - first], dim)
     return given, _flags(True, False, False)
-
-
-@_complex("complex.unbind.int")
-def _(d: Draw) -> Call:
-    shape = d.any_shape(1)
-    return (d.real(*shape, 2), _at(d, shape)[1]), _flags(True, False)
 
 
 @_complex("complex.slice_backward.default")

@@ -16,15 +16,7 @@ def _reference(name: str) -> Any:
     """PyTorch on complex numbers, from pairs and to pairs; numbers of a call by their names."""
 
     def reference(*args: Any, pairs: list[bool], **named: Any) -> Any:
-        overload: Any = torch.ops.aten
-        for part in name.removeprefix("complex.").split("."):
-            overload = getattr(overload, part)
-        numbers = [
-            torch.view_as_complex(x) if p and isinstance(x, torch.Tensor) else x
-            for x, p in zip(args, pairs, strict=False)
-        ]
-        result = overload(*numbers, **named)
-        return torch.view_as_real(result.resolve_conj()) if result.is_complex() else result
+        return called(name, args, pairs, named)
 
     return reference
 

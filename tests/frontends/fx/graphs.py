@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+import shardproof
 
 Nodes = list[dict[str, Any]]
 TOKENS, VOCABULARY, WIDTH, INNER = 6, 8, 4, 12
@@ -15,6 +17,17 @@ TOKENS, VOCABULARY, WIDTH, INNER = 6, 8, 4, 12
 
 def ref(name: str) -> dict[str, str]:
     return {"n": name}
+
+
+def verified(folder: Path, single: Any, ranks: Sequence[Any]) -> Any:
+    """The result of a graph of one device and those of ranks, which are written into a folder of a
+    test, as is the run."""
+    files = folder / "single.json", folder / "ranks"
+    files[1].mkdir()
+    files[0].write_text(json.dumps(single))
+    for rank, graph in enumerate(ranks):
+        (files[1] / f"r{rank}.json").write_text(json.dumps(graph))
+    return shardproof.verify(*files, out=folder / "run", cache=False)
 
 
 class Writer:

@@ -16,7 +16,7 @@ from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.fx.files import side
 from shardproof.frontends.fx.records import CALL, GETITEM, OUTPUT, PLACEHOLDER, Graph, operand
 from shardproof.frontends.torch import eager
-from tests.frontends.fx.graphs import Writer
+from tests.frontends.fx.graphs import Writer, verified
 
 
 class Random(nn.Module):
@@ -144,13 +144,8 @@ def layer(rank: int = 0, ranks: int = 1, wrong: str = "") -> dict[str, Any]:
 
 @pytest.mark.parametrize("wrong", ["", "one", "kept"])
 def test_a_view_that_is_written_counts(wrong: str, tmp_path: Path) -> None:
-    (tmp_path / "ranks").mkdir()
-    (tmp_path / "single.json").write_text(json.dumps(layer()))
-    for rank in range(2):
-        (tmp_path / "ranks" / f"r{rank}.json").write_text(json.dumps(layer(rank, 2, wrong)))
-    result = shardproof.verify(
-        tmp_path / "single.json", tmp_path / "ranks", out=tmp_path / "run", cache=False
-    )
+    ranks = [layer(rank, 2, wrong) for rank in range(2)]
+    result = verified(tmp_path, layer(), ranks)
     assert result.verdict == ("refuted" if wrong else "proved"), result.reason
     assert wrong or shardproof.check(tmp_path / "run").ok
 

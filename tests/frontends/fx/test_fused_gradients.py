@@ -12,7 +12,7 @@ import shardproof
 from shardproof.frontends.fx import replay
 from shardproof.frontends.fx.files import side
 from shardproof.frontends.graphs.relations import Relations
-from tests.frontends.fx.graphs import Writer
+from tests.frontends.fx.graphs import Writer, verified
 
 
 def gated(rank: int = 0, ranks: int = 1, wrong: bool = False, groups: int = 1) -> dict[str, Any]:
@@ -151,10 +151,6 @@ def whole(rank: int = 0, ranks: int = 1, wrong: bool = False) -> dict[str, Any]:
 
 @pytest.mark.parametrize("wrong", [False, True])
 def test_a_slice_that_cuts_nothing_off_hides_no_cut(wrong: bool, tmp_path: Path) -> None:
-    single, ranks = tmp_path / "single.json", tmp_path / "ranks"
-    ranks.mkdir()
-    single.write_text(json.dumps(whole()))
-    for rank in range(2):
-        (ranks / f"r{rank}.json").write_text(json.dumps(whole(rank, 2, wrong)))
-    result = shardproof.verify(single, ranks, out=tmp_path / "run", cache=False)
+    ranks = [whole(rank, 2, wrong) for rank in range(2)]
+    result = verified(tmp_path, whole(), ranks)
     assert result.verdict == ("refuted" if wrong else "proved"), result.reason

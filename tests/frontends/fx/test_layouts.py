@@ -10,7 +10,7 @@ import pytest
 
 import shardproof
 from shardproof.frontends.fx.layouts import divided, layer, layouts, words
-from tests.frontends.fx.graphs import Writer
+from tests.frontends.fx.graphs import Writer, verified
 
 TENSOR, DATA = [(0, 1), (2, 3)], [(0, 2), (1, 3)]
 
@@ -105,12 +105,8 @@ def averaged(rank: int = 0, mesh: bool = False, wrong: bool = False) -> dict[str
 def test_a_fault_is_shown_under_the_placement_with_which_most_is_right(
     wrong: bool, tmp_path: Path
 ) -> None:
-    single, ranks = tmp_path / "single.json", tmp_path / "ranks"
-    ranks.mkdir()
-    single.write_text(json.dumps(averaged()))
-    for rank in range(4):
-        (ranks / f"r{rank}.json").write_text(json.dumps(averaged(rank, True, wrong)))
-    result = shardproof.verify(single, ranks, out=tmp_path / "run", cache_dir=tmp_path / "cache")
+    ranks = [averaged(rank, True, wrong) for rank in range(4)]
+    result = verified(tmp_path, averaged(), ranks)
     assert result.verdict == ("refuted" if wrong else "proved"), result.reason
     if wrong:
         assert result.findings[0].source == "line of mean", result.findings[0]

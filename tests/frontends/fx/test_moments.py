@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import shardproof
-from tests.frontends.fx.graphs import Writer
+from tests.frontends.fx.graphs import Writer, verified
 
 ROWS, COLUMNS = 8, 4
 
@@ -47,23 +46,13 @@ def normalised(rank: int = 0, ranks: int = 1, form: str = "centred", dim: int = 
     return w.output(w.call("y", "aten.mul.Tensor", [centred, over], shape))
 
 
-def verdict(folder: Path, single: Any, ranks: list[Any]) -> Any:
-    (folder / "ranks").mkdir()
-    (folder / "single.json").write_text(json.dumps(single))
-    for rank, graph in enumerate(ranks):
-        (folder / "ranks" / f"r{rank}.json").write_text(json.dumps(graph))
-    return shardproof.verify(
-        folder / "single.json", folder / "ranks", out=folder / "run", cache=False
-    )
-
-
 @pytest.mark.parametrize("dim", [0, 1])
 @pytest.mark.parametrize("forms", [("centred", "squares"), ("squares", "centred")])
 def test_a_variance_in_two_forms_is_proved(
     forms: tuple[str, str], dim: int, tmp_path: Path
 ) -> None:
     ranks = [normalised(rank, 2, forms[1], dim) for rank in range(2)]
-    result = verdict(tmp_path, normalised(form=forms[0], dim=dim), ranks)
+    result = verified(tmp_path, normalised(form=forms[0], dim=dim), ranks)
     assert result.verdict == "proved", result.reason
     assert shardproof.check(tmp_path / "run").ok
 
@@ -71,4 +60,4 @@ def test_a_variance_in_two_forms_is_proved(
 @pytest.mark.parametrize("wrong", ["wrong count", "not squared"])
 def test_another_variance_is_refuted(wrong: str, tmp_path: Path) -> None:
     ranks = [normalised(rank, 2, wrong) for rank in range(2)]
-    assert verdict(tmp_path, normalised(), ranks).verdict == "refuted"
+    assert verified(tmp_path, normalised(), ranks).verdict == "refuted"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 
 import shardproof
 from shardproof.frontends.fx.layouts import divided
-from tests.frontends.fx.graphs import Writer
+from tests.frontends.fx.graphs import Writer, verified
 
 HEADS, RANKS, ROWS, SIZE = 2, 4, 3, 2
 
@@ -57,14 +56,8 @@ def scores(rank: int = 0, ranks: int = 1, wrong: bool = False) -> dict[str, Any]
 
 @pytest.mark.parametrize("wrong", [False, True])
 def test_heads_of_keys_that_ranks_share(wrong: bool, tmp_path: Path) -> None:
-    (tmp_path / "ranks").mkdir()
-    (tmp_path / "single.json").write_text(json.dumps(scores()))
-    for rank in range(RANKS):
-        graph = scores(rank, RANKS, wrong)
-        (tmp_path / "ranks" / f"r{rank}.json").write_text(json.dumps(graph))
-    result = shardproof.verify(
-        tmp_path / "single.json", tmp_path / "ranks", out=tmp_path / "run", cache=False
-    )
+    ranks = [scores(rank, RANKS, wrong) for rank in range(RANKS)]
+    result = verified(tmp_path, scores(), ranks)
     assert result.verdict == ("refuted" if wrong else "proved"), result.reason
     text = " ".join(map(str, result.assumptions))
     assert "input k is divided along dimension 0, part 0 on ranks [0, 1]" in text

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import shardproof
-from tests.frontends.fx.graphs import Writer
+from tests.frontends.fx.graphs import Writer, verified
 
 TABLES = 4
 
@@ -36,14 +35,7 @@ def lookups(rank: int = 0, ranks: int = 1, wrong: str = "") -> dict[str, Any]:
 
 
 def verdict(folder: Path, ranks: int, wrong: str = "") -> Any:
-    (folder / "ranks").mkdir()
-    (folder / "single.json").write_text(json.dumps(lookups()))
-    for rank in range(ranks):
-        graph = lookups(rank, ranks, wrong)
-        (folder / "ranks" / f"r{rank}.json").write_text(json.dumps(graph))
-    return shardproof.verify(
-        folder / "single.json", folder / "ranks", out=folder / "run", cache=False
-    )
+    return verified(folder, lookups(), [lookups(rank, ranks, wrong) for rank in range(ranks)])
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

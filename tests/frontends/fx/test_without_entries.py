@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import shardproof
-from tests.frontends.fx.graphs import Writer
+from tests.frontends.fx.graphs import Writer, verified
 
 
 def scores(rank: int = 0, ranks: int = 1, wrong: bool = False) -> dict[str, Any]:
@@ -32,13 +31,7 @@ def scores(rank: int = 0, ranks: int = 1, wrong: bool = False) -> dict[str, Any]
 
 @pytest.mark.parametrize("wrong", [False, True])
 def test_a_table_without_rows_is_nothing(wrong: bool, tmp_path: Path) -> None:
-    (tmp_path / "ranks").mkdir()
-    (tmp_path / "single.json").write_text(json.dumps(scores()))
-    for rank in range(2):
-        graph = scores(rank, 2, wrong)
-        (tmp_path / "ranks" / f"r{rank}.json").write_text(json.dumps(graph))
-    result = shardproof.verify(
-        tmp_path / "single.json", tmp_path / "ranks", out=tmp_path / "run", cache=False
-    )
+    ranks = [scores(rank, 2, wrong) for rank in range(2)]
+    result = verified(tmp_path, scores(), ranks)
     assert result.verdict == ("refuted" if wrong else "proved"), result.reason
     assert wrong or shardproof.check(tmp_path / "run").ok
