@@ -282,11 +282,12 @@ def simulated(
     seeds: int,
     *,
     until_defined: bool = False,
+    most: int | None = None,
     tell: Callable[[int, int], None] = lambda done, total: None,
 ) -> Simulation:
     """Both programs run with the true functions, on as many inputs as it takes to see them differ
     (``until_defined``: or to see the single-device program defined), ``seeds`` at most, and as
-    many wide ones, and last on slight ones.
+    many wide ones, and last on slight ones; ``most``: on the first so many of these, and no more.
 
     Example: the GPT of examples/gpt.py without its last all-reduce differs on the first inputs,
     those of seed 0.
@@ -299,7 +300,7 @@ def simulated(
     """
     single, parallel = result.derived, result.parallel.unrolled
     first: Simulation | None = None
-    every = [*range(seeds), *range(WIDE, WIDE + seeds), *LAST_SEEDS]
+    every = [*range(seeds), *range(WIDE, WIDE + seeds), *LAST_SEEDS][:most]
     for number, seed in enumerate(every):
         tell(number, len(every))
         more = result.more + max(0, seed % WIDE - SHARP + 1)
@@ -317,6 +318,8 @@ def simulated(
             first = simulation
             break
     assert first is not None
+    if most is not None:
+        return first
     numbered = result.plan.numbers and not until_defined
     for seed in range(WIDE, WIDE + SHARP) if numbered else ():
         itself = with_numbers(result.plan, single, parallel, seed)

@@ -28,8 +28,13 @@ def table(lo: Lowering, array: Array, dtype: str) -> Any:
 
     Example: [[1, 2], [1, 2]] is one input of shape (2,) that is called "constant" and the first 32
     digits of a hash of its entries, viewed as [1, 2] and expanded to [2, 2]; so is [1, 2, 1, 2].
+
+    Features are left as they are, the last of several dimensions: rotary tables have every angle
+    twice, and heads in two halves could not be cut in as many parts as heads.
     """
-    periods = [_period(array, d) for d in range(array.ndim)]
+    varied = [d for d, n in enumerate(array.shape) if n > 1]
+    features = varied[-1] if len(varied) > 1 else None
+    periods = [_period(array, d, whole=d == features) for d in range(array.ndim)]
     least = array[tuple(slice(0, period) for period in periods)]
     made = least.reshape(tuple(n for n in least.shape if n != 1))
     digest = hashlib.sha256(made.tobytes() + repr((made.shape, dtype)).encode()).hexdigest()[:32]
@@ -49,10 +54,11 @@ def table(lo: Lowering, array: Array, dtype: str) -> Any:
     return value
 
 
-def _period(array: Array, dim: int) -> int:
-    """After how many positions of a dimension a table is the same again, up to its end."""
+def _period(array: Array, dim: int, *, whole: bool) -> int:
+    """After how many positions of a dimension a table is the same again, up to its end; ``whole``:
+    after one, or only there."""
     size = int(array.shape[dim])
-    for period in (n for n in range(1, size // 2 + 1) if size % n == 0):
+    for period in (n for n in range(1, 2 if whole else size // 2 + 1) if size % n == 0):
         rest = array.take(range(period, size), dim)
         if (rest == array.take(range(size - period), dim)).all():
             return period

@@ -28,6 +28,7 @@ from shardproof.engine.plan.assumptions import stated_orders
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.plan.mesh import described, on_one_mesh
 from shardproof.engine.plan.unrolled import forms, moving
+from shardproof.engine.records.run import StageRecord
 from shardproof.engine.schedule import liveness
 from shardproof.engine.simulation.simulate import Simulation
 from shardproof.engine.small_model.kept_whole import kept_whole
@@ -55,6 +56,14 @@ from shardproof.run.verdict import Decision, decide, is_proved, name_stage, stri
 
 #: How many inputs are tried before a failed conclusion counts as unconfirmed.
 SEEDS = 6
+
+#: How many of them before a form of the plan with its ranks written out is tried: nearly every
+#: fault shows on the first.
+FIRST_DRAWS = 2
+
+#: Operators on all ranks up to which both programs are run before such a form is tried: to read
+#: that is less than to run more.
+MOST_RUN_FIRST = 20_000
 
 #: Instances of both sides from which on claims are stated in two processes: there are enough of
 #: them then, and they are large enough, to be worth a fork.
@@ -99,7 +108,7 @@ def run(
     assumed = _assumed(assumptions, plan)
     work = _Work(options, settings, out, progress, memo, ahead)
     try:
-        attempt = work.on(plan, otherwise, options.exhaustive)
+        attempt = work.on(plan, otherwise, assumptions.chosen)
     except Unsupported as error:
         # The single-device side has no meaning here: there is nothing to hold the plan against.
         seconds = time.perf_counter() - start
@@ -114,14 +123,6 @@ def run(
             mesh=described(plan),
         )
     cache, partitioned, solved = attempt.cache, attempt.partitioned, attempt.solved
-    if attempt.decision.verdict == "inconclusive":
-        # Ranks of a family may hold different values: then each is read by itself.
-        failed = {(c.kind, c.name) for c in attempt.result.conclusions if not c.holds}
-        for other in forms(plan, moving(plan, failed), chosen=assumptions.chosen):
-            again = work.on(other, None, exhaustive=False)
-            if again.decision.verdict == "proved":
-                attempt = work.on(other, None, exhaustive=True) if options.exhaustive else again
-                break
     result, answers, decision = attempt.result, attempt.answers, attempt.decision
     assumed = _assumed(assumptions, result.plan)
     sends = liveness.statement(result.plan, result.parallel.unrolled.waits)
@@ -204,18 +205,63 @@ class _Work(NamedTuple):
     memo: Memo | None
     ahead: Callable[[], SingleSide | None]
 
-    def on(
-        self, plan: Plan, otherwise: Callable[[], Plan | None] | None, exhaustive: bool
-    ) -> _Attempt:
+    def on(self, plan: Plan, otherwise: Callable[[], Plan | None] | None, chosen: bool) -> _Attempt:
         """Partition, solve and decide; raises `Unsupported` where the single-device side has no
-        meaning."""
-        bounded = self.settings.memory_budget_bytes is not None
-        with EarlySimulation(plan, alone=bounded, whole=exhaustive) as early:
-            attempt = self._with(early, plan, otherwise, exhaustive)
-        if not attempt.result.unread or _is_explained(attempt.decision):
+        meaning.
+
+        What is not decided at once is tried in other forms before it is read whole, or on more
+        inputs, for these take longer: ranks of a family may hold different values, and then each is
+        read by itself.  ``chosen``: as `engine.plan.unrolled.forms` has it.
+        """
+        whole = self.options.exhaustive
+        with self._early(plan, whole=whole) as early:
+            attempt = self._with(early, plan, otherwise, whole, FIRST_DRAWS)
+        if attempt.decision.verdict != "inconclusive" and (
+            not attempt.result.unread or _is_explained(attempt.decision)
+        ):
             return attempt
-        with EarlySimulation(plan, alone=bounded, whole=True) as early:
-            return self._with(early, plan, otherwise, exhaustive)
+        failed = {(c.kind, c.name) for c in attempt.result.conclusions if not c.holds}
+        others = partial(forms, plan, moving(plan, failed), chosen=chosen)
+        if attempt.decision.verdict == "inconclusive":
+            proved = self._first_proved(others(), whole=False)
+            if proved is not None:
+                return proved
+            # The tables of the forms are where its own were.
+            attempt = attempt._replace(written=None)
+        if not attempt.result.unread:
+            return attempt._replace(decision=self._on_more_inputs(attempt, otherwise))
+        with self._early(plan, whole=True) as early:
+            attempt = self._with(early, plan, otherwise, whole, None)
+        if attempt.decision.verdict == "inconclusive":
+            attempt = self._first_proved(others(), whole=True) or attempt._replace(written=None)
+        return attempt
+
+    def _early(self, plan: Plan, *, whole: bool) -> EarlySimulation:
+        alone = self.settings.memory_budget_bytes is not None
+        return EarlySimulation(plan, alone=alone, whole=whole)
+
+    def _first_proved(self, plans: Iterator[Plan], *, whole: bool) -> _Attempt | None:
+        """The attempt on the first one of some plans that is proved; None: none is."""
+        for plan in plans:
+            with self._early(plan, whole=whole) as early:
+                attempt = self._with(early, plan, None, False, 0)
+            if attempt.decision.verdict == "proved":
+                if self.options.exhaustive:
+                    with self._early(plan, whole=True) as early:
+                        return self._with(early, plan, None, True, 0)
+                return attempt
+        return None
+
+    def _on_more_inputs(
+        self, attempt: _Attempt, otherwise: Callable[[], Plan | None] | None
+    ) -> Decision:
+        """What is decided when both programs are run on all inputs that are to be tried."""
+        result = attempt.result
+        if result.faults:
+            return attempt.decision
+        search = _search(result, _ahead(result, otherwise), self.progress)
+        simulation = _run(result, self.progress, None)
+        return _explained(result, unproved(result, attempt.answers), simulation, search)
 
     def _with(
         self,
@@ -223,7 +269,10 @@ class _Work(NamedTuple):
         plan: Plan,
         otherwise: Callable[[], Plan | None] | None,
         exhaustive: bool,
+        draws: int | None,
     ) -> _Attempt:
+        """``draws``: on how many inputs both sides are run at most, if they are not proved to
+        agree; None: on as many as are tried."""
         options, settings, progress = self.options, self.settings, self.progress
         progress.phase("partition")
         tell_rows = partial(progress.update, detail="rows")
@@ -261,7 +310,7 @@ class _Work(NamedTuple):
         solved = time.perf_counter()
         progress.phase("compose")
         early.write(partial(self._tables, result, answers), result)
-        decision = _decide(result, answers, otherwise, progress, early)
+        decision = _decide(result, answers, otherwise, progress, early, draws)
         written = early.written()
         if tables and decision.verdict == "proved":
             # Of what is not proved another form may be tried, which writes its own.
@@ -347,34 +396,59 @@ def _decide(
     otherwise: Callable[[], Plan | None] | None,
     progress: Progress,
     early: EarlySimulation,
+    draws: int | None,
 ) -> Decision:
-    tell = partial(progress.update, detail="inputs tried")
     open_stages = unproved(result, answers)
-    simulation: Simulation | None = None
+    if is_proved(result, open_stages):
+        doubted = doubtful(result.nodes, result.reference_size)
+        simulation = _run(result, progress, None, until_defined=True) if doubted else None
+        return decide(result, open_stages, (), simulation)
+    search = _search(result, _ahead(result, otherwise), progress)
+    if early.is_under_way(result):
+        if early.is_of_records(result):
+            search.as_recorded()
+            early.finish(result)
+        search.ahead()
+    early.finish(result)
+    simulation = None
+    if not result.faults and draws != 0:
+        simulation = early.simulation(result)
+        late = draws is not None and result.parallel.unrolled.total > MOST_RUN_FIRST
+        if simulation is None and (early.is_of_records(result) or not (late or result.unread)):
+            simulation = _run(result, progress, draws)
+    return _explained(result, open_stages, simulation, search)
+
+
+def _search(
+    result: Partition, otherwise: Callable[[], Plan | None] | None, progress: Progress
+) -> Diagnosis:
+    return Diagnosis(result, otherwise, partial(progress.update, detail="repairs tried"))
+
+
+def _run(
+    result: Partition, progress: Progress, most: int | None, *, until_defined: bool = False
+) -> Simulation:
+    """Both programs run; a plan all of whose rows are concluded on few inputs, for its claims are
+    what is open."""
+    tell = partial(progress.update, detail="inputs tried")
+    seeds = SEEDS if until_defined or any(not c.holds for c in result.conclusions) else 1
+    return simulated(result, seeds, until_defined=until_defined, most=most, tell=tell)
+
+
+def _explained(
+    result: Partition,
+    open_stages: list[tuple[StageRecord, str]],
+    simulation: Simulation | None,
+    search: Diagnosis,
+) -> Decision:
+    """The decision on a plan that is not proved, with causes if it was seen to differ."""
     causes: tuple[Finding, ...] = ()
-    if not is_proved(result, open_stages):
-        otherwise = _ahead(result, otherwise)
-        search = Diagnosis(result, otherwise, partial(progress.update, detail="repairs tried"))
-        if early.is_under_way(result):
-            if early.is_of_records(result):
-                search.as_recorded()
-                early.finish(result)
-            search.ahead()
-        early.finish(result)
-        if not result.faults:
-            seeds = SEEDS if any(not c.holds for c in result.conclusions) else 1
-            simulation = early.simulation(result)
-            if simulation is None and (not result.unread or early.is_of_records(result)):
-                simulation = simulated(result, seeds, tell=tell)
-        summed = partials(result)
-        if result.faults or (simulation is not None and simulation.differs):
-            known = not result.faults and summed and is_all(result, summed)
-            causes = () if known else diagnosed(result, simulation, search=search)
-        others = (f._replace(group=f.group + len(summed)) if f.group else f for f in causes)
-        causes = (*summed, *others)
-    elif doubtful(result.nodes, result.reference_size):
-        simulation = simulated(result, SEEDS, until_defined=True, tell=tell)
-    return decide(result, open_stages, causes, simulation)
+    summed = partials(result)
+    if result.faults or (simulation is not None and simulation.differs):
+        known = not result.faults and summed and is_all(result, summed)
+        causes = () if known else diagnosed(result, simulation, search=search)
+    others = (f._replace(group=f.group + len(summed)) if f.group else f for f in causes)
+    return decide(result, open_stages, (*summed, *others), simulation)
 
 
 def _is_explained(decision: Decision) -> bool:

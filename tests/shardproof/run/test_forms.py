@@ -1,0 +1,59 @@
+"""Forms of a plan with its ranks written out are tried before more inputs are: a family whose ranks
+hold different values is proved without them, and a wrong one is refuted by them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from benchmarks.random_programs.programs import make
+from shardproof import verify
+from shardproof.engine.plan.ir import Plan
+from shardproof.engine.reference_runtime.compare import worst
+from shardproof.run import pipeline
+
+#: A seed whose ranks along tp hold different values: its family has no lineage.
+UNLIKE = 6012
+
+
+def plan_of(mistake: int) -> Plan:
+    made = make(UNLIKE, mistake)
+    assert made is not None
+    return made.plan
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
+    """On how many inputs at most both programs were run, each time that they were."""
+    most: list[int | None] = []
+    simulated = pipeline.simulated
+
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        most.append(kwargs["most"])
+        return simulated(*args, **kwargs)
+
+    monkeypatch.setattr(pipeline, "simulated", noting)
+    return most
+
+
+def test_a_family_that_is_proved_written_out_is_run_on_few_inputs(runs: list[int | None]) -> None:
+    assert verify(plan_of(-1)).verdict == "proved"
+    assert runs == [pipeline.FIRST_DRAWS]
+
+
+def test_a_large_one_is_not_run(runs: list[int | None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "MOST_RUN_FIRST", 0)
+    assert verify(plan_of(-1)).verdict == "proved"
+    assert runs == []
+
+
+@pytest.mark.parametrize(("bound", "most"), [(20_000, pipeline.FIRST_DRAWS), (0, None)])
+def test_a_wrong_one_is_refuted(
+    bound: int, most: int | None, runs: list[int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "MOST_RUN_FIRST", bound)
+    plan = plan_of(1)
+    assert worst(plan, 1)[0] > 1e-6
+    assert verify(plan).verdict == "refuted"
+    assert runs == [most]
