@@ -134,15 +134,18 @@ class Axes:
     def resolve(self, dim: Sequence[Factor]) -> Factors:
         """The dimension in classes that are not split."""
         result: list[Factor] = []
-        for axis, size in dim:
+        rest = list(reversed(dim))  # a model's layers may each split a class anew
+        while rest:
+            axis, size = rest.pop()
             root = self.find(axis)
             parts = self._classes[root].parts
             if parts is None:
                 result.append(Factor(root, size))
-            else:
-                outer, inner, step = parts
-                split = [Factor(outer, size // step)] if size > step else []
-                result += self.resolve([*split, Factor(inner, step)])
+                continue
+            outer, inner, step = parts
+            rest.append(Factor(inner, step))
+            if size > step:
+                rest.append(Factor(outer, size // step))
         return tuple(result)
 
     def freeze(self, *dims: Sequence[Factor]) -> None:
