@@ -10,6 +10,8 @@ pairs:
     ids, order = sort(chosen); y = grouped_mm(x[order // k], w, cumsum(histc(ids)))
     y[inverse of order]        is        sum over e of [chosen == e] (x, each row k times) @ w[e]
 
+What is added up for each token (`index_add` at ``order // k``) is the sum over its k pairs.
+
 Nodes in the sorted order stay as they are, and are read by nobody then; where one is read by what
 is not known here, nothing changes.  Source: the experts of transformers (``grouped_mm``), and
 `torch._grouped_mm`.
@@ -45,15 +47,27 @@ _ALONG: Final[Mapping[str, int]] = {
 _GROUPED: Final = frozenset(
     {"transformers.grouped_mm_fallback.default", "aten._grouped_mm.default"}
 )
-_SORT: Final = "aten.sort.default"
+_SORTS: Final = frozenset({"aten.sort.default", "aten.sort.stable"})
+_ARGSORTS: Final = frozenset({"aten.argsort.default", "aten.argsort.stable"})
 _EMPTY: Final = frozenset({"aten.empty_like.default", "aten.zeros_like.default"})
-_ASIDE: Final = frozenset({*_EMPTY, _SORT})
+_ASIDE: Final = frozenset({*_EMPTY, *_SORTS, *_ARGSORTS, "aten._assert_tensor_metadata.default"})
+#: Another shape of the same entries in the same order.
+_RESHAPES: Final = frozenset(
+    {"aten.reshape.default", "aten.view.default", "aten.flatten.using_ints"}
+)
+#: Which operand names the dimension along which a choice is made.
+_CHOICES: Final = {"aten.topk.default": 2, "aten.argmax.default": 1, "aten.max.dim": 1}
+#: Types that have the numbers of all pairs.
+_NUMBERS: Final = frozenset({"int32", "int64", "float32", "float64"})
+_CASTS: Final = frozenset({"aten.to.dtype", "aten.alias.default"})
 
 
 class _Order(NamedTuple):
-    """What a node is of the order ``key``, by which pairs are sorted: the order itself, or the
-    order over ``by``, or its inverse, or how many pairs each expert has (``counts``), or where each
-    expert's end (``ends``); or a tensor in that order, which is ``base`` in the order of pairs."""
+    """What a node is of the order ``key``, by which pairs are sorted (the node that sorts): the
+    order itself, or the order over ``by`` (``token``; ``wide``: in a row of equal entries), or its
+    inverse, or a tensor in that order, which is ``base`` in the order of pairs; or of the ids
+    ``key``: which expert a pair has (``flags``), or how many pairs each expert has (``counts``), or
+    where each expert's end (``ends``)."""
 
     key: str
     kind: str
@@ -74,10 +88,12 @@ def in_order(graph: Graph) -> Graph:
 
 
 class _Reading:
-    """A graph while it is read: ``known``: its nodes, and new ones; ``orders``: what they are."""
+    """A graph while it is read: ``known``: its nodes, and new ones; ``orders``: what they are;
+    ``ids``: the ids of all pairs that a node sorts."""
 
     def __init__(self, graph: Graph) -> None:
         self.before = graph
+        self.ids: dict[str, str] = {}
         self.nodes: list[Node] = []
         self.known: dict[str, Node] = {}
         self.orders: dict[str, _Order] = {}
@@ -136,12 +152,11 @@ class _Reading:
         whole = self.known.get(operand(node.args[0]) or "")
         if whole is None:
             return None
-        if whole.target == _SORT:
-            ids = self.known.get(operand(whole.args[0]) or "")
-            if ids is None or len(ids.shape or ()) != 1 or len(whole.args) > 1 or whole.kwargs:
+        if whole.target in _SORTS:
+            order = self.arranged(whole)
+            if order is None or order.kind != "order" or node.args[1] not in (0, 1):
                 return None
-            kind = ("sorted", "order")[node.args[1]] if node.args[1] in (0, 1) else ""
-            return _Order(ids.name, kind, base=ids.name) if kind else None
+            return order._replace(kind=("sorted", "order")[node.args[1]])
         order = self.orders.get(whole.name)
         if order is None or order.kind != "several":
             return None
@@ -149,13 +164,47 @@ class _Reading:
         base = self.emit(GETITEM, args, node, node.shape or (), node.dtype or "")
         return order._replace(kind="sorted", base=base)
 
+    def arranged(self, node: Node) -> _Order | None:
+        """The order that sorts ids, the smallest first; of an order, its inverse."""
+        ids = self.known.get(operand(node.args[0]) or "")
+        given = dict(zip(("dim", "descending"), node.args[1:], strict=False)) | node.kwargs
+        if ids is None or len(ids.shape or ()) != 1 or given.pop("stable", None) not in _FLAGS:
+            return None
+        if given.pop("dim", -1) not in (0, -1) or given.pop("descending", False) or given:
+            return None
+        own = self.orders.get(ids.name)
+        if own is not None:
+            return own._replace(kind="inverse") if own.kind == "order" else None
+        self.ids[node.name] = ids.name
+        return _Order(node.name, "order", base=ids.name)
+
     def divided(self, node: Node) -> _Order | None:
         """Which token a pair is of: its number over how many each token has."""
         order = self.of(node.args[0])
         by = node.args[1] if len(node.args) == 2 else None
         if order is None or order.kind != "order" or type(by) is not int or by < 1:
             return None
+        if node.kwargs.get("rounding_mode", "floor") != "floor":
+            return None
         return order._replace(kind="token", by=by)
+
+    def widened(self, node: Node) -> _Order | None:
+        """The token of each pair, in a column or in a row of equal entries."""
+        order, count = self.of(node.args[0]), (node.shape or [0])[0]
+        tokens = order is not None and order.kind in ("order", "token", "wide")
+        if order is None or not tokens or len(node.shape or ()) != 2:
+            return self.by_rows(node)
+        return order._replace(kind="wide") if count == self._count(order) else None
+
+    def gathered(self, node: Node) -> _Order | None:
+        """Rows of tokens by `gather`, whose ids are the same along each row."""
+        index = self.of(node.args[2]) if len(node.args) == 3 and node.args[1] == 0 else None
+        x = self.known.get(operand(node.args[0]) or "")
+        if x is None or index is None or index.kind != "wide" or x.name in self.orders:
+            return None
+        if (node.shape or [])[1:] != (x.shape or [])[1:]:
+            return None
+        return self._rows_of_tokens(x, index, node)
 
     def chosen(self, node: Node) -> _Order | None:
         """Rows in sorted order, or back in the order of pairs."""
@@ -180,12 +229,17 @@ class _Reading:
             args = [named(x.name), [named(order.base)]]
             base = self.emit("aten.index.Tensor", args, node, shape, x.dtype or "")
             return order._replace(base=base)
-        if order.kind != "token" or x.shape[0] * order.by != count:
+        return self._rows_of_tokens(x, order, node) if order.kind == "token" else None
+
+    def _rows_of_tokens(self, x: Node, order: _Order, like: Node) -> _Order | None:
+        """A row of a tensor for each pair, its token's."""
+        if not x.shape or x.shape[0] * order.by != self._count(order):
             return None
-        return order._replace(kind="sorted", by=1, base=self._repeated(x, order.by, node))
+        return order._replace(kind="sorted", by=1, base=self._repeated(x, order.by, like))
 
     def _count(self, order: _Order) -> int:
-        return (self.known[order.key].shape or [0])[0]
+        """How many pairs there are."""
+        return (self.known[self.ids[order.key]].shape or [0])[0]
 
     def _repeated(self, x: Node, times: int, like: Node) -> str:
         """Each row ``times`` times."""
@@ -240,36 +294,66 @@ class _Reading:
 
     def counted(self, node: Node) -> _Order | None:
         """How many pairs each expert has."""
-        order = self.of(node.args[0]) if node.args else None
-        if order is None or order.kind != "sorted" or len(node.args) != 4 or node.kwargs:
+        if len(node.args) != 4 or node.kwargs:
             return None
         bins, low, high = node.args[1:]
-        base = self._source(order.base)
-        if base != order.key or (low, high) != (0, bins - 1) or self._experts(base) != bins:
+        key = self._ids(node.args[0])
+        if (low, high) != (0, bins - 1) or self._experts(key) != bins:
             return None
-        return order._replace(kind="counts", by=bins)
+        return _Order(key, "counts", by=bins)
+
+    def flagged(self, node: Node) -> _Order | None:
+        """Which expert each pair has, as a row of 1 and 0."""
+        key = self._ids(node.args[0])
+        count = node.args[1] if len(node.args) == 2 else 0
+        if not count or self._experts(key) != count:
+            return None
+        return _Order(key, "flags", by=count)
+
+    def totalled(self, node: Node) -> _Order | None:
+        """How many pairs each expert has: the sum of what each pair has."""
+        order, rank = self.of(node.args[0]), 0
+        if order is not None and order.kind == "flags":
+            rank = len(self.known[operand(node.args[0]) or ""].shape or ())
+        dims = node.args[1] if len(node.args) == 2 else []
+        whole = [d % rank for d in dims] if rank and isinstance(dims, list) else []
+        if order is None or not rank or sorted(whole) != list(range(rank - 1)):
+            return None
+        return order._replace(kind="counts")
+
+    def cast(self, node: Node) -> _Order | None:
+        """Numbers of pairs in another element type are those numbers."""
+        order = self.of(node.args[0])
+        if order is None or order.kind in ("sorted", "several") or node.dtype not in _NUMBERS:
+            return self.by_rows(node)
+        return order
+
+    def _ids(self, x: Any) -> str:
+        """The ids that an operand is made of, in sorted order or as they were."""
+        order, name = self.of(x), operand(x) or ""
+        if order is not None:
+            return self._source(order.base) if order.kind == "sorted" else ""
+        return self._source(name) if name in self.known else ""
 
     def _source(self, name: str) -> str:
-        """What was cast to another element type, before that."""
+        """What was cast to another element type, or another shape, before that."""
         node = self.known[name]
-        while node.target in ("aten.to.dtype", "aten.alias.default"):
+        while node.target in _CASTS or node.target in _RESHAPES:
             node = self.known[operand(node.args[0]) or ""]
         return node.name
 
     def _experts(self, name: str) -> int:
-        """Of how many experts ids are, which ``topk`` gave of scores; 0: nobody knows."""
-        node = self.known[name]
-        while node.target in (
-            "aten.reshape.default",
-            "aten.view.default",
-            "aten.flatten.using_ints",
-        ):
-            node = self.known[operand(node.args[0]) or ""]
-        whole = self.known.get(operand(node.args[0]) or "") if node.target == GETITEM else None
-        if whole is None or whole.target != "aten.topk.default" or node.args[1] != 1:
+        """Of how many experts ids are, which ``topk`` or a maximum gave of scores; 0: nobody
+        knows."""
+        whole = self.known.get(name)
+        if whole is not None and whole.target == GETITEM and whole.args[1] == 1:
+            whole = self.known.get(operand(whole.args[0]) or "")
+        place = _CHOICES.get(whole.target) if whole is not None else None
+        if whole is None or place is None or whole.kwargs:
             return 0
         scores = self.known[operand(whole.args[0]) or ""].shape or [0]
-        dim = whole.args[2] if len(whole.args) > 2 else -1
+        default = -1 if whole.target == "aten.topk.default" else None
+        dim = whole.args[place] if len(whole.args) > place else default
         return scores[-1] if dim in (-1, len(scores) - 1) else 0
 
     def ended(self, node: Node) -> _Order | None:
@@ -293,14 +377,18 @@ class _Reading:
         ):
             return None
         shape = weights.shape or []
-        if x.key != ends.key or len(shape) != 3 or shape[0] != ends.by or node.shape is None:
+        ids = self.ids[x.key]
+        if self._source(ids) != ends.key or node.shape is None:
+            return None
+        if len(shape) != 3 or shape[0] != ends.by:
             return None
         more = [*node.args[3:], *(x for key, x in node.kwargs.items() if key != "offs")]
         if any(value is not None for value in more):
             return None
         count, dtype = self._count(x), node.dtype or ""
         pairs = (count, shape[0])
-        flags = self.emit("aten.one_hot.default", [named(x.key), shape[0]], node, pairs, "int64")
+        args = [named(ids), shape[0]]
+        flags = self.emit("aten.one_hot.default", args, node, pairs, "int64")
         factors = self.emit("aten.to.dtype", [named(flags), dtype], node, pairs, dtype)
         given = [named(x.base), named(weights.name), named(factors)]
         args = ["nd,edf,ne->nf", given]
@@ -308,29 +396,84 @@ class _Reading:
         return x._replace(base=base)
 
     def put(self, node: Node) -> _Order | None:
-        """The inverse of an order: positions, written where it says."""
-        if len(node.args) != 3 or not isinstance(node.args[1], list) or len(node.args[1]) != 1:
+        """What is written where an order says: positions, which are its inverse then, or rows in
+        sorted order, which are back in the order of pairs; or added up for each token."""
+        if len(node.args) < 3 or not isinstance(node.args[1], list) or len(node.args[1]) != 1:
             return None
         order, into = self.of(node.args[1][0]), self.known.get(operand(node.args[0]) or "")
-        positions = self.known.get(operand(node.args[2]) or "")
-        if order is None or order.kind != "order" or into is None or positions is None:
+        source = self.known.get(operand(node.args[2]) or "")
+        if order is None or into is None or source is None or node.kwargs:
             return None
-        counted = positions.target == "aten.arange.default" and positions.args[:1] == [
-            self._count(order)
-        ]
-        plain = counted and len([a for a in positions.args if type(a) is int]) == 1
-        same = into.shape == positions.shape == [self._count(order)]
-        return order._replace(kind="inverse") if plain and same and into.target in _EMPTY else None
+        if node.args[3:] == [True]:
+            return self._added(node, into, order, source)
+        if order.kind != "order" or node.args[3:] not in ([], [False]):
+            return None
+        own = self.orders.get(source.name)
+        if into.target not in _EMPTY or into.shape != source.shape:
+            return None
+        if own is not None:
+            same = (own.kind, own.key) == ("sorted", order.key)
+            return own._replace(kind="out") if same else None
+        counted = source.target == "aten.arange.default" and source.args[:1] == [self._count(order)]
+        plain = counted and len([a for a in source.args if type(a) is int]) == 1
+        return order._replace(kind="inverse") if plain else None
+
+    def added(self, node: Node) -> _Order | None:
+        """Rows in sorted order, added up for each token (`index_add`, `scatter_add`)."""
+        if len(node.args) != 4 or node.args[1] != 0 or node.kwargs.get("alpha", 1) != 1:
+            return None
+        into, source = (self.known.get(operand(node.args[n]) or "") for n in (0, 3))
+        order = self.of(node.args[2])
+        if into is None or source is None or order is None:
+            return None
+        scatters = node.target in _SCATTERS
+        if scatters and self.known[operand(node.args[2]) or ""].shape != source.shape:
+            return None
+        if scatters != (order.kind == "wide"):
+            return None
+        return self._added(node, into, order, source)
+
+    def _added(self, node: Node, into: Node, order: _Order, source: Node) -> _Order | None:
+        own = self.orders.get(source.name)
+        if own is None or (own.kind, own.key) != ("sorted", order.key):
+            return None
+        if order.kind not in ("order", "token", "wide"):
+            return None
+        shape, rest = into.shape or [0], (source.shape or [])[1:]
+        if shape[0] * order.by != self._count(order) or shape[1:] != rest:
+            return None
+        dtype = source.dtype or ""
+        apart = [shape[0], order.by, *rest]
+        args = [named(own.base), list(apart)]
+        pairs = self.emit("aten.reshape.default", args, node, apart, dtype)
+        args = [named(pairs), [1]]
+        total = self.emit("aten.sum.dim_IntList", args, node, shape, dtype)
+        both = [named(into.name), named(total)]
+        base = self.emit("aten.add.Tensor", both, node, shape, node.dtype or "")
+        return own._replace(kind="out", base=base)
 
 
+_FLAGS: Final = (None, True, False)
+_SCATTERS: Final = frozenset({"aten.scatter_add.default", "aten.scatter_add_.default"})
 _Rule = Callable[[_Reading, Node], "_Order | None"]
 _RULES: Final[Mapping[str, _Rule]] = {
     GETITEM: _Reading.item,
+    **dict.fromkeys(_ARGSORTS, _Reading.arranged),
+    **dict.fromkeys(_CASTS, _Reading.cast),
+    **dict.fromkeys(_RESHAPES, _Reading.widened),
+    "aten.unsqueeze.default": _Reading.widened,
+    "aten.expand.default": _Reading.widened,
     "aten.floor_divide.default": _Reading.divided,
+    "aten.div.Tensor_mode": _Reading.divided,
+    "aten.gather.default": _Reading.gathered,
+    "aten.one_hot.default": _Reading.flagged,
+    "aten.sum.dim_IntList": _Reading.totalled,
     "aten.index.Tensor": _Reading.chosen,
     "aten.histc.default": _Reading.counted,
     "aten.cumsum.default": _Reading.ended,
     "aten.index_put.default": _Reading.put,
     "aten.index_put_.default": _Reading.put,
+    **dict.fromkeys(("aten.index_add.default", "aten.index_add_.default"), _Reading.added),
+    **dict.fromkeys(sorted(_SCATTERS), _Reading.added),
     **dict.fromkeys(_GROUPED, _Reading.grouped),
 }

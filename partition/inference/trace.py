@@ -13,6 +13,7 @@ from shardproof.engine.findings import UNSUPPORTED, Finding
 from shardproof.engine.lineage.expressions import Input
 from shardproof.engine.lineage.lineage import Addend, Lineage, box_view
 from shardproof.engine.lineage.nodes import NodeTable
+from shardproof.engine.lineage.views import Misaligned
 from shardproof.engine.ops import apply_backward, apply_forward
 from shardproof.engine.plan.collectives import COPIES, TABLE, Effect, group_size, refused
 from shardproof.engine.plan.ir import MICROBATCH, Plan, Program
@@ -132,8 +133,9 @@ class Tracer:
                     self.check_sizes(instance, unrolled)
                 outputs = self.outputs(number, instance, inputs, unrolled)
                 self.check_shapes(instance, outputs, unrolled)
-            except Unsupported as error:
-                trace.findings.append(self.finding(UNSUPPORTED, instance, str(error)))
+            except (Unsupported, Misaligned) as error:
+                why = str(error) or "its operands are parts of values that are cut unlike"
+                trace.findings.append(self.finding(UNSUPPORTED, instance, why))
                 continue
             except (ArithmeticError, LookupError, TypeError, ValueError) as error:
                 # A fault of ours, and no word about the plan.
