@@ -26,7 +26,7 @@ from shardproof.frontends.aten.lowering import (
     fraction,
     reduced,
 )
-from shardproof.frontends.aten.masks import flags, inverse
+from shardproof.frontends.aten.masks import inverse
 from shardproof.frontends.aten.movement import spaced
 from shardproof.frontends.aten.placed import placed, written_over
 from shardproof.frontends.aten.positions import Positions
@@ -175,35 +175,6 @@ def _scatter(lo: Lowering, x: Lowered, dim: int, index: Lowered, source: Lowered
         return _turned(lo, added, back)
     kept = inverse(lo, lo.sum(_chosen(lo, place, target.shape[-1]), (len(place.shape) - 1,)))
     return _turned(lo, lo.add(lo.mul(target, kept), added), back)
-
-
-@lowers("aten.scatter.value")
-def _scatter_value(lo: Lowering, x: Lowered, dim: int, index: Lowered, value: float) -> Any:
-    """One number by ids: whichever of equal ids is the last."""
-    (target, chosen), back = _along(lo, x, dim, index)
-    place = lo.real(chosen)
-    hot = _chosen(lo, place, target.shape[-1])
-    at = len(place.shape) - 1
-    if place.shape[-1] == 1 or lo.distinct.get(place.number) == at:
-        mask: Any = lo.sum(hot, (at,))
-    else:
-        missed: Any = inverse(lo, lo.slice(hot, at, 0, 1))
-        for i in range(1, place.shape[-1]):
-            missed = lo.mul(missed, inverse(lo, lo.slice(hot, at, i, 1)))
-        mask = lo.reshape(inverse(lo, missed), target.shape)
-    mask = lo.real(mask)
-    dtype = lo.expected[0][1]
-    if dtype == "bool" or "int" in dtype:
-        if not (isinstance(target, Const) and target.value == 0 and value in (1, True)):
-            raise Unsupported(f"{value} written into {dtype}")
-        written = _turned(lo, mask, back)
-        return flags(written) if dtype == "bool" else lo.whole(written, (0, 2), dtype)
-    if isinstance(target, Const) and target.value == 0:
-        written = _turned(lo, lo.scale(mask, fraction(value)), back)
-        if value == 1:
-            lo.hot.add(written.number)
-        return written
-    return _turned(lo, lookups.chosen(lo, mask, fraction(value), target), back)
 
 
 # -- rows ----------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from shardproof.frontends.aten.hidden import is_nothing, masked, operand, positi
 from shardproof.frontends.aten.infinite import finite
 from shardproof.frontends.aten.joined import joined, mixed
 from shardproof.frontends.aten.lessened import lessened
+from shardproof.frontends.aten.lookups import computed_ids
 from shardproof.frontends.aten.losses import plus
 from shardproof.frontends.aten.lowering import (
     Const,
@@ -136,7 +137,7 @@ def _cast(lo: Lowering, x: Lowered, dtype: str = "", **_: Any) -> Any:
     if isinstance(of_ids, (ids.Ids, Filled)):
         return cast(of_ids, dtype)
     if "float" not in dtype or "float" not in x.dtype:
-        return x if dtype == x.dtype else _between_kinds(lo, x, dtype)
+        return x if dtype == x.dtype else _between_kinds(lo, computed_ids(lo, x), dtype)
     number = lo.real(x)
     if number.dtype == dtype:
         return number

@@ -124,6 +124,21 @@ def _copysign(lo: Lowering, x: Lowered, y: Operand) -> Any:
     return lo.mul(lo.unary("abs", x), lo.shift(lo.scale(below, Fraction(-2)), ONE))
 
 
+@lowers("aten.atan2.default")
+def _atan2(lo: Lowering, y: Lowered, x: Lowered) -> Any:
+    """The angle of a point: 2 atan(y / (r + |x|)) with its distance r from the origin; where x is
+    negative, that less half a turn to its side.  Of the origin it is 0; the sign of 0 is plus."""
+    size = lo.unary("abs", x)
+    signs = [rule_of("aten.sign.default")(lo, z) for z in (x, y)]  # type: ignore[misc]
+    origin = lo.mul(*(inverse(lo, lo.mul(z, z)) for z in signs))
+    distance = lo.unary("sqrt", lo.add(lo.mul(x, x), lo.mul(y, y)))
+    half = lo.unary("atan", lo.div(y, lo.add(lo.add(distance, size), origin)))
+    behind = step(lo, lo.scale(x, -ONE))
+    side = lo.shift(lo.scale(step(lo, lo.scale(y, -ONE)), Fraction(-2)), ONE)
+    turn = lo.mul(behind, lo.sub(lo.scale(side, fraction(pi)), lo.scale(half, Fraction(4))))
+    return lo.add(lo.scale(half, Fraction(2)), turn)
+
+
 @lowers("aten.special_xlog1py.default")
 def _xlog1py(lo: Lowering, x: Operand, y: Lowered) -> Any:
     return _xlogy(lo, x, lo.shift(y, ONE))

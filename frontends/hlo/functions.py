@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import inf
+from math import inf, pi
 from typing import Final
 
 import numpy as np
@@ -127,16 +127,21 @@ def remainder(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def atan2(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """The angle of a point whose abscissa is positive.
+    """The angle of a point: 2 atan(y / (r + |x|)) with its distance r from the origin; where x is
+    negative, that less half a turn to its side.  Of the origin it is 0; the sign of 0 is plus.
 
     Example: ``atan2(y, 1)``, which is the arc tangent in HLO, is ``atan(y)``.
     """
-    x = low.tensor(xs[1])
     number = finite(xs[1])
-    positive = number > 0 if number is not None else nonnegative(low.recorder, x)
-    if not positive:
-        raise Unsupported("atan2 where the second operand may be negative")
-    return Tensor((Number(low, low.tensor(xs[0])) / Number(low, x)).of("atan").value)
+    y, x = (Number(low, low.tensor(i)) for i in xs)
+    if number > 0 if number is not None else nonnegative(low.recorder, x.value):
+        return Tensor((y / x).of("atan").value)
+    distance = (x * x + y * y).of("sqrt")
+    origin = (-(x.sign() * x.sign()) + 1) * (-(y.sign() * y.sign()) + 1)
+    half = (y / (distance + x.of("abs") + origin)).of("atan")
+    side = (-y).of("step") * -2 + 1
+    turn = (-x).of("step") * (side * Fraction(str(pi)) - half * 4)
+    return Tensor((half * 2 + turn).value)
 
 
 def inverse_of_erf(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:

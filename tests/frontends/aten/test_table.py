@@ -19,6 +19,7 @@ from shardproof.frontends.aten.ids import Ids
 from shardproof.frontends.aten.lowering import Undefined
 from shardproof.frontends.aten.positions import Compared, Positions
 from tests.frontends.aten import (
+    calls_of_bins,
     calls_of_choices,
     calls_of_complexes,
     calls_of_convolutions,
@@ -40,6 +41,7 @@ from tests.frontends.aten.evaluated import evaluated
 #: Importing them registers their calls.
 MORE = (
     calls_of_graphs,
+    calls_of_bins,
     calls_of_choices,
     calls_of_complexes,
     calls_of_convolutions,

@@ -25,6 +25,7 @@ FUNCTIONS = {
     "  ROOT y = f32[3,4] acosh(e)",
     "atan2": "  x = f32[3,4] parameter(0)\n  e = f32[3,4] exponential(x)\n"
     "  n = f32[3,4] negate(x)\n  ROOT y = f32[3,4] atan2(n, e)",
+    "atan2 of any point": f"{_TWO}  ROOT y = f32[3,4] atan2(x, z)",
     "power of two tensors": f"{_TWO}  e = f32[3,4] exponential(x)\n  ROOT y = f32[3,4] power(e, z)",
     "remainder": f"{_TWO}  n = f32[3,4] negate(x)\n  a = f32[3,4] remainder(n, z)\n"
     "  ROOT y = f32[3,4] add(a, x)",
