@@ -17,6 +17,8 @@ Array = NDArray[Any]
 
 #: Entries of a table of the single side in which a rank's part is looked for.
 MOST_SEARCHED = 1 << 14
+#: What names of tables begin with, and those of known entries that are none (`note_level`).
+TABLES, LEVELS = "constant ", "level "
 #: Runs of rows of such a table that a rank has beside each other.
 MOST_RUNS = 8
 
@@ -38,7 +40,7 @@ def table(lo: Lowering, array: Array, dtype: str) -> Any:
     least = array[tuple(slice(0, period) for period in periods)]
     made = least.reshape(tuple(n for n in least.shape if n != 1))
     digest = hashlib.sha256(made.tobytes() + repr((made.shape, dtype)).encode()).hexdigest()[:32]
-    name = f"constant {digest}"
+    name = f"{TABLES}{digest}"
     part = None
     if lo.shared is not None and name not in lo.shared:
         part = _part(lo, made, dtype)
@@ -80,18 +82,54 @@ def _named_input(lo: Lowering, name: str, table: Array, dtype: str) -> Any:
 
 def _part(lo: Lowering, table: Array, dtype: str) -> Any:
     """A part of a table that the single side has; None: it is none."""
-    for name, whole in (lo.shared or {}).items():
-        if whole.dtype != table.dtype or whole.size > MOST_SEARCHED:
-            continue
-        for one in combinations(range(whole.ndim), max(0, whole.ndim - table.ndim)):
-            part = np.expand_dims(table, one)
-            start = _place(whole, part)
-            if start is not None:
-                value = _named_input(lo, name, whole, dtype)
-                for dim, (at, size) in enumerate(zip(start, part.shape, strict=True)):
-                    value = lo.slice(value, dim, at, size)
-                return value
+    for name, whole in _shared(lo, TABLES):
+        box = _box(whole, table)
+        if box is not None:
+            value = _named_input(lo, name, whole, dtype)
+            for dim, (at, size) in enumerate(box):
+                value = lo.slice(value, dim, at, size)
+            return value
     return _dealt(lo, table, dtype)
+
+
+def note_level(lo: Lowering, array: Array) -> None:
+    """Note known entries that are written as no table, so that ranks write theirs so, too.
+
+    Example: [0, 0, 1, 1], which is two zeros and two ones.
+    """
+    lo.contents[f"{LEVELS}{len(lo.contents)}"] = array
+
+
+def is_part(lo: Lowering, array: Array) -> bool:
+    """Whether the single side has known entries as part of a table, and of nothing that it writes
+    without one.
+
+    Example: [0, 1] of a rank, beside the table [0, 1, 2, 3].
+    """
+    least = array.reshape(tuple(n for n in array.shape if n != 1))
+    within = (
+        any(_box(whole.reshape([n for n in whole.shape if n != 1]), least) for _, whole in known)
+        for known in (_shared(lo, LEVELS), _shared(lo, TABLES))
+    )
+    return not next(within) and next(within)
+
+
+def _shared(lo: Lowering, kind: str) -> list[tuple[str, Array]]:
+    """What the single side has of known entries, by name."""
+    every = (lo.shared or {}).items()
+    return [(name, whole) for name, whole in every if name.startswith(kind)]
+
+
+def _box(whole: Array, table: Array) -> list[tuple[int, int]] | None:
+    """Where a table lies in another one: start and size of each dimension; None: nowhere."""
+    if whole.dtype != table.dtype or whole.size > MOST_SEARCHED:
+        return None
+    for one in combinations(range(whole.ndim), max(0, whole.ndim - table.ndim)):
+        part = np.expand_dims(table, one)
+        start = _place(whole, part)
+        if start is not None:
+            return list(zip(start, part.shape, strict=True))
+    return None
 
 
 def _dealt(lo: Lowering, table: Array, dtype: str) -> Any:
@@ -99,7 +137,7 @@ def _dealt(lo: Lowering, table: Array, dtype: str) -> Any:
 
     Example: of a mask of 8 rows, in which each sees all but itself, the rows 0, 1, 4 and 5.
     """
-    for name, whole in (lo.shared or {}).items():
+    for name, whole in _shared(lo, TABLES):
         alike = whole.dtype == table.dtype and whole.shape[1:] == table.shape[1:]
         if not alike or not table.ndim or whole.size > MOST_SEARCHED:
             continue

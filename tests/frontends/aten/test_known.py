@@ -103,7 +103,7 @@ def test_zero_and_one_other_number_are_no_table(name: str) -> None:
     lo = Lowering()
     x = rows_of(lo, "x", 2)
     result = lo.real(known(lo, MASKS[name]))
-    assert not lo.contents
+    assert not lo.tables
     values = evaluated(lo, {x.number: np.ones(2)})
     np.testing.assert_array_equal(values[result.number], MASKS[name])
 
