@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from itertools import islice
+from math import prod
 from typing import TypeVar
 
 from shardproof.engine.lineage.expressions import (
@@ -42,6 +43,9 @@ from shardproof.partition.inference.views import (
 )
 from shardproof.partition.inference.visible import Masked
 from shardproof.partition.inference.windows import Windows
+
+#: Readings of all ranks that are multiplied out.
+MOST_RANKED = 3
 
 
 def in_order(addends: Iterable[Addend]) -> tuple[Addend, ...]:
@@ -228,7 +232,7 @@ class Values:
         if self.matcher is None or (first is not None and self._is_of_all(first.node)):
             return None
         wide = (reading for reading in readings if self._is_of_all(reading.node))
-        for reading in (next(wide, None), first):
+        for reading in (next(wide, None), first, *self._of_all_ranks(readings)):
             if reading is None:
                 continue
             with self.matcher.aside():
@@ -236,6 +240,16 @@ class Values:
             if made is not reading:
                 return made
         return None
+
+    def _of_all_ranks(self, readings: Sequence[Addend]) -> list[Addend]:
+        """Readings that depend on no coordinate, the smallest values first: what differs by rank is
+        an axis, what is fixed everywhere stays so.
+
+        Example: of ``a - b`` at row ``<dp>`` of 4, real parts of ``a`` and of ``b``, row ``<dp>``
+        of the difference of these parts in all rows.
+        """
+        alike = {t.node: t for t in readings if not self.table[t.node].coordinates}
+        return sorted(alike.values(), key=lambda t: prod(self.table[t.node].extents))[:MOST_RANKED]
 
     def _is_common(self, number: int, size: int) -> bool:
         """Whether a node is one of the single-device program, or a mask, which is nobody's own, or
