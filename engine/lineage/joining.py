@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set
 from math import prod
 
+from shardproof.engine.lineage.floating import sunk
 from shardproof.engine.lineage.lineage import (
     BROADCAST,
     Addend,
@@ -42,7 +43,9 @@ def _order(addend: Addend) -> tuple[object, ...]:
 
 def _joined_along(addends: Sequence[Addend], dim: int) -> tuple[list[Addend], bool]:
     result, changed = _adjoined(addends, dim)
-    loose = {_loosened(addend, dim, result): addend for addend in result}
+    # One half of an axis, and all of a digit at one of two positions outside of it, are the same.
+    spelled = {t._replace(view=sunk(t.view)): t for t in result}
+    loose = {_loosened(t, dim, list(spelled)): addend for t, addend in spelled.items()}
     if any(a is not b for a, b in loose.items()):
         # What is still alone stays as it was.
         wider, again = _adjoined(list(loose), dim)

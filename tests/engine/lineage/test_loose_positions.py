@@ -97,6 +97,27 @@ def test_what_takes_turns_with_the_same_is_no_repetition() -> None:
         assert len(joined(parts)) == count
 
 
+@pytest.mark.parametrize(("block", "count"), [(0, 1), (1, 2)])
+def test_halves_that_are_written_in_two_ways(block: int, count: int) -> None:
+    """Half an axis is an interval, or all of a digit at a position outside of it: even positions in
+    the one way and odd ones in the other are all positions, if they are of the same half."""
+    heads = at(0, 0, 16, 8), at(0, 0, 8, 8)
+    outer = at(0, block, 2, stride=8)
+    parts = [
+        Addend(
+            Fraction(1),
+            5,
+            View(((heads[i],), (at(1, 0, 8, 8, stride=2),), ()), (*fixed, at(1, i, 2))),
+            places=(Place(2, i, 1, 2),),
+        )
+        for i, fixed in enumerate(((), (outer,)))
+    ]
+    whole = joined(parts)
+    assert len(whole) == count
+    if count == 1:
+        assert whole[0].view.dims == ((heads[0],), (at(1, 0, 8, 8, stride=2),), (at(1, 0, 2, 2),))
+
+
 def test_a_step_in_time_says_nothing_of_a_block() -> None:
     step, channels = at(3, 0, 5), StridedInterval(1, 1, 8, affine(0, {"tp": 4}), 4)
     other = channels._replace(axis=2)
