@@ -316,6 +316,8 @@ class Memory:
             return self.emit(UNDEFINED, (), tensor.shape, tensor.dtype)
         first = tensor.offset
         last = first + geometry.extent(tensor.shape, tensor.strides)
+        if not any(p.start < last and first < p.stop for p in storage.pieces):
+            return self.emit(UNDEFINED, (), tensor.shape, tensor.dtype)
         if not self._inside(storage, first, last):
             rows = self._by_rows(tensor)
             if rows is not None:

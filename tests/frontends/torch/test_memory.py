@@ -211,6 +211,17 @@ def test_elements_that_lie_apart_in_two_pieces() -> None:
     assert out.ops[-1].name == CONCAT
 
 
+def test_memory_that_nothing_has_written_is_read_in_any_shape() -> None:
+    """Heads before positions, with what is beside them, of fresh memory: as DTensor reads it to see
+    which shape a result has."""
+    out = empty()
+    work = Memory(out)
+    fresh = StridedTensor(0, 0, (4, 8, 16, 64), (24576, 192, 1536, 1), "float32")
+    value = work.read(fresh)
+    assert out.values[value].shape == fresh.shape
+    assert [op.name for op in out.ops] == [UNDEFINED]
+
+
 def test_windows_that_overlap_are_read_and_not_written() -> None:
     out = empty()
     work = Memory(out)
