@@ -239,6 +239,9 @@ def made(
         ac_config=again if checkpointing else None,
         dump_folder="",
     )
+    if getattr(model, "enable_weight_tying", False):
+        # Dividing a parameter makes another one; `init_states`, which draws, ties them again.
+        model.tok_embeddings.weight = model.lm_head.weight
     return Made(model, layout, meshes)
 
 

@@ -1,4 +1,4 @@
-"""Llama 3 of torchtitan under its own parallelism (``make test-stacks``; skipped without
+"""Llama 3 and Qwen 3 of torchtitan under its own parallelism (``make test-stacks``; skipped without
 torchtitan)."""
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import shardproof.torch as sp
 from shardproof.engine.errors import InvalidInput
@@ -18,12 +19,23 @@ from shardproof.torch.standins_torchtitan import KERNELS, without_kernels
 pytest.importorskip("torchtitan", reason="torchtitan is not there")
 
 HERE: dict[str, Any] = {"executor": "local", "cache": False}
-CASES: dict[str, dict[str, Any]] = {"FSDP2": {"fsdp": 2}, "TP2": {"tp": 2}}
+
+
+def adamw(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=1e-3, weight_decay=0.1)
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "FSDP2": {"model": "llama3", "fsdp": 2},
+    "FSDP2, AdamW over a fused projection": {"model": "llama3", "fsdp": 2, "optimizer": adamw},
+    "TP2": {"model": "llama3", "tp": 2},
+    "TP2, tied weights": {"model": "qwen3", "tp": 2},
+}
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_models_are_proved(tmp_path: Path, name: str) -> None:
-    result = adapter.verify("llama3", **CASES[name], layers=1, **HERE, out=tmp_path / "run")
+    result = adapter.verify(**CASES[name], layers=1, **HERE, out=tmp_path / "run")
     assert result.verdict == "proved", sp.told(result)
     gradients = {c.name for c in result.conclusions if c.kind == "gradient"}
     assert "layers.0.attention.qkv_linear.wqkv.weight" in gradients
