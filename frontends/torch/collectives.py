@@ -13,6 +13,7 @@ from math import prod
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch import divisions, geometry
 from shardproof.frontends.torch.buffers import gather_pieces, scatter_pieces
+from shardproof.frontends.torch.in_memory import contiguous, in_memory
 from shardproof.frontends.torch.memory import UNDEFINED
 from shardproof.frontends.torch.state import State
 from shardproof.frontends.torch.trace import (
@@ -144,7 +145,8 @@ def _divided(replay: State, value: int, part: Sequence[int], count: int) -> int:
 def _allreduce(replay: State, event: Event) -> None:
     group, op = group_of(event), reduction(event)
     for tensor in listed(event.args[0]):
-        for part in replay.memory.parts(replay.location(tensor)):
+        own = replay.location(tensor)
+        for part in replay.memory.parts(own if "coalesced" in event.name else in_memory(own)):
             replay.memory.write(part, _reduced(replay, replay.memory.read(part), group, op))
     replay.issued(event, [*tensors_of(event.args[0])], [])
 
@@ -154,9 +156,9 @@ def _reduce(replay: State, event: Event) -> None:
     """The sum is at the root; what other ranks have afterwards is undefined."""
     group, op = group_of(event), reduction(event)
     own = _member(group, event) == replay.trace.rank
-    for tensor in listed(event.args[0]):
-        value = _reduced(replay, replay.read(tensor), group, op)
-        replay.write(tensor, value if own else _undefined(replay, replay.location(tensor)))
+    for tensor in map(in_memory, map(replay.location, listed(event.args[0]))):
+        value = _reduced(replay, replay.memory.read(tensor), group, op)
+        replay.memory.write(tensor, value if own else _undefined(replay, tensor))
     replay.issued(event, [*tensors_of(event.args[0])], [])
 
 
@@ -329,13 +331,14 @@ def _scatter(replay: State, event: Event) -> None:
         raise InvalidInput(f"a scatter from member {root} of {len(group.ranks)}")
     own = group.ranks[root] == replay.trace.rank
     (target,) = listed(event.args[0])
-    tensor = replay.location(target)
+    tensor = contiguous(replay.location(target))
     rows = rows_of(tensor.shape)
     full = (rows[0] * len(group.ranks), *rows[1:])
     whole: Arg = None
     if own:
         (sources,) = listed(event.args[1])
-        parts = [replay.memory.reshape(replay.read(s), rows) for s in listed(sources)]
+        given = [contiguous(replay.location(s)) for s in listed(sources)]
+        parts = [replay.memory.reshape(replay.memory.read(s), rows) for s in given]
         whole = Tensor(replay.memory.concat(parts, 0))
     chosen = replay.memory.emit(
         "comm.broadcast", (whole, group, group.ranks[root]), full, tensor.dtype
@@ -350,7 +353,7 @@ def _scatter(replay: State, event: Event) -> None:
 def _reduce_scatter(replay: State, event: Event) -> None:
     group = group_of(event)
     for target, sources in zip(listed(event.args[0]), listed(event.args[1]), strict=True):
-        shape = replay.location(target).shape
+        shape = contiguous(replay.location(target)).shape
         rows = rows_of(shape)
         parts = [replay.memory.reshape(replay.read(s), rows) for s in listed(sources)]
         reduced = scattered(replay, replay.memory.concat(parts, 0), group, reduction(event))
@@ -362,11 +365,10 @@ def _reduce_scatter(replay: State, event: Event) -> None:
 def _broadcast(replay: State, event: Event) -> None:
     group, root = group_of(event), _member(group_of(event), event)
     own = root == replay.trace.rank
-    for tensor in listed(event.args[0]):
-        spec = replay.location(tensor)
-        args: tuple[Arg, ...] = (Tensor(replay.read(tensor)) if own else None, group, root)
+    for spec in map(in_memory, map(replay.location, listed(event.args[0]))):
+        args: tuple[Arg, ...] = (Tensor(replay.memory.read(spec)) if own else None, group, root)
         sent = replay.memory.emit("comm.broadcast", args, spec.shape, spec.dtype)
-        replay.write(tensor, sent)
+        replay.memory.write(spec, sent)
     replay.issued(event, [*tensors_of(event.args[0])], [])
 
 
@@ -380,8 +382,8 @@ def _peer(event: Event, group: Ranks) -> int:
 @handles("c10d.send.default")
 def _send(replay: State, event: Event) -> None:
     peer = _peer(event, group_of(event))
-    for tensor in listed(event.args[0]):
-        value = replay.read(tensor)
+    for tensor in map(in_memory, map(replay.location, listed(event.args[0]))):
+        value = replay.memory.read(tensor)
         replay.memory.emits("comm.send", (Tensor(value), peer), ())
     replay.issued(event, [], [*tensors_of(event.args[0])])
 
@@ -391,7 +393,7 @@ def _recv(replay: State, event: Event) -> None:
     """A receive is posted here; what arrives is there from its wait on."""
     peer = _peer(event, group_of(event))
     replay.memory.emits("comm.post_recv", (peer,), ())
-    tensors = [replay.location(tensor) for tensor in listed(event.args[0])]
+    tensors = [in_memory(replay.location(tensor)) for tensor in listed(event.args[0])]
     replay.issued(event, [*tensors_of(event.args[0])], [])
     replay.posted[event.work] = [(peer, target) for target in tensors]
     if not event.work:

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch.collectives import Handler, group_of, listed, results, rows_of
+from shardproof.frontends.torch.in_memory import contiguous
 from shardproof.frontends.torch.state import State
 from shardproof.frontends.torch.trace import (
     Arg,
@@ -154,8 +155,8 @@ def _messages(
 
 
 def _into(replay: State, event: Event) -> None:
-    target = replay.location(event.args[0])
-    received = _exchanged(replay, event, replay.read(event.args[1]))
+    target, own = (contiguous(replay.location(arg)) for arg in event.args[:2])
+    received = _exchanged(replay, event, replay.memory.read(own))
     replay.write(event.args[0], replay.memory.reshape(received, target.shape))
     replay.issued(event, [*tensors_of(event.args[0])], [*tensors_of(event.args[1])])
 

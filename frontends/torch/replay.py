@@ -30,6 +30,7 @@ from shardproof.frontends.torch.functional import (
     STATE,
     UPDATED,
 )
+from shardproof.frontends.torch.in_memory import in_memory
 from shardproof.frontends.torch.pieces import Cut
 from shardproof.frontends.torch.trace import (
     Arg,
@@ -131,10 +132,12 @@ class Rank:
         #: Integers that operators without a rule wrote.
         self.spoiled: set[int] = set()
 
-    def view(self, arg: Arg) -> torch.Tensor:
-        """The tensor on this rank's memory, as a strided view of real numbers."""
+    def view(self, arg: Arg, *, sent: bool = False) -> torch.Tensor:
+        """The tensor on this rank's memory, as a strided view of real numbers; ``sent``: as it lies
+        there."""
         assert isinstance(arg, Tensor)
         tensor: StridedTensor = self.trace.tensors[arg.number]
+        tensor = in_memory(tensor) if sent else tensor
         return self.memory[tensor.storage].as_strided(tensor.shape, tensor.strides, tensor.offset)
 
     def value(self, arg: Arg) -> Any:
@@ -293,7 +296,8 @@ class Rank:
 
     def in_place(self, event: Event, name: str) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """The tensors that a collective reads, and those that it writes."""
-        first = [self.view(Tensor(n)) for n in trace.tensors_of(event.args[0])]
+        sent = name in ("allreduce", "broadcast", "reduce")
+        first = [self.view(Tensor(n), sent=sent) for n in trace.tensors_of(event.args[0])]
         if name in ("allreduce", "allreduce_coalesced", "broadcast", "reduce"):
             return first, first
         second = [self.view(Tensor(n)) for n in trace.tensors_of(*event.args[1:2])]
@@ -329,7 +333,7 @@ class Rank:
         (peer,) = [a for a in event.args[:3] if isinstance(a, int) and not isinstance(a, bool)][:1]
         other = ranks[peer]
         for number in trace.tensors_of(event.args[0]):
-            tensor = self.view(Tensor(number))
+            tensor = self.view(Tensor(number), sent=True)
             if name == "send":
                 self.world.mail.setdefault((self.trace.rank, other), []).append(tensor.clone())
                 self.world.moved = True

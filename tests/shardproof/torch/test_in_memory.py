@@ -1,0 +1,160 @@
+"""Collectives take what lies in memory: columns of a matrix are no message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.distributed as dist  # noqa: E402
+
+import shardproof.torch as sp  # noqa: E402
+
+ROWS, WIDTH = 4, 4
+
+
+def step(mean: Callable[[Any, int], Any] | None) -> Callable[[sp.Job], None]:
+    """A layer on a rank's rows, whose gradient becomes what ``mean`` makes of it (None: all rows)."""
+
+    def run(job: sp.Job) -> None:
+        model = torch.nn.Linear(WIDTH, WIDTH, bias=False)
+        job.start(model)
+        x, count = job.batch["x"], ROWS // job.world_size
+        own = x if mean is None else x[job.rank * count : (job.rank + 1) * count]
+        loss = model(own).tanh().pow(2).mean()
+        loss.backward()
+        if mean is not None:
+            model.weight.grad = mean(model.weight.grad, job.rank)
+        job.end(loss=loss)
+
+    return run
+
+
+def columns(gradient: Any, _: int) -> Any:
+    """Half of the columns after the other, where they lie."""
+    for part in gradient.chunk(2, 1):
+        dist.all_reduce(part)
+    return gradient / 2
+
+
+def copies(gradient: Any, _: int) -> Any:
+    for part in gradient.chunk(2, 1):
+        copied = part.contiguous()
+        dist.all_reduce(copied)
+        part.copy_(copied)
+    return gradient / 2
+
+
+def second_rows(gradient: Any, _: int) -> Any:
+    dist.all_reduce(gradient[::2])
+    dist.all_reduce(gradient[1::2])
+    return gradient / 2
+
+
+def rows(gradient: Any, _: int) -> Any:
+    for part in gradient.chunk(2, 0):
+        dist.all_reduce(part)
+    return gradient / 2
+
+
+def turned(gradient: Any, _: int) -> Any:
+    dist.all_reduce(gradient.t())
+    return gradient / 2
+
+
+def turned_on_one(gradient: Any, rank: int) -> Any:
+    """On rank 1 the same numbers lie by columns."""
+    own = gradient.clone() if rank == 0 else gradient.t().contiguous().t()
+    dist.all_reduce(own)
+    return own / 2
+
+
+def turned_on_all(gradient: Any, _: int) -> Any:
+    own = gradient.t().contiguous().t()
+    dist.all_reduce(own)
+    return own / 2
+
+
+def sent_by_columns(gradient: Any, rank: int) -> Any:
+    """The sum from rank 0, which sends it as it lies there."""
+    dist.reduce(gradient, 0)
+    if rank == 0:
+        dist.send(gradient.t().contiguous().t(), 1)
+    else:
+        dist.recv(gradient, 0)
+    return gradient / 2
+
+
+def sent_by_rows(gradient: Any, rank: int) -> Any:
+    dist.reduce(gradient, 0)
+    if rank == 0:
+        dist.send(gradient, 1)
+    else:
+        dist.recv(gradient, 0)
+    return gradient / 2
+
+
+def exchanged_columns(gradient: Any, _: int) -> Any:
+    into = torch.empty(WIDTH, WIDTH)
+    dist.all_to_all_single(into, gradient.t())
+    return into
+
+
+def scattered_columns(gradient: Any, rank: int) -> Any:
+    into = torch.empty(WIDTH, WIDTH // 2)
+    dist.scatter(into, list(gradient.chunk(2, 1)) if rank == 0 else None, 0)
+    return gradient
+
+
+def reduced_columns(gradient: Any, rank: int) -> Any:
+    into = torch.empty(WIDTH, WIDTH)
+    dist.reduce_scatter(into[:, :2], [part.contiguous() for part in gradient.chunk(2, 1)])
+    return gradient
+
+
+def verified(mean: Callable[[Any, int], Any]) -> sp.Result:
+    batch = {"x": sp.tensor((ROWS, WIDTH))}
+    return sp.verify(step(None), step(mean), world_size=2, batch=batch, validate=True)
+
+
+@pytest.mark.parametrize(
+    ("mean", "verdict"),
+    [
+        (copies, "proved"),
+        (rows, "proved"),
+        (turned, "proved"),
+        (turned_on_all, "proved"),
+        (turned_on_one, "refuted"),
+        (sent_by_rows, "proved"),
+        (sent_by_columns, "refuted"),
+    ],
+)
+def test_what_lies_without_gaps_is_taken_as_it_lies(
+    mean: Callable[[Any, int], Any], verdict: str
+) -> None:
+    """The translation is that of the replay: a memory on one rank by columns is another order."""
+    result = verified(mean)
+    assert result.verdict == verdict
+    assert any("tensors agree with PyTorch" in text for text in result.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("mean", "reason"),
+    [
+        (columns, "does not lie in one piece"),
+        (second_rows, "does not lie in one piece"),
+        (exchanged_columns, "not contiguous"),
+        (scattered_columns, "does not lie in one piece"),
+        (reduced_columns, "does not lie in one piece"),
+    ],
+)
+def test_what_has_gaps_is_refused_by_the_line_of_the_collective(
+    mean: Callable[[Any, int], Any], reason: str
+) -> None:
+    result = verified(mean)
+    assert result.verdict == "invalid input"
+    assert reason in sp.told(result)
+    assert f"({mean.__name__})" in sp.told(result)
