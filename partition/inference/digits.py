@@ -6,12 +6,12 @@ reads that axis so; one of all rows stays what it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 from shardproof.engine.algebra.affine import affine
 from shardproof.engine.lineage.blocks import Block
-from shardproof.engine.lineage.expressions import Combine, Einsum, Restrict
+from shardproof.engine.lineage.expressions import Combine, Einsum, Operand, Restrict
 from shardproof.engine.lineage.floating import floating, joined, sunk
 from shardproof.engine.lineage.lineage import (
     ABSOLUTE,
@@ -51,12 +51,16 @@ class AsRead(Reductions):
         super().__init__(table, size)
         self._read: dict[int, list[frozenset[_Digit]]] = {}
         self._blocks: dict[int, list[tuple[int, Block]]] = {}
+        self._together: dict[tuple[int, ...], list[tuple[Operand, ...]]] = {}
         for number in range(size):
             definition = table[number].definition
             if isinstance(definition, Restrict) and len(definition.blocks) == 1:
                 self._blocks.setdefault(definition.node, []).append((number, definition.blocks[0]))
             if not isinstance(definition, Combine | Einsum):
                 continue
+            nodes = tuple(sorted({operand.node for operand in definition.operands}))
+            if 1 < len(nodes) == len(definition.operands):
+                self._together.setdefault(nodes, []).append(definition.operands)
             for operand in definition.operands:
                 digits = {(axis, stride, False) for axis, stride, *_ in operand.intervals}
                 digits |= {(axis, stride, True) for axis, stride, *_ in operand.fixed}
@@ -82,21 +86,56 @@ class AsRead(Reductions):
 
     def cuts(self, addend: Addend) -> Iterator[Cut]:
         """A view in each of these ways of which some digit is another than its own or is fixed."""
-        whole = sunk(addend.view)
-        dims, single = floating(whole)
-        places = joined(single)
         for read in self._read.get(addend.node, ()):
-            strides = frozenset((axis, stride) for axis, stride, _ in read)
-            digits = [digit for place in places for digit in _cut(place, strides)]
-            own = []
-            for dim in dims:
-                cut = [_cut(interval, strides) for interval in dim]
-                digits += [digit for each in cut for digit in each[:-1]]
-                own.append(tuple(each[-1] for each in cut))
-            fixed = tuple(d for d in digits if (d.axis, d.stride, True) in read)
-            if fixed or len(digits) > len(places) or whole != addend.view:
-                view = View(tuple(own), tuple(d for d in digits if d not in fixed))
-                yield Cut(addend._replace(view=view), fixed)
+            cut = _as(addend, read)
+            if cut is not None:
+                yield cut
+
+    def together(self, addends: Sequence[Addend]) -> Iterator[tuple[Cut, ...]]:
+        """Views of several nodes in the ways in which one definition reads all of them, at the
+        positions that it fixes.
+
+        Example: one of four blocks of a mask is added to a product of its own in each block: of
+        what ranks add up there, the view of the mask is cut as that block's sum reads it.
+        """
+        nodes = tuple(sorted(t.node for t in addends))
+        for operands in self._together.get(nodes, ()):
+            read = {operand.node: operand for operand in operands}
+            cuts = [_at(t, read[t.node]) for t in addends]
+            if None not in cuts:
+                yield tuple(cut for cut in cuts if cut is not None)
+
+
+def _at(addend: Addend, operand: Operand) -> Cut | None:
+    """A view in the digits in which an operand reads its node; None: not at its fixed positions."""
+    digits = {(axis, stride, False) for axis, stride, *_ in operand.intervals}
+    digits |= {(axis, stride, True) for axis, stride, *_ in operand.fixed}
+    cut = _as(addend, frozenset(digits)) or Cut(addend, ())
+    return (
+        cut
+        if {(a.axis, a.stride, a.extent, a.start) for a in cut.fixed} == {*operand.fixed}
+        else None
+    )
+
+
+def _as(addend: Addend, read: frozenset[_Digit]) -> Cut | None:
+    """A view in some digits; None if no digit is another than its own or is fixed."""
+    whole = sunk(addend.view)
+    dims, single = floating(whole)
+    places = joined(single)
+    strides = frozenset((axis, stride) for axis, stride, _ in read)
+    digits = [digit for place in places for digit in _cut(place, strides)]
+    own = []
+    for dim in dims:
+        cut = [_cut(interval, strides) for interval in dim]
+        digits += [digit for each in cut for digit in each[:-1]]
+        own.append(tuple(each[-1] for each in cut))
+    fixed = tuple(d for d in digits if (d.axis, d.stride, True) in read)
+    if not fixed and len(digits) <= len(places) and whole == addend.view:
+        return None
+    return Cut(
+        addend._replace(view=View(tuple(own), tuple(d for d in digits if d not in fixed))), fixed
+    )
 
 
 def _inside(interval: StridedInterval, block: Block) -> StridedInterval | None:

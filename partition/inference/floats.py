@@ -43,6 +43,8 @@ MOST_DIGITS = 4
 
 #: Choices of the digits in which views are read, where these are others than their own.
 MOST_CUT = 4
+#: Choices that one definition of the single-device program reads together.
+MOST_TOGETHER = 4
 
 
 class Way(NamedTuple):
@@ -121,7 +123,8 @@ def _as_read(
     is fixed, the other positions are labels."""
     own = [Cut(t, ()) for t in addends]
     each = [(*reads.cuts(t), plain) for t, plain in zip(addends, own, strict=True)]
-    for chosen in islice(product(*each), MOST_CUT):
+    together = islice(reads.together(addends), MOST_TOGETHER)
+    for chosen in chain(together, islice(product(*each), MOST_CUT)):
         if list(chosen) == own:
             continue
         views = [cut.addend for cut in chosen]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from shardproof.engine.algebra.affine import Affine, affine
-from shardproof.engine.lineage.expressions import Einsum, Input, Operand
+from shardproof.engine.lineage.expressions import Combine, Einsum, Input, Operand
 from shardproof.engine.lineage.lineage import Addend, StridedInterval, View
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.partition.inference.digits import AsRead
@@ -62,3 +62,29 @@ def test_rows_are_one_digit_where_they_are_read_as_one() -> None:
     view = View(((), ()), (at(0, 2, 2, 1), at(0, 1, 2, 1), at(1, 1, HEADS * WIDTH, 6)))
     (cut,) = AsRead(nodes, len(nodes)).cuts(Addend(Fraction(1), x, view))
     assert at(0, 1, ROWS, 3) in cut.addend.view.fixed
+
+
+def test_views_are_cut_together_as_the_sum_at_their_place_reads_them() -> None:
+    """A mask over blocks of a product, which every block's sum reads in digits of its own."""
+    nodes = NodeTable()
+    mask = nodes.define(Input("mask"), (4, HEADS * WIDTH))
+    x = nodes.define(Input("x"), (ROWS, WIDTH))
+    rows = Operand(x, ((0, 1, ROWS, 0), (1, 1, WIDTH, 1)))
+    halves, first = ((0, 2, 2, affine(1)), (0, 1, 2, affine(0))), (1, WIDTH, 2, affine(0))
+    for fixed in ((*halves, first), ((0, 1, 4, affine(3)), first)):
+        own = Operand(mask, ((1, 1, WIDTH, 1),), fixed)
+        nodes.define(Combine((Fraction(1), Fraction(1)), (own, rows), (0, 1)), (ROWS, WIDTH))
+    reads = AsRead(nodes, len(nodes))
+    features = StridedInterval(1, 1, WIDTH, affine(0), WIDTH)
+    batch = StridedInterval(0, 1, ROWS, affine(0), 2)
+    product = Addend(Fraction(1), x, View(((batch,), (features,)), ()))
+
+    def at_row(row: int) -> Addend:
+        block = StridedInterval(1, 1, HEADS * WIDTH, affine(0), WIDTH)
+        return Addend(Fraction(1), mask, View(((), (block,)), (at(0, 1, 4, row),)))
+
+    (cuts,) = reads.together([at_row(3), product])
+    assert set(cuts[0].fixed) == {at(0, 1, 4, 3), at(1, WIDTH, 2, 0)}
+    assert cuts[0].addend.view.dims[1] == (features,)
+    assert cuts[1].addend == product
+    assert list(reads.together([at_row(1), product])) == []
