@@ -15,6 +15,7 @@ from typing import Any
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.choices import largest
 from shardproof.frontends.aten.criteria import _elu, _scaled
+from shardproof.frontends.aten.hidden import as_numbers
 from shardproof.frontends.aten.losses import NONE, _nll_loss, _nll_loss_backward
 from shardproof.frontends.aten.lowering import (
     Lowered,
@@ -25,7 +26,7 @@ from shardproof.frontends.aten.lowering import (
     fraction,
     reduced,
 )
-from shardproof.frontends.aten.masks import _vector_norm, clamped, flags, inverse, numbers, step
+from shardproof.frontends.aten.masks import _vector_norm, clamped, flags, inverse, step
 from shardproof.frontends.aten.quotients import rest
 from shardproof.frontends.aten.rules import lowers
 
@@ -255,7 +256,7 @@ def _quantified(name: str, every: bool) -> None:
     @lowers(f"aten.{name}.default", f"aten.{name}.dim", f"aten.{name}.dims")
     def rule(lo: Lowering, x: Lowered, dim: object = None, keepdim: bool = False) -> Any:
         """Whether any flag (or every one) is set along dimensions."""
-        mask = numbers(lo, x, "float32")
+        mask = as_numbers(lo, x)
         count = lo.sum(inverse(lo, mask) if every else mask, dimensions(x.shape, dim), keepdim)
         some = step(lo, count)
         return flags(lo.real(inverse(lo, some) if every else some))

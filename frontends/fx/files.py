@@ -9,6 +9,7 @@ from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.fx import archived, pt2, records
 from shardproof.frontends.fx.dispatched import in_order
 from shardproof.frontends.fx.functional import functional
+from shardproof.frontends.fx.kept import kept_rows
 from shardproof.frontends.fx.records import Graph
 from shardproof.frontends.graphs import relations
 from shardproof.frontends.graphs.relations import Relations
@@ -34,7 +35,7 @@ def side(path: Path) -> list[Graph]:
     graphs = [records.read(file, partial(_exported, n)) for n, file in enumerate(files)]
     for number, graph in enumerate(graphs):
         try:
-            graphs[number] = archived.with_tables(in_order(functional(graph)))
+            graphs[number] = archived.with_tables(kept_rows(in_order(functional(graph))))
         except InvalidInput as error:
             raise error.within(printable(str(files[number]), 400)) from None
         if len(graphs) > 1 and graph.rank != number:
