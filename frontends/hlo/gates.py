@@ -3,7 +3,9 @@
 The row of a label that does not count is read all the same (``where(labels >= 0, labels, 0)``), and
 multiplied by zero afterwards.  Under such a product a value may be any other one that is the same
 wherever the predicate holds; so rows are read there for these ids alone.  The same goes for what
-ranks add up, if they have the same ids: the predicate then holds on all of them or on none.
+ranks add up, if they have the same ids: the predicate then holds on all of them or on none; and
+through functions of each row that give numbers for all numbers (an expert's layers): of rows that
+are themselves multiplied by the predicate, or rows of a table of experts.
 """
 
 from __future__ import annotations
@@ -21,8 +23,12 @@ from shardproof.frontends.hlo.state import Lowering
 
 #: Operators that give a number for all numbers, entry by entry.
 TOTAL: Final = frozenset({"add", "sub", "mul"})
-#: How many of them are looked through, one inside the other.
-DEEPEST: Final = 8
+#: Functions of one number that give a number for every one.
+_OF_ONE: Final = frozenset({"exp", "tanh", "sigmoid", "relu", "sin", "cos", "atan", "abs", "erf"})
+#: How many operators are looked through, one inside the other, for what is equal under a predicate.
+DEEPEST: Final = 16
+#: How many for what is zero without one.
+_SHALLOW: Final = 8
 
 
 def is_predicate(item: Item) -> bool:
@@ -77,7 +83,7 @@ def gated(low: Lowering, item: Item, gate: Ids) -> Gated:
 
 def _gated(low: Lowering, value: int, gate: Ids) -> Gated:
     """A value where a predicate holds; one that is zero elsewhere is as it is."""
-    if _vanishes(low, value, gate, DEEPEST):
+    if _vanishes(low, value, gate, _SHALLOW):
         low.values.bare.add((value, gate))
     return Gated(value, gate)
 
@@ -100,6 +106,9 @@ def _vanishes(low: Lowering, value: int, gate: Ids, depth: int) -> bool:
         return False
     if op.name == "sum" and "keepdim" not in op.attrs:
         return _vanishes(low, op.inputs[0], _repeated(low, op, gate), depth - 1)
+    if op.name in ("einsum", *_MOVES):
+        pairs = zip(op.inputs, _of_operands(low, op, gate), strict=True)
+        return any(own is not None and _vanishes(low, v, own, depth - 1) for v, own in pairs)
     if op.name not in ("all_reduce", "add", "sub", "mul") or not op.inputs:
         return False
     if op.name == "add" and op.attrs:
@@ -120,12 +129,22 @@ def _and(low: Lowering, one: Sequence[Function], other: Sequence[Function]) -> t
 
 def _under(low: Lowering, value: int, gate: Ids, depth: int) -> int:
     """A value that is equal wherever a predicate holds: rows are read for these ids alone."""
+    key = ("under", value, gate)
+    known = low.recorder.known(key)
+    return known if known is not None else low.recorder.once(key, _read(low, value, gate, depth))
+
+
+def _read(low: Lowering, value: int, gate: Ids, depth: int) -> int:
+    """As `_under`, of what was not asked for before."""
     lookup = low.values.lookups.get(value)
     if lookup is not None:
         return _chosen(low, value, lookup, gate)
     places = low.values.places.get(value)
     if places is not None:
         return _placed(low, value, places, gate)
+    own = low.values.gated.get(value)
+    if own is not None and _implies(low, gate, own.gate):
+        return _under(low, own.value, gate, depth)
     op = low.reaches.maker(value)
     if op is None or not depth:
         return value
@@ -135,12 +154,63 @@ def _under(low: Lowering, value: int, gate: Ids, depth: int) -> int:
     if op.name == "sum" and "keepdim" not in op.attrs:
         given = _under(low, op.inputs[0], _repeated(low, op, gate), depth - 1)
         return value if given == op.inputs[0] else low.op("sum", given, **op.attrs).value
-    if op.name not in TOTAL:
+    if op.name in ("einsum", *_MOVES):
+        pairs = zip(op.inputs, _of_operands(low, op, gate), strict=True)
+        inputs = [v if own is None else _under(low, v, own, depth - 1) for v, own in pairs]
+        return value if inputs == list(op.inputs) else low.op(op.name, *inputs, **op.attrs).value
+    if op.name not in TOTAL and op.name not in _OF_ONE:
         return value
     if any(low.recorder.shape(v) != gate.shape for v in op.inputs):
         return value
     inputs = [_under(low, v, gate, depth - 1) for v in op.inputs]
     return value if inputs == list(op.inputs) else low.op(op.name, *inputs, **op.attrs).value
+
+
+#: Operators of one operand that move its entries.
+_MOVES: Final = ("view", "expand", "permute")
+
+
+def _implies(low: Lowering, gate: Ids, other: Ids) -> bool:
+    """Whether a predicate of the same ids holds wherever another one does."""
+    if (gate.origin, gate.axes, gate.shape) != (other.origin, other.axes, other.shape):
+        return False
+    return _and(low, gate.functions, other.functions) == _and(low, gate.functions, gate.functions)
+
+
+def _of_operands(low: Lowering, op: Recorded, gate: Ids) -> list[Ids | None]:
+    """A predicate of the rows of a result as one of the rows of each operand; None: the operand has
+    no such rows, or lies otherwise.
+
+    Example: of ``ab,bc->ac`` under a predicate of ``a``, that of the first operand.
+    """
+    if op.name == "einsum":
+        left, output = str(op.attrs["equation"]).split("->")
+        along = dict(zip(output, gate.axes, strict=True))
+        every = [tuple(along.get(a, -1) for a in names) for names in left.split(",")]
+    else:
+        every = [_before_move(low, op, gate)]
+    rows = {axis for axis in gate.axes if axis >= 0}
+    shapes = [low.recorder.shape(v) for v in op.inputs]
+    return [
+        replace(gate, axes=axes, shape=shape) if rows <= set(axes) else None
+        for axes, shape in zip(every, shapes, strict=True)
+    ]
+
+
+def _before_move(low: Lowering, op: Recorded, gate: Ids) -> tuple[int, ...]:
+    """The axes of a predicate along the operand of a movement; none where rows are put together."""
+    shape = low.recorder.shape(op.inputs[0])
+    if op.name == "permute":
+        order = op.attrs["dims"]
+        assert isinstance(order, tuple)
+        return tuple(gate.axes[order.index(d)] for d in range(len(shape)))
+    if op.name == "expand":
+        pairs = zip(shape, gate.shape, gate.axes, strict=True)
+        return tuple(axis if n == wide else -1 for n, wide, axis in pairs)
+    if [n for n in shape if n > 1] != [n for n in gate.shape if n > 1]:
+        return ()
+    own = iter(axis for n, axis in zip(gate.shape, gate.axes, strict=True) if n > 1)
+    return tuple(next(own) if n > 1 else -1 for n in shape)
 
 
 def reduced_again(low: Lowering, op: Recorded, given: int) -> int:

@@ -195,14 +195,14 @@ class Values:
     ) -> None:
         """``settled``: ids stay in the domains that they have; ``tables``: constants of unlike
         numbers that the other side has."""
-        self.recorder, self.expressions, self.settled = recorder, expressions, settled
-        self.tables = tables
+        self.recorder, self.expressions = recorder, expressions
+        self.settled, self.tables = settled, tables
         #: Lookups by the value that they became.
         self.lookups: dict[int, Lookup] = {}
         #: Comparisons of ids with positions, where several ids are one number, likewise.
         self.places: dict[int, Places] = {}
-        #: What is zero wherever a predicate does not hold by how it is made, with this predicate.
-        self.bare: set[tuple[int, Ids]] = set()
+        #: What is zero without a predicate by how it is made; products with predicates, by value.
+        self.bare, self.gated = set[tuple[int, Ids]](), dict[int, Gated]()
 
     def tensor(self, item: Item) -> int:
         """The value that an item becomes once an operator computes with it; equal items become one
@@ -220,6 +220,7 @@ class Values:
                     known = self.ids(gate)
                     if value != self.full(gate.shape, Fraction(1)):
                         known = self.recorder.op("mul", known, value)
+                        self.gated[known] = item
                 return self.recorder.once(("gated", value, gate), known)
             case Bits():
                 return self.bits(item)
