@@ -63,7 +63,7 @@ class RankBody:
     taken for 0; ``standins``: what is taken for something else, and how; ``unwritten``: memory that
     is read before anything is written there, by name, and which operator reads it; ``agreed``:
     constants that are gathered, each with the group and how many of its collectives are before;
-    ``tables``: the numbers of inputs that are constants.
+    ``tables``: the numbers of inputs that are constants; ``notes``: printed with the verdict.
 
     Example: for an embedding, an MLP with dropout and a loss, whose outputs are the loss and the
     activations: two values in ``outputs``, the shape of the activations in ``masks``, no ``gaps``.
@@ -81,6 +81,7 @@ class RankBody:
     unwritten: Mapping[str, str] = field(default_factory=dict)
     agreed: tuple[tuple[tuple[int, ...], int, Const], ...] = ()
     tables: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -480,6 +481,7 @@ def lower(
         {what: name for what, name in rank.memory.items() if name in live},
         tuple(lo.agreed or ()),
         dict(lo.contents),
+        tuple(lo.notes),
     )
 
 

@@ -281,13 +281,10 @@ def _constants(bodies: Sequence[RankBody], accepted: Sequence[str]) -> list[Assu
 
 
 def _notes(bodies: Sequence[RankBody]) -> list[str]:
-    return list(
-        dict.fromkeys(
-            f"{name} is not understood ({why})"
-            for body in bodies
-            for name, why in body.gaps.items()
-        )
-    )
+    gaps = [
+        f"{name} is not understood ({why})" for body in bodies for name, why in body.gaps.items()
+    ]
+    return list(dict.fromkeys([*gaps, *(note for body in bodies for note in body.notes)]))
 
 
 def _values(single: Graph, ranks: Graph, relations: Relations) -> list[Assumption]:
