@@ -24,6 +24,7 @@ from shardproof.engine.records.run import PLAN
 from shardproof.frontends.fx.pairing import paired
 from shardproof.frontends.graphs import relations
 from shardproof.frontends.graphs.relations import Relations
+from shardproof.frontends.torch import begun
 from shardproof.frontends.torch.communicators import mismatched
 from shardproof.frontends.torch.families import shown
 from shardproof.frontends.torch.plan import (
@@ -135,6 +136,7 @@ def answered(
     """
     traces = sides(single, parallel, known)
     check_names(traces)
+    begun.check(single, parallel)
     unmet = [f for step in traces.steps for f in step.findings]
     unmet += mismatched([step.trace for step in traces.steps])
     if unmet:

@@ -54,6 +54,6 @@ def install(recorder: Recorder) -> None:
 
 def _contents(recorder: Recorder, tensor: torch.Tensor) -> bytes:
     with _disable_current_modes(), torch.no_grad():
-        real = recorder._shadows.real(tensor) if isinstance(tensor, FakeTensor) else tensor
+        real = recorder.shadows.real(tensor) if isinstance(tensor, FakeTensor) else tensor
         raw = bytes(real.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return repr((tuple(tensor.shape), str(tensor.dtype))).encode() + raw

@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.torch.begun import BEGINS
 from shardproof.frontends.torch.boxes import described, local, whole
 from shardproof.frontends.torch.flat import Flat, flat_parts
 from shardproof.frontends.torch.part import Part, divided, local_box, owns, state_box, unknown
@@ -170,6 +171,8 @@ class Job:
             share = owns(parameter, name, shares.pop(name, None), id(parameter) in self._flat)
             for whole_part in self._parts(name, parameter, statements.pop(name, None)):
                 self._parameters += [whole_part] if share is None else divided(whole_part, share)
+        number = self._recorder.shadows.one_number
+        first = {id(p.parameter): number(local(p.parameter.detach())) for p in self._parameters}
         for part in self._parameters:
             self._recorder.mark(
                 PARAMETER,
@@ -180,7 +183,7 @@ class Job:
                     "trainable": part.parameter.requires_grad and part.owned,
                 },
             )
-            self._earlier(part)
+            self._earlier(part, first[id(part.parameter)])
         unknown({**statements, **shares})
         if owned:
             self.note(DIVIDED)
@@ -190,18 +193,21 @@ class Job:
         """Print this with the verdict: what stands in for something else while it is recorded."""
         self._recorder.notes.setdefault(text)
 
-    def _earlier(self, part: Part) -> None:
-        """States that the optimizer has already are inputs too."""
+    def _earlier(self, part: Part, first: float | None) -> None:
+        """States that the optimizer has already are inputs too.  What they begin with counts where
+        it is one number, and not that of the parameter (``first``), which they are a copy of."""
         for key, state in self._states(part.parameter) if part.owned else ():
             if not state.dim():
                 continue  # a count, such as ``step``, is what it is in the step
             self._kept.add((id(part.parameter), key))
             own, piece = state_box(part, key, state)
+            number = self._recorder.shadows.one_number(piece)
+            begins = {} if number in (None, first) else {BEGINS: number}
             self._recorder.mark(
                 PARAMETER,
                 outputs=(self._recorder.tensor(piece),),
                 boxes=(structs.replace(own, name=f"{own.name}: {key}"),),
-                kwargs={"name": f"{part.name}: {key}", "trainable": False},
+                kwargs={"name": f"{part.name}: {key}", "trainable": False, **begins},
             )
 
     def _states(self, parameter: torch.nn.Parameter) -> list[tuple[str, torch.Tensor]]:

@@ -97,7 +97,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._modules: dict[str, int] = {"": 0}
         self._numbers: dict[StridedTensor, int] = {}
         self._storages: dict[int, tuple[int, Any]] = {}
-        self._shadows = Shadows()
+        self.shadows = Shadows()
         self._forward: dict[int, tuple[int, int]] = {}
         self._works: dict[int, tuple[Any, int]] = {}
         self._work = 0
@@ -136,7 +136,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         with _disable_current_modes(), torch.no_grad():
             storage = torch.empty(0, dtype=x.dtype).set_(x.untyped_storage())
-            self._shadows.storages[key] = storage.untyped_storage()
+            self.shadows.storages[key] = storage.untyped_storage()
             values = storage.clone()
             raw = bytes(values.view(torch.uint8).numpy().tobytes()) if values.numel() else b""
             whole = complexes.strided(values, self._storages[key][0])
@@ -157,14 +157,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _meet(self, *args: Any) -> None:
         """Tensors that depend on no input meet one that does: their values are constants."""
         for x in _tensors(args):
-            if not isinstance(x, FakeTensor) or not self._shadows.known(x):
+            if not isinstance(x, FakeTensor) or not self.shadows.known(x):
                 continue
             if not 1 < x.numel() <= MOST_CONSTANT or x.dtype not in _KEPT:
                 continue
             if self.tensor(x).number in self._values:
                 continue  # Nothing has written it since.
             with _disable_current_modes(), torch.no_grad():
-                real = self._shadows.real(x).contiguous()
+                real = self.shadows.real(x).contiguous()
                 first = real.flatten()[0]
                 few = x.numel() <= MOST_SHADOW and bool(first.isfinite())
                 if bool((real == first).all()) and not real.is_complex() and not few:
@@ -174,21 +174,21 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def is_known(self, x: torch.Tensor) -> bool:
         """Whether a tensor depends on no input."""
-        return not isinstance(x, FakeTensor) or self._shadows.known(x)
+        return not isinstance(x, FakeTensor) or self.shadows.known(x)
 
     def shown(self, x: torch.Tensor) -> torch.Tensor | None:
         """The values of a tensor that depends on no input, in their own memory, which somebody else
         reads from here on; None of others."""
         if not self.is_known(x):
             return None
-        self._shadows.shown.add(x.untyped_storage()._cdata)
+        self.shadows.shown.add(x.untyped_storage()._cdata)
         with _disable_current_modes(), torch.no_grad():
-            values: torch.Tensor = self._shadows.real(x)
+            values: torch.Tensor = self.shadows.real(x)
             return values
 
     def lend(self, array: Any) -> None:
         """Note that a tensor has the memory of an array."""
-        self._shadows.lend(array)
+        self.shadows.lend(array)
 
     # -- arguments --------------------------------------------------------------------------
 
@@ -263,12 +263,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name == START:
             self.generators.start()
         if name == END:
-            self._shadows.check_lent()
+            self.shadows.check_lent()
         source, _ = place(sys._getframe(1))
         made = {self.tensors[x.number].storage for x in outputs if isinstance(x, Tensor)}
         for key, (number, _) in self._storages.items():
             if number in made:
-                self._shadows.storages.pop(key, None)
+                self.shadows.storages.pop(key, None)
         self.append(
             Event(
                 name,
@@ -329,11 +329,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if given is None or func.overloadpacket in RESHAPED:
             return out
         plain = func.namespace not in ("c10d", "_c10d_functional", "prim", "prims")
-        followed = plain and self._shadows.follow(func, args, kwargs, out)
+        followed = plain and self.shadows.follow(func, args, kwargs, out)
         if plain and not (followed and _kept(out)):
             self._meet(args, tuple(kwargs.values()))
         if not followed:
-            self._shadows.forget(func, args, kwargs)
+            self.shadows.forget(func, args, kwargs)
         outputs = tuple(self.arg(x) for x in (out if isinstance(out, (list, tuple)) else (out,)))
         source, module, backward, own = self._where()
         named = {key: self.arg(value) for key, value in kwargs.items() if key not in IRRELEVANT}
@@ -395,7 +395,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """What has no shape without values: a constant, if it depends on no input."""
         try:
             with _disable_current_modes(), torch.no_grad():
-                real = self._shadows.real
+                real = self.shadows.real
                 return func(*real(args), **{k: real(v) for k, v in kwargs.items()})
         except KeyError:
             where, _ = place(sys._getframe(1))
@@ -406,9 +406,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """``.item()``: what is known without any input; refused otherwise, by the user's line."""
         try:
             with _disable_current_modes():
-                return self._shadows.real(x).item()
+                return self.shadows.real(x).item()
         except KeyError:
-            if read := self._shadows.sum_read(x):
+            if read := self.shadows.sum_read(x):
                 self.notes.setdefault(f"{SUMMED}{read[1]}")
                 return read[0]
             where, _ = place(sys._getframe(1))

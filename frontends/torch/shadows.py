@@ -29,6 +29,13 @@ ALLOCATES = ("aten.empty", "aten.new_empty")
 FILLS = frozenset(
     {"aten.fill_.Scalar", "aten.fill_.Tensor", "aten.zero_.default", "aten.copy_.default"}
 )
+#: Operators that make a tensor of one number in the shape of another one, with that number; None:
+#: it is the second operand.
+_LIKE = {
+    "aten.zeros_like.default": 0.0,
+    "aten.ones_like.default": 1.0,
+    "aten.full_like.default": None,
+}
 
 
 def flat(x: Any) -> Iterable[Any]:
@@ -76,6 +83,8 @@ class Shadows:
         self.shown: set[int] = set()
         #: Of whole numbers that ranks add up: the sums, if all ranks have the same.
         self.sums: dict[int, Any] = {}
+        #: Of memory without a shadow that was made like other memory: the number in all places.
+        self.alike: dict[int, float] = {}
 
     def known(self, x: torch.Tensor) -> bool:
         """Whether the memory of a tensor has real numbers beside its fake ones."""
@@ -90,6 +99,14 @@ class Shadows:
         storage = self.storages[x.untyped_storage()._cdata]
         empty = torch.empty(0, dtype=x.dtype)
         return empty.set_(storage, x.storage_offset(), tuple(x.shape), tuple(x.stride()))
+
+    def one_number(self, x: torch.Tensor) -> float | None:
+        """The number that a tensor has in all places; None where it has others, or is not known."""
+        if not x.numel() or (isinstance(x, FakeTensor) and not self.known(x)):
+            return self.alike.get(x.untyped_storage()._cdata)
+        with _disable_current_modes(), torch.no_grad():
+            real = self.real(x).double().flatten()
+            return float(real[0]) if bool((real == real[0]).all()) else None
 
     def lend(self, array: Any) -> None:
         """Note an array that is the memory of a tensor from here on."""
@@ -109,6 +126,11 @@ class Shadows:
         if str(func).startswith(ALLOCATES):
             self.forget(func, args, kwargs)
             return True
+        if str(func) in _LIKE:
+            number = _LIKE[str(func)]
+            self.alike[results[0].untyped_storage()._cdata] = float(
+                args[1] if number is None else number
+            )
         given = any(isinstance(x, torch.Tensor) for x in flat((args, tuple(kwargs.values()))))
         most = MOST_COMPUTED if given else MOST_SHADOW
         if sum(x.numel() for x in results) > most or any(x.is_meta for x in results):
@@ -159,8 +181,8 @@ class Shadows:
             key = x.untyped_storage()._cdata
             if key in self.shown:
                 raise InvalidInput(f"{func} writes memory of which NumPy has an array")
-            self.storages.pop(key, None)
-            self.sums.pop(key, None)
+            for known in (self.storages, self.sums, self.alike):
+                known.pop(key, None)
         self.sums |= {key: total for key, total in sums.items() if total is not None}
 
     def _summed(self, tensors: Sequence[torch.Tensor], args: Any) -> dict[int, Any]:

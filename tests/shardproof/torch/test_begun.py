@@ -1,0 +1,59 @@
+"""States that an optimizer has before the step are inputs: the same ones on both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.distributed as dist  # noqa: E402
+
+import shardproof.torch as sp  # noqa: E402
+
+
+def step(begins: float, *, divided: bool, zeros: bool = False) -> Callable[[sp.Job], None]:
+    """A layer and Adagrad; ``zeros``: the weight begins with zeros, and a copy of it is a state."""
+
+    def run(job: sp.Job) -> None:
+        model = torch.nn.Linear(4, 4, bias=False)
+        optimizer = torch.optim.Adagrad(
+            model.parameters(), lr=0.1, initial_accumulator_value=begins
+        )
+        if zeros:
+            torch.nn.init.constant_(model.weight, begins)
+            copied = model.weight.detach().clone()
+            optimizer.state[model.weight] = {**optimizer.state[model.weight], "sum": copied}
+        job.start(model, optimizer)
+        x = job.batch["x"]
+        if divided:
+            count = len(x) // job.world_size
+            x = x[job.rank * count : (job.rank + 1) * count]
+        loss = model(x).tanh().pow(2).mean()
+        loss.backward()
+        if divided:
+            dist.all_reduce(model.weight.grad)
+            model.weight.grad /= job.world_size
+        optimizer.step()
+        job.end(loss=loss)
+
+    return run
+
+
+def verified(single: Callable[[sp.Job], None], parallel: Callable[[sp.Job], None]) -> sp.Result:
+    return sp.verify(single, parallel, world_size=2, batch={"x": sp.tensor((4, 4))})
+
+
+@pytest.mark.parametrize(("begins", "verdict"), [(0.5, "proved"), (0.25, "invalid input")])
+def test_sums_that_begin_with_another_number_are_named(begins: float, verdict: str) -> None:
+    result = verified(step(0.5, divided=False), step(begins, divided=True))
+    assert result.verdict == verdict, sp.told(result)
+    told = "rank 0: the state weight: sum is 0.25 before the step, on the single side it is 0.5"
+    assert (told in sp.told(result)) == (verdict != "proved")
+
+
+def test_a_copy_of_a_parameter_begins_with_anything() -> None:
+    """What weights begin with is nobody's business, nor is what a copy of them does."""
+    result = verified(step(0.5, divided=False, zeros=True), step(0.25, divided=True, zeros=True))
+    assert result.verdict == "proved", sp.told(result)
