@@ -28,7 +28,7 @@ from shardproof.engine.plan.named_batch import named_batch
 #: one, where most of what each rank does is what another did.
 MOST_PROGRAMS: Final = 16
 MOST_OPERATORS: Final = 20_000
-MOST_ALONG_ONE: Final = 400_000
+MOST_ALONG_ONE: Final = 800_000
 
 
 def separable(plan: Plan) -> list[str]:
