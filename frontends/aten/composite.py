@@ -80,8 +80,6 @@ def _root_mean_square(
     weight: Lowered | None = None,
     eps: float | None = None,
 ) -> Any:
-    if eps is None:
-        raise Unsupported("rms_norm with the epsilon of the element type")
     return _rms_norm(lo, x, shape, weight, eps)[0]
 
 

@@ -189,9 +189,13 @@ def _dropout(lo: Lowering, x: Lowered, p: float, train: bool | None = True) -> A
 
 @lowers("aten._fused_rms_norm.default")
 def _rms_norm(
-    lo: Lowering, x: Lowered, shape: Sequence[int], weight: Lowered | None, eps: float
+    lo: Lowering, x: Lowered, shape: Sequence[int], weight: Lowered | None, eps: float | None
 ) -> Any:
+    """Rows over the root of their mean square and an epsilon: without one, the gap behind 1 of the
+    type in which it is computed, which is float32 for shorter ones."""
     dims = _last(x, shape)
+    if eps is None:
+        eps = 2.0 ** (-52 if x.dtype == "float64" else -23)
     scale = lo.unary("rsqrt", lo.shift(lo.mean(lo.mul(x, x), dims, True), fraction(eps)))
     y = lo.mul(x, scale)
     return (y if weight is None else lo.mul(y, weight)), scale

@@ -57,7 +57,7 @@ def _conjugate(node: Node, x: Array) -> Any:
 
 
 @rule_for(
-    *("_to_copy.default", "to.dtype", "clone.default", "detach.default"),
+    *("_to_copy.default", "to.dtype", "clone.default", "detach.default", "detach_.default"),
     *("alias.default", "contiguous.default", "lift_fresh_copy.default"),
     *("type_as.default", "to.dtype_layout", "to.device", "resolve_conj.default"),
 )

@@ -50,6 +50,13 @@ def _(d: Draw) -> Call:
     return (d.real(*shape), [shape[-1]], d.real(shape[-1]), 1e-3), {}
 
 
+@call("aten.rms_norm.default")
+def _(d: Draw) -> Call:
+    """Numbers of the size of the epsilon that it has by itself."""
+    shape = d.any_shape(1)
+    return (d.real(*shape) * 2.0**-26, [shape[-1]]), {}
+
+
 @call("aten.softmax.int", "aten.log_softmax.int")
 def _(d: Draw) -> Call:
     shape = d.any_shape(1)

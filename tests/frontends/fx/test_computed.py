@@ -54,6 +54,7 @@ OWN: dict[str, list[tuple[Any, ...]]] = {
     "aten.pow.Tensor_Scalar": [(WHOLE, 3), (WHOLE, 0.5)],
     "aten.atan2.default": [(WHOLE / 3, OTHER / 2), (BYTES, FLAGS)],
     "aten.logical_xor.default": [(FLAGS, ~FLAGS)],
+    "aten.detach_.default": [(torch.arange(3),)],
     "aten.max.other": [(WHOLE, OTHER)],
     "aten.min.other": [(WHOLE, OTHER)],
     "aten.where.Scalar": [(FLAGS, 2, 3.5)],
