@@ -14,7 +14,9 @@ from shardproof.engine.plan.ir import Value as BodyValue
 from shardproof.frontends.aten import Const, Lowered, Lowering, Real, Undefined, routed, rule_of
 from shardproof.frontends.aten.complexes import has_meaning
 from shardproof.frontends.aten.ids import Ids, Marked, Narrow, marked, number_of
+from shardproof.frontends.aten.lookups import picks
 from shardproof.frontends.aten.lowering import Shape
+from shardproof.frontends.aten.readings import Reading
 from shardproof.frontends.aten.rules import typed
 from shardproof.frontends.builder.shapes import Inference
 from shardproof.frontends.fx import complexes
@@ -63,7 +65,8 @@ class RankBody:
     taken for 0; ``standins``: what is taken for something else, and how; ``unwritten``: memory that
     is read before anything is written there, by name, and which operator reads it; ``agreed``:
     constants that are gathered, each with the group and how many of its collectives are before;
-    ``tables``: the numbers of inputs that are constants; ``notes``: printed with the verdict.
+    ``tables``: the numbers of inputs that are constants; ``notes``: printed with the verdict;
+    ``picks``: how its losses are read.
 
     Example: for an embedding, an MLP with dropout and a loss, whose outputs are the loss and the
     activations: two values in ``outputs``, the shape of the activations in ``masks``, no ``gaps``.
@@ -82,6 +85,7 @@ class RankBody:
     agreed: tuple[tuple[tuple[int, ...], int, Const], ...] = ()
     tables: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    picks: Reading = Reading.SHIFTED
 
 
 @dataclass(slots=True)
@@ -101,7 +105,7 @@ class Setting:
     understood; ``marks``: the number that -1 of an input stands for; ``unmarked``: inputs that may
     have no mark, since rows are read by them; ``folds``: whether a constant that a rank gathers is
     taken for that of the others (`RankBody.agreed`); ``shared``: constants of the single side
-    (None: this is it).
+    (None: this is it); ``reading``: how losses are read.
     """
 
     shards_of: Callable[[Node], Sequence[Shard]]
@@ -117,6 +121,7 @@ class Setting:
     unmarked: frozenset[str] = frozenset()
     folds: bool = True
     shared: Mapping[str, Any] | None = None
+    reading: Reading = Reading.SHIFTED
     inference: Inference = field(default_factory=Inference)
 
 
@@ -138,6 +143,7 @@ class _Rank:
         self.lo.standins = {}
         self.lo.agreed = [] if setting.folds else None
         self.lo.shared = setting.shared
+        self.lo.reading = setting.reading
         #: A graph of an archive: what it computes of no input is known numbers from the start.
         self.archived = isinstance(graph, Archived)
         self.numbers = Computed(graph, graph.numbers if isinstance(graph, Archived) else {})
@@ -482,19 +488,5 @@ def lower(
         tuple(lo.agreed or ()),
         dict(lo.contents),
         tuple(lo.notes),
+        picks(lo),
     )
-
-
-def inputs_of_ranks(single: RankBody, bodies: Sequence[RankBody]) -> list[Shard]:
-    """Inputs of ranks of which the single side reads none: memory that they read before it is
-    written, and tables of constants.
-
-    Example: of ranks that add `empty` to a value, ``unwritten memory 0 of rank 0`` and so on.
-    """
-    own = {
-        shard.name: shard
-        for body in bodies
-        for shard in body.shards
-        if shard.name.startswith(MEMORY) or shard.name in body.tables.keys() - single.tables.keys()
-    }
-    return list(own.values())

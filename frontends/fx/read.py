@@ -13,13 +13,14 @@ from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.expectations import PARTIAL
 from shardproof.engine.plan.ir import Addend, Expectation, Plan, Program, Shard
 from shardproof.engine.plan_files import store
+from shardproof.frontends.aten.readings import Reading
 from shardproof.frontends.fx import align, archived, complexes, files, groups, place, written
 from shardproof.frontends.fx.choose import Made, chosen
 from shardproof.frontends.fx.domains import Domains
 from shardproof.frontends.fx.inputs import Inputs, shape_of
 from shardproof.frontends.fx.inputs import placed as placed_inputs
 from shardproof.frontends.fx.layouts import Choice
-from shardproof.frontends.fx.lower import RankBody, Setting, Wide, inputs_of_ranks, lower
+from shardproof.frontends.fx.lower import MEMORY, RankBody, Setting, Wide, lower
 from shardproof.frontends.fx.masks import Masks, mask
 from shardproof.frontends.fx.messages import as_messages
 from shardproof.frontends.fx.outputs import Output, compared, in_pieces
@@ -64,6 +65,7 @@ class Pairing:
     masks: dict[int, Part] = field(default_factory=dict)
     domains: Domains = field(default_factory=Domains)
     tables: dict[str, Any] = field(default_factory=dict)
+    reading: Reading = Reading.SHIFTED
 
     @property
     def count(self) -> int:
@@ -108,17 +110,14 @@ def _joined(
     assumed += archived.unlike(single, ranks, inputs, known)
     assumed += groups.assumed(ranks, relations.groups)
     assumed += _values(single, ranks[0], relations)
-    alone = _single(both, assumed)
-    both.tables.update(alone.tables)
-    (alone,) = groups.needed([alone])
-    masks = Masks(alone.masks, len(ranks))
-    bodies = [_rank(both, n, masks) for n in range(len(ranks))]
-    if not groups.agree(bodies):
-        bodies = [_rank(both, n, masks, folds=False) for n in range(len(ranks))]
-    bodies = groups.needed(bodies)
+    alone, masks, bodies = _lowered(both, assumed)
+    reading = max(body.picks for body in (alone, *bodies))
+    if reading is not Reading.SHIFTED:  # A side picks scores itself: losses of both are read so.
+        both = replace(both, reading=reading)
+        alone, masks, bodies = _lowered(both, assumed)
     for body in bodies:
         both.tables.update(body.tables)
-    alone = replace(alone, shards=(*alone.shards, *inputs_of_ranks(alone, bodies)))
+    alone = replace(alone, shards=(*alone.shards, *_inputs_of_ranks(alone, bodies)))
     masks.check([len(body.masks) for body in bodies])
     assumed += masks.assumed() + written.assumed([single, *ranks])
     assumed += _constants([alone, *bodies], relations.accepted)
@@ -136,6 +135,18 @@ def _joined(
     for rank, body in enumerate((alone, *bodies), -1):
         both.values[rank] = body.outputs
     return both, plan
+
+
+def _lowered(both: Pairing, assumed: list[Assumption]) -> tuple[RankBody, Masks, list[RankBody]]:
+    """The single side, the masks of random operators, and the ranks."""
+    alone = _single(both, assumed)
+    both.tables.update(alone.tables)
+    (alone,) = groups.needed([alone])
+    masks = Masks(alone.masks, both.count)
+    bodies = [_rank(both, n, masks) for n in range(both.count)]
+    if not groups.agree(bodies):
+        bodies = [_rank(both, n, masks, folds=False) for n in range(both.count)]
+    return alone, masks, groups.needed(bodies)
 
 
 def _same_interface(ranks: Sequence[Graph]) -> None:
@@ -190,6 +201,7 @@ def _single(both: Pairing, assumed: list[Assumption]) -> RankBody:
                     narrows=True,
                     marks=domains.marks,
                     unmarked=frozenset(domains.unmarked),
+                    reading=both.reading,
                 ),
                 [{"n": output.single} for output in both.outputs],
                 [None if o.piece is None else o.piece[0] for o in both.outputs],
@@ -231,7 +243,7 @@ def _rank(
     both.modules.update(names)
     setting = Setting(input_shards, drawn, own, both.relations.constants, zeros, rank, names)
     setting.marks, setting.folds = domains.marks, folds
-    setting.shared = both.tables
+    setting.shared, setting.reading = both.tables, both.reading
     slices = [None if o.piece is None else o.piece[1] for o in both.outputs]
     return lower(graph, setting, compared_outputs(both, rank), slices)
 
@@ -382,3 +394,18 @@ def alone(path: str) -> bytes:
     bodies = groups.needed([_rank(both, n, masks, folds=False) for n in range(len(ranks))])
     made = programs([replace(b, outputs=()) for b in bodies], mesh_of(bodies, []), "ranks")
     return store.to_bytes(Plan("plan", Program("none", (), ()), made, microbatches=1))
+
+
+def _inputs_of_ranks(single: RankBody, bodies: Sequence[RankBody]) -> list[Shard]:
+    """Inputs of ranks of which the single side reads none: memory that they read before it is
+    written, and tables of constants.
+
+    Example: of ranks that add `empty` to a value, ``unwritten memory 0 of rank 0`` and so on.
+    """
+    own = {
+        shard.name: shard
+        for body in bodies
+        for shard in body.shards
+        if shard.name.startswith(MEMORY) or shard.name in body.tables.keys() - single.tables.keys()
+    }
+    return list(own.values())
