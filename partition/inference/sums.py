@@ -35,7 +35,7 @@ from shardproof.partition.inference.views import (
     result_view,
     view_of_constant,
 )
-from shardproof.partition.inference.visible import along_diagonal, completed
+from shardproof.partition.inference.visible import along_diagonal, completed, vanished
 from shardproof.partition.inference.windows import Reads
 
 #: Sums of more partial addends than this are taken as they are; those of single numbers (the norm
@@ -110,7 +110,7 @@ class Sums(Values):
             merged = self._summed_over([t for t in addends if not t.partials])
             if merged:
                 return self.fold(x._replace(addends=(*merged, *(t for t in addends if t.partials))))
-        addends = self.nonzero([self.whole(t) for t in addends])
+        addends = self.nonzero([self.whole(t) for t in addends if not self._vanishes(t)])
         if len(addends) < 2:
             return self.known(Lineage(x.shape, tuple(addends)))
         if any(addend.partials for addend in addends):
@@ -138,6 +138,17 @@ class Sums(Values):
         self.dropped += 1
         self.opened |= made[1]
         return made[0]
+
+    def _vanishes(self, addend: Addend) -> bool:
+        """Whether a causal mask hides all of a part of a sum that ranks have."""
+        ranked = self.reference_size is not None and addend.partials
+        by = vanished(self.table, addend) if ranked else None
+        if by is None:
+            return False
+        self.rewrote = True
+        self.dropped += 1
+        self.opened |= by
+        return True
 
     def readings(
         self,

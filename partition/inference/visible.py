@@ -9,7 +9,8 @@ wherever both are moved by as much.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.lineage.expressions import (
@@ -102,7 +103,7 @@ def completed(nodes: NodeTable, addend: Addend) -> tuple[Addend, frozenset[int]]
     kept: list[PartialRange] = []
     shown: frozenset[int] = frozenset()
     for partial in addend.partials:
-        by = _nothing_else(nodes, addend.node, read, partial, partial.reduction)
+        by = _shown(nodes, addend.node, read, partial, partial.reduction, _hides_rest)
         if by is None:
             kept.append(partial)
         else:
@@ -112,10 +113,32 @@ def completed(nodes: NodeTable, addend: Addend) -> tuple[Addend, frozenset[int]]
     return addend._replace(partials=tuple(kept)), shown
 
 
-def _nothing_else(
-    nodes: NodeTable, number: int, read: Read, part: PartialRange, token: int
+def vanished(nodes: NodeTable, addend: Addend) -> frozenset[int] | None:
+    """The definitions by which a part of a sum is zero, as a causal mask hides all of it (None: it
+    is not).
+
+    Example: of the sum over queries of masked exponentials, for the keys ``[6, 8)``, the part over
+    the queries ``[0, 2)``.
+    """
+    read = _read(addend.view)
+    for partial in addend.partials:
+        by = _shown(nodes, addend.node, read, partial, partial.reduction, _hides_part)
+        if by is not None:
+            return by
+    return None
+
+
+#: By which definitions a node is zero where a part of a sum over its axis (the fifth argument) is,
+#: or is not, at the positions that are read (the fourth) of another axis (the third).
+Hides: TypeAlias = Callable[
+    [NodeTable, int, int, StridedInterval, int, PartialRange], frozenset[int] | None
+]
+
+
+def _shown(
+    nodes: NodeTable, number: int, read: Read, part: PartialRange, token: int, hides: Hides
 ) -> frozenset[int] | None:
-    """The definitions by which what a part of a sum leaves out is zero (None: it is not)."""
+    """The definitions by which what ``hides`` tells of a part of a sum is zero, or None."""
     reduction = nodes.reductions[token]
     definition = nodes[number].definition
     if not isinstance(definition, Einsum) or reduction.node != number:
@@ -129,20 +152,20 @@ def _nothing_else(
             and label in definition.outputs
             and definition.outputs.index(label) in read
         }
-        by = _nothing_else(nodes, operand.node, inside, part, reduction.inner)
+        by = _shown(nodes, operand.node, inside, part, reduction.inner, hides)
         return None if by is None else by | {number}
     if reduction.kind != "sum":
         return None
     for operand in definition.operands:
         for (axis, label), reduced in _pairs(nodes, operand, definition.outputs, reduction.where):
             there = read.get(definition.outputs.index(label))
-            by = None if there is None else _hides(nodes, operand.node, axis, there, reduced, part)
+            by = None if there is None else hides(nodes, operand.node, axis, there, reduced, part)
             if by is not None:
                 return by | {number}
     return None
 
 
-def _hides(
+def _hides_rest(
     nodes: NodeTable,
     number: int,
     free: int,
@@ -159,6 +182,25 @@ def _hides(
     to_end = part.start + (part.size - part.extent)
     if not to_end.terms and not to_end.const and _not_behind(part.start, there.start):
         return hidden(nodes, number, summed, free)
+    return None
+
+
+def _hides_part(
+    nodes: NodeTable,
+    number: int,
+    free: int,
+    there: StridedInterval,
+    summed: int,
+    part: PartialRange,
+) -> frozenset[int] | None:
+    """The definitions by which a node is zero at the positions of the axis ``summed`` that a part
+    has, for those of the axis ``free`` that are read (None: it is not)."""
+    if part.extent != nodes[number].extents[summed]:
+        return None
+    if _not_behind(part.start + part.size, there.start):
+        return hidden(nodes, number, summed, free)
+    if _not_behind(there.start + there.size, part.start):
+        return hidden(nodes, number, free, summed)
     return None
 
 

@@ -11,11 +11,19 @@ import pytest
 from shardproof.engine.algebra.affine import ZERO
 from shardproof.engine.claims.claim import Claim
 from shardproof.engine.lineage.expressions import Causal, Combine, Einsum, Input, Operand, Unary
-from shardproof.engine.lineage.lineage import ABSOLUTE, Addend, Lineage, StridedInterval, View
-from shardproof.engine.lineage.nodes import NodeTable
+from shardproof.engine.lineage.lineage import (
+    ABSOLUTE,
+    Addend,
+    Lineage,
+    PartialRange,
+    StridedInterval,
+    View,
+)
+from shardproof.engine.lineage.nodes import NodeTable, Reduction
 from shardproof.engine.obligations.obligation import build
 from shardproof.engine.plan.ir import Plan
 from shardproof.frontends.builder.builder import BodyBuilder
+from shardproof.partition.inference.visible import vanished
 from shardproof.solvers import Portfolio, Query
 from tests.partition.formulas import Formula, Given, Weight, not_proved, pair, proved
 from tests.partition.truth import truth
@@ -117,6 +125,28 @@ def test_a_sum_ends_where_all_else_is_hidden(
     given = m.block(m.weights, query, key)
     out = m.block(m.over[over], key if over == 0 else query)
     assert m.holds(solver, "sum", [given], out, dim=(over,), keepdim=False) == right
+
+
+@pytest.mark.parametrize(
+    ("over", "query", "key", "right"),
+    [
+        (0, 0, 16, True),  # queries before these keys
+        (0, 1, 16, False),  # the last query sees the first of them
+        (1, 16, 32, True),  # keys behind these queries
+        (1, 17, 32, False),
+        (0, 32, 16, False),
+    ],
+)
+def test_a_sum_of_what_is_hidden_is_zero(
+    solver: Portfolio, over: int, query: int, key: int, right: bool
+) -> None:
+    m = Masked()
+    given, nothing = m.block(m.weights, query, key), Lineage((BLOCK,), ())
+    assert m.holds(solver, "sum", [given], nothing, dim=(over,), keepdim=False) == right
+    token = m.nodes.reduction(Reduction("sum", m.over[over], over))
+    part = PartialRange(token, ZERO + (query if over == 0 else key), BLOCK, SIZE)
+    (whole,) = m.block(m.over[over], key if over == 0 else query).addends
+    assert (vanished(m.nodes, whole._replace(partials=(part,))) is not None) == right
 
 
 ROWS, LENGTH, WIDTH = 2, 8, 4

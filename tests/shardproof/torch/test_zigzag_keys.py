@@ -1,0 +1,87 @@
+"""Causal attention of positions that are dealt in a zigzag, over keys that all ranks gather: gradients
+of late keys are sums over queries of which a rank has some that do not see them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.distributed as dist  # noqa: E402
+from torch import nn  # noqa: E402
+
+import shardproof.torch as sp  # noqa: E402
+from shardproof.checker import check  # noqa: E402
+
+RANKS, LENGTH, WIDTH = 2, 8, 4
+
+
+class Gathered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        parts = [torch.empty_like(x) for _ in range(RANKS)]
+        dist.all_gather(parts, x.contiguous())
+        return torch.stack(parts)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        own = torch.empty_like(gradient[0])
+        dist.reduce_scatter(own, [part.contiguous() for part in gradient])
+        return own
+
+
+def in_order(parts: torch.Tensor) -> torch.Tensor:
+    """The positions of all ranks: the first chunks of each, then the last ones from behind."""
+    half = LENGTH // RANKS // 2
+    return torch.cat([part[:half] for part in parts] + [part[half:] for part in parts.flip(0)])
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(3))
+
+    def forward(self, x: torch.Tensor, own: torch.Tensor, ranks: int) -> torch.Tensor:
+        k, v = self.k(x), self.v(x)
+        if ranks > 1:
+            k, v = (in_order(Gathered.apply(t)) for t in (k, v))
+        hidden = own[:, None] < torch.arange(LENGTH)
+        scores = (self.q(x) @ k.T).masked_fill(hidden, -torch.inf)
+        return torch.softmax(scores, -1) @ v
+
+
+def verdict(out: Path, mistake: bool = False) -> sp.Result:
+    """``mistake``: queries see keys as if their positions were in order."""
+
+    def step(job: sp.Job, ranks: int) -> None:
+        model = Attention()
+        job.start(model)
+        x, own = job.batch["x"], torch.arange(LENGTH)
+        if ranks > 1:
+            first, last = job.rank, 2 * ranks - 1 - job.rank
+            x, at = (torch.cat([t.chunk(2 * ranks)[i] for i in (first, last)]) for t in (x, own))
+            own = own.chunk(ranks)[job.rank] if mistake else at
+        loss = model(x, own, ranks).pow(2).mean()
+        loss.backward()
+        for parameter in model.parameters() if ranks > 1 else ():
+            dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
+        job.end(loss=loss)
+
+    return sp.verify(
+        lambda job: step(job, 1),
+        lambda job: step(job, RANKS),
+        world_size=RANKS,
+        batch={"x": sp.tensor((LENGTH, WIDTH))},
+        executor="local",
+        out=out,
+    )
+
+
+def test_keys_that_few_queries_see(tmp_path: Path) -> None:
+    result = verdict(tmp_path / "right")
+    assert result.verdict == "proved", sp.told(result)
+    assert check(result.run_dir).ok
+    assert verdict(tmp_path / "wrong", mistake=True).verdict == "refuted"
