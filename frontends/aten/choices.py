@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import prod
+from math import inf, prod
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten import ids, lookups
 from shardproof.frontends.aten.constants import numbered
 from shardproof.frontends.aten.flat import Flat
-from shardproof.frontends.aten.infinite import finite
+from shardproof.frontends.aten.hidden import keep
 from shardproof.frontends.aten.known import added_by, entries_of, rows_by
 from shardproof.frontends.aten.lowering import (
     Const,
@@ -450,19 +450,6 @@ def _select_scatter(lo: Lowering, x: Lowered, source: Lowered, dim: int, index: 
     before = [lo.slice(x, at, 0, place)] if place else []
     after = [lo.slice(x, at, place + 1, size - place - 1)] if place + 1 < size else []
     return lo.concat([*before, row, *after], at)
-
-
-@lowers("aten.isnan.default")
-def _isnan(lo: Lowering, x: Lowered) -> Any:
-    """Real numbers are numbers."""
-    return Const(Fraction(0), x.shape, "bool")
-
-
-@lowers("aten.isinf.default")
-def _isinf(lo: Lowering, x: Lowered) -> Any:
-    """Real numbers are finite; hidden scores are not."""
-    finite(lo, x, "isinf")
-    return Const(Fraction(0), x.shape, "bool")
 
 
 @lowers("aten.outer.default")

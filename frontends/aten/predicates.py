@@ -13,6 +13,7 @@ from shardproof.frontends.aten.bits import Bits
 from shardproof.frontends.aten.filled import apart
 from shardproof.frontends.aten.hidden import as_numbers
 from shardproof.frontends.aten.ids import Ids, compared, ids, integral, made, number_of
+from shardproof.frontends.aten.infinite import finite
 from shardproof.frontends.aten.joined import Joined, part_by_part
 from shardproof.frontends.aten.lookups import computed_ids
 from shardproof.frontends.aten.losses import told_apart
@@ -158,3 +159,16 @@ def _function(mask: Ids, x: Operand) -> Function:
     if index is None or index.at() != mask.at():
         raise Unsupported("whole numbers that are chosen by ids of other positions")
     return index.function
+
+
+@lowers("aten.isnan.default")
+def _isnan(lo: Lowering, x: Lowered) -> Any:
+    """Real numbers are numbers."""
+    return Const(Fraction(0), x.shape, "bool")
+
+
+@lowers("aten.isinf.default")
+def _isinf(lo: Lowering, x: Lowered) -> Any:
+    """Real numbers are finite; hidden scores are not."""
+    finite(lo, x, "isinf")
+    return Const(Fraction(0), x.shape, "bool")

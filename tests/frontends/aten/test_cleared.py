@@ -80,3 +80,21 @@ def test_other_numbers_and_other_masks_are_refused() -> None:
 
 def _masked(lo: Lowering, x: Any, hides: Bits) -> Any:
     return rule(lo, "aten.masked_fill.Scalar", x, hides, -np.inf)
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("count", [1, 2])
+def test_scores_that_ids_hide_are_pytorchs(dim: int, count: int) -> None:
+    """``count`` ids beside each other, of which some are equal."""
+    random = np.random.default_rng(5)
+    shape = [count if d == dim else size for d, size in enumerate(SHAPE)]
+    a, places = random.normal(size=SHAPE), random.integers(0, 2, size=shape)
+    lo, x, _ = _lowering()
+    ids = Shard("ids", tuple(shape), tuple(shape), (ZERO, ZERO), "int64", domain=(0, SHAPE[dim]))
+    at = lo.hold(ids)
+    scores = rule(lo, "aten.scatter.value", x, dim, at, -np.inf)
+    made = _number(
+        lo, {x.number: a, at.number: places}, rule(lo, "aten._softmax.default", scores, dim)
+    )
+    expected = torch.tensor(a).scatter(dim, torch.tensor(places), -torch.inf).softmax(dim)
+    np.testing.assert_allclose(np.asarray(made, float), expected.numpy(), atol=1e-12)
