@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import inf, prod
+from math import prod
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten import ids, lookups
 from shardproof.frontends.aten.constants import numbered
 from shardproof.frontends.aten.flat import Flat
-from shardproof.frontends.aten.hidden import keep
 from shardproof.frontends.aten.known import added_by, entries_of, rows_by
 from shardproof.frontends.aten.lowering import (
     Const,

@@ -5,6 +5,7 @@ Source: PyTorch's documentation of `scatter` and `masked_scatter`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf, prod
 from typing import Any
 
@@ -12,11 +13,20 @@ from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten import ids, lookups
 from shardproof.frontends.aten.choices import _along, _chosen, _cumsum, _turned
 from shardproof.frontends.aten.hidden import as_numbers, keep
-from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real, broadcast, fraction
+from shardproof.frontends.aten.lowering import (
+    Const,
+    Lowered,
+    Lowering,
+    Real,
+    broadcast,
+    dimensions,
+    fraction,
+)
 from shardproof.frontends.aten.masks import chosen as chosen_by
 from shardproof.frontends.aten.masks import flags, inverse
 from shardproof.frontends.aten.roots import maker
 from shardproof.frontends.aten.rules import lowers, written_as
+from shardproof.frontends.aten.scores import Hidden
 
 
 @lowers("aten.scatter.value")
@@ -35,7 +45,9 @@ def _scatter_value(lo: Lowering, x: Lowered, dim: int, index: Lowered, value: fl
         mask = lo.reshape(inverse(lo, missed), target.shape)
     mask = lo.real(mask)
     if value == -inf:
-        return _turned(lo, keep(lo, target, inverse(lo, mask)), back)
+        left = not isinstance(x, Hidden) and place.shape[-1] < target.shape[-1]
+        lines = frozenset(dimensions(x.shape, dim) if left else ())  # Some of each is not hidden.
+        return replace(keep(lo, x, inverse(lo, _turned(lo, mask, back))), shown=lines)
     dtype = lo.expected[0][1]
     if dtype == "bool" or "int" in dtype:
         if not (isinstance(target, Const) and target.value == 0 and value in (1, True)):

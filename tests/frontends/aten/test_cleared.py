@@ -85,7 +85,8 @@ def _masked(lo: Lowering, x: Any, hides: Bits) -> Any:
 @pytest.mark.parametrize("dim", [0, 1])
 @pytest.mark.parametrize("count", [1, 2])
 def test_scores_that_ids_hide_are_pytorchs(dim: int, count: int) -> None:
-    """``count`` ids beside each other, of which some are equal."""
+    """``count`` ids beside each other, of which some are equal: fewer than there are scores, so that
+    the largest of the others is a number."""
     random = np.random.default_rng(5)
     shape = [count if d == dim else size for d, size in enumerate(SHAPE)]
     a, places = random.normal(size=SHAPE), random.integers(0, 2, size=shape)
@@ -98,3 +99,18 @@ def test_scores_that_ids_hide_are_pytorchs(dim: int, count: int) -> None:
     )
     expected = torch.tensor(a).scatter(dim, torch.tensor(places), -torch.inf).softmax(dim)
     np.testing.assert_allclose(np.asarray(made, float), expected.numpy(), atol=1e-12)
+    lo.expected = ()
+    most, _ = rule(lo, "aten.max.dim", scores, dim)
+    made = _number(lo, {x.number: a, at.number: places}, most)
+    largest = torch.tensor(a).scatter(dim, torch.tensor(places), -torch.inf).amax(dim)
+    np.testing.assert_allclose(np.asarray(made, float), largest.numpy(), atol=1e-12)
+
+
+def test_the_largest_of_what_ids_may_hide_altogether_is_no_number() -> None:
+    lo, x, _ = _lowering()
+    zeros = (ZERO, ZERO)
+    at = lo.hold(Shard("ids", SHAPE, SHAPE, zeros, "int64", domain=(0, SHAPE[1])))
+    scores = rule(lo, "aten.scatter.value", x, 1, at, -np.inf)
+    most, _ = rule(lo, "aten.max.dim", scores, 1)
+    with pytest.raises(Unsupported, match="minus infinity"):
+        lo.real(most)
