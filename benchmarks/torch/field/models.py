@@ -243,14 +243,16 @@ def first_scale(wrong: bool) -> Step:
 class AllToAll(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        x = x.contiguous()
         out = torch.empty_like(x)
-        dist.all_to_all_single(out, x.contiguous())
+        dist.all_to_all_single(out, x)
         return out
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        gradient = gradient.contiguous()
         out = torch.empty_like(gradient)
-        dist.all_to_all_single(out, gradient.contiguous())
+        dist.all_to_all_single(out, gradient)
         return out
 
 

@@ -60,14 +60,16 @@ def gshard(job: sp.Job) -> None:
 class Exchange(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        x = x.contiguous()
         out = torch.empty_like(x)
-        dist.all_to_all_single(out, x.contiguous())
+        dist.all_to_all_single(out, x)
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        grad = grad.contiguous()
         out = torch.empty_like(grad)
-        dist.all_to_all_single(out, grad.contiguous())
+        dist.all_to_all_single(out, grad)
         return out
 
 
