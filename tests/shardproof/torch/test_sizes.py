@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from benchmarks.torch.sizes import run  # noqa: E402
+from benchmarks.torch.sizes import run
 
 
 @pytest.mark.parametrize(("wrong", "verdict"), [({}, "proved"), ({"SIZED_WRONG": "9"}, "refuted")])
