@@ -6,7 +6,7 @@ value only where an operator needs one, or memory that nothing has written (`Und
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import isfinite, prod, ulp
@@ -179,12 +179,12 @@ class Lowering:
         self.tables, self.contents = dict[str, Real](), dict[str, Any]()
         self.shared: Mapping[str, Any] | None = None
         self.whole_tables: dict[int, Any] = {}  # entries of values: whole numbers that are known
-        self.derived: dict[str, Derived] = {}
         self._constants, self.origins = dict[Fraction, Real](), dict[int, int]()
-        self.notes: dict[str, None] = {}  # printed with the verdict
-        #: Ids that differ along a dimension, and it; what no result depends on.
-        self.distinct, self.shifts = dict[int, int](), set[int]()
+        self.derived, self.notes = dict[str, Derived](), dict[str, None]()  # (notes are printed)
+        self.distinct = dict[int, int]()  # ids that differ along a dimension, and it
+        self.shifts = set[int]()  # what no result depends on
         self.hot, self.integral = set[int](), set[int]()  # floats in {0, 1}; what is whole numbers
+        self.cuts: Set[tuple[int, int]] = frozenset()  # rows of parameters, and those of a rank
         self.narrows = self.asks = False  # a lookup (a loss) needs ids (labels) that are known
         self.groups: Mapping[str, tuple[int, ...]] = {}  # ranks by the program's name of a group
         #: What is taken for something else, by what it is: only graphs that list it may.

@@ -31,12 +31,14 @@ def table(lo: Lowering, array: Array, dtype: str) -> Any:
     Example: [[1, 2], [1, 2]] is one input of shape (2,) that is called "constant" and the first 32
     digits of a hash of its entries, viewed as [1, 2] and expanded to [2, 2]; so is [1, 2, 1, 2].
 
-    Features are left as they are, the last of several dimensions: rotary tables have every angle
-    twice, and heads in two halves could not be cut in as many parts as heads.
+    Features, the last of several dimensions, are left as they are where ranks have fewer rows of a
+    parameter than one period: rotary tables have every angle twice, and heads in two halves could
+    not be cut in as many parts as heads (`Lowering.cuts`).
     """
+    periods = [_period(array, d) for d in range(array.ndim)]
     varied = [d for d, n in enumerate(array.shape) if n > 1]
-    features = varied[-1] if len(varied) > 1 else None
-    periods = [_period(array, d, whole=d == features) for d in range(array.ndim)]
+    if len(varied) > 1 and _is_cut(lo, array.shape[varied[-1]], periods[varied[-1]]):
+        periods[varied[-1]] = array.shape[varied[-1]]
     least = array[tuple(slice(0, period) for period in periods)]
     made = least.reshape(tuple(n for n in least.shape if n != 1))
     digest = hashlib.sha256(made.tobytes() + repr((made.shape, dtype)).encode()).hexdigest()[:32]
@@ -56,11 +58,15 @@ def table(lo: Lowering, array: Array, dtype: str) -> Any:
     return value
 
 
-def _period(array: Array, dim: int, *, whole: bool) -> int:
-    """After how many positions of a dimension a table is the same again, up to its end; ``whole``:
-    after one, or only there."""
+def _is_cut(lo: Lowering, size: int, period: int) -> bool:
+    """Whether a rank has a part of one of several periods of a head of ``size`` features."""
+    return 1 < period < size and any(rows < period and full % size == 0 for full, rows in lo.cuts)
+
+
+def _period(array: Array, dim: int) -> int:
+    """After how many positions of a dimension a table is the same again, up to its end."""
     size = int(array.shape[dim])
-    for period in (n for n in range(1, 2 if whole else size // 2 + 1) if size % n == 0):
+    for period in (n for n in range(1, size // 2 + 1) if size % n == 0):
         rest = array.take(range(period, size), dim)
         if (rest == array.take(range(size - period), dim)).all():
             return period

@@ -44,7 +44,9 @@ def question(
     recorded = only(side.program, {*terms, *gradients.values()})
     forward, own = side, tuple(losses)
     if _stops(step):
-        forward = lower(step, Inference(), reading=side.reading, marks=True, parts=side.parts)
+        forward = lower(
+            step, Inference(), reading=side.reading, marks=True, parts=side.parts, cuts=side.cuts
+        )
         numbers = _numbers(side, forward)
         own = tuple(replace(a, value=numbers[a.value]) for a in losses)
     program = only(forward.program, {a.value for a in own})
@@ -64,7 +66,7 @@ def lowered_again(
 
     Example: of a step with `before_changes` the gradients are those before they were clipped.
     """
-    other = lower(step, Inference(), reading=side.reading, parts=side.parts)
+    other = lower(step, Inference(), reading=side.reading, parts=side.parts, cuts=side.cuts)
     numbers = _numbers(side, other)
     own = tuple(replace(a, value=numbers[a.value]) for a in losses)
     return other, own, {name: numbers[value] for name, value in gradients.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -52,7 +52,7 @@ class Side:
     are too; ``picks``: how losses are read beside what the program picks itself; ``reading``: how
     they are; ``notes``: printed with the verdict; ``still``: values that
     no gradient goes through; ``draws``: what its random operators draw; ``parts``: what each of
-    these is (None: nothing says it).
+    these is (None: nothing says it); ``cuts``: rows of parameters, and those that a rank has.
 
     Example: an MLP's step on one device: ``permute``, ``matmul``, ``add``, ``gelu``, ..., with five
     ``results``: the loss and four gradients.
@@ -70,6 +70,7 @@ class Side:
     draws: tuple[Drawn, ...] = ()
     parts: Parts | None = None
     labels: Labels = field(default_factory=Labels)
+    cuts: Set[tuple[int, int]] = frozenset()
 
 
 #: What a rule raises for arguments that are not those of its operator.
@@ -253,19 +254,22 @@ def lower(
     parts: Parts | None = None,
     standing: bool = False,
     partners: bool = False,
+    cuts: Set[tuple[int, int]] = frozenset(),
 ) -> Side:
     """The program of one rank; raises `InvalidInput` where the step compares nothing.  ``shared``:
     tables of constants that the single side has (None: this is that side); ``reading``: how
     losses of labels are read; ``marks``: operands that no
     gradient goes to are values of their own; ``parts``: what is drawn (without them a random
     operator has no meaning); ``standing``: constants stand for all that is drawn; ``partners``:
-    the operands that draws meet are results too.
+    the operands that draws meet are results too; ``cuts``: rows of parameters, and those that a
+    rank has of them.
 
     Example: ``aten.addmm`` is ``matmul`` and ``add``; ``aten.mean`` is ``sum`` and ``mul`` by 1/32.
     """
     rank = _Rank(step, inference, marks, parts, standing)
     rank.lo.shared = shared
     rank.lo.reading = reading
+    rank.lo.cuts = cuts
     rank.run()
     results = [Result(c, rank.result(c.value)) for c in step.compared]
     if not results:
@@ -301,6 +305,7 @@ def lower(
         draws,
         parts,
         rank.lo.labels,
+        cuts,
     )
 
 

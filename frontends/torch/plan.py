@@ -19,6 +19,7 @@ from shardproof.engine.plan.ir import Addend, Expectation, Plan
 from shardproof.frontends.builder.shapes import Inference
 from shardproof.frontends.torch import labels, messages
 from shardproof.frontends.torch.counterparts import none_alone
+from shardproof.frontends.torch.cut import Cuts, cuts
 from shardproof.frontends.torch.derivative import only
 from shardproof.frontends.torch.families import Compared, Families, families, shown
 from shardproof.frontends.torch.functional import functional
@@ -96,26 +97,23 @@ def sides(
     if single.world_size != 1:
         raise InvalidInput(f"the single side has a world size of {single.world_size}, expected 1")
     known = {} if known is None else known
-    inference = Inference()
+    inference, cut = Inference(), cuts(parallel)
     if ALONE not in known:
-        known[ALONE] = _alone(single, inference)
+        known[ALONE] = _alone(single, inference, cut)
     step, alone = known[ALONE]
     own = _ranks(parallel, known, inference, alone.contents)
     tables = {number: None if number == ALONE else alone.contents for number in (ALONE, *own)}
     # Where a side picks entries itself, losses of both are read in that way.
     reading = max(side.picks for _, side in known.values())
+
+    def again(number: int, other: Functional, _: Side) -> Side:
+        return lower(other, inference, tables[number], reading, cuts=cut)
+
     for number in tables:
         other, side = known[number]
         if side.reading is not reading:
-            known[number] = other, lower(other, inference, tables[number], reading)
-    known |= (
-        labels.marked(
-            {number: known[number] for number in tables},
-            ALONE,
-            lambda number, other, side: lower(other, inference, tables[number], side.reading),
-        )
-        or {}
-    )
+            known[number] = other, again(number, other, side)
+    known |= labels.marked({number: known[number] for number in tables}, ALONE, again) or {}
     step, alone = known[ALONE]
     own = {rank: known[rank] for rank in own}
     families = _families(parallel, own, together)
@@ -146,10 +144,11 @@ def _ranks(
     worlds = {t.world_size for t in parallel}
     if len(worlds) != 1 or len(set(numbers)) < len(numbers):
         raise InvalidInput(f"traces of ranks {numbers} of worlds of {sorted(worlds)} ranks")
+    cut = cuts(parallel)
     steps = messages.read(parallel, {rank: step for rank, (step, _) in known.items()})
     for rank, step in steps.items():
         if rank not in known or known[rank][0] is not step:
-            known[rank] = step, lower(step, inference, tables)
+            known[rank] = step, lower(step, inference, tables, cuts=cut)
     return {rank: known[rank] for rank in sorted(numbers)}
 
 
@@ -159,12 +158,12 @@ def _families(parallel: Sequence[Trace], own: Known, together: bool) -> Families
     return families(steps, parallel[0].world_size, names, together=together)
 
 
-def _alone(trace: Trace, inference: Inference) -> tuple[Functional, Side]:
+def _alone(trace: Trace, inference: Inference, cut: Cuts) -> tuple[Functional, Side]:
     try:
         step = functional(trace)
     except InvalidInput as error:
         raise error.within("single side") from error
-    return step, lower(step, inference)
+    return step, lower(step, inference, cuts=cut)
 
 
 def plan(sides: Sides, name: str = "torch", combination: Combination | None = None) -> Plan:

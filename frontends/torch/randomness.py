@@ -103,6 +103,7 @@ def relowered(
             parts=parts.get(number),
             standing=standing,
             partners=partners,
+            cuts=side.cuts,
         )
 
     single = sides.single

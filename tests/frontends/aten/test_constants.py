@@ -169,7 +169,7 @@ def test_what_is_no_table_is_refused(data: bytes, shape: tuple[int, ...], dtype:
         constant(Lowering(), data, shape, dtype)
 
 
-@pytest.mark.parametrize("tiles", [(2, 1, 1), (1, 3, 1), (2, 3, 1)])
+@pytest.mark.parametrize("tiles", [(2, 1, 1), (1, 3, 1), (2, 3, 2)])
 def test_a_table_that_repeats_is_one_table(tiles: tuple[int, ...]) -> None:
     """As slopes of heads are, which BLOOM has for each row of the batch."""
     once = np.random.default_rng(0).random((3, 2, 4))
@@ -184,9 +184,15 @@ def test_a_table_that_repeats_is_one_table(tiles: tuple[int, ...]) -> None:
     assert len(lo.tables) == 2
 
 
-def test_features_that_repeat_are_left_as_they_are() -> None:
+@pytest.mark.parametrize(("cuts", "whole"), [((8, 4), False), ((8, 1), True), ((12, 1), False)])
+def test_features_that_repeat_are_left_where_a_rank_has_part_of_a_period(
+    cuts: tuple[int, int], whole: bool
+) -> None:
     """Rotary tables have every angle twice; in halves, heads could not be cut in eight parts."""
     once = np.random.default_rng(0).random((3, 4))
     lo = Lowering()
-    assert of(np.tile(once, (1, 2)), lo).number != of(once, lo).number
-    assert sorted(table.shape for table in lo.contents.values()) == [(3, 4), (3, 8)]
+    lo.cuts = frozenset({cuts})
+    of(np.tile(once, (1, 2)), lo)
+    of(once, lo)
+    shapes = sorted(table.shape for table in lo.contents.values())
+    assert shapes == ([(3, 4), (3, 8)] if whole else [(3, 4)])
