@@ -189,12 +189,14 @@ class _Reading:
         return order._replace(kind="token", by=by)
 
     def widened(self, node: Node) -> _Order | None:
-        """The token of each pair, in a column or in a row of equal entries."""
-        order, count = self.of(node.args[0]), (node.shape or [0])[0]
+        """The token of each pair, in a column, or of a column in rows of equal entries."""
+        order = self.of(node.args[0])
         tokens = order is not None and order.kind in ("order", "token", "wide")
         if order is None or not tokens or len(node.shape or ()) != 2:
             return self.by_rows(node)
-        return order._replace(kind="wide") if count == self._count(order) else None
+        count, width = node.shape or (0, 0)
+        alike = count == self._count(order) and (order.kind == "wide" or width == 1)
+        return order._replace(kind="wide") if alike else None
 
     def gathered(self, node: Node) -> _Order | None:
         """Rows of tokens by `gather`, whose ids are the same along each row."""
@@ -226,6 +228,8 @@ class _Reading:
             return order._replace(kind="sorted", base=x.name) if x.shape[0] == count else None
         if order.kind == "sorted":  # a row of a table for each pair, by what is sorted
             shape = (count, *x.shape[1:])
+            if node.shape != [*shape]:
+                return None
             args = [named(x.name), [named(order.base)]]
             base = self.emit("aten.index.Tensor", args, node, shape, x.dtype or "")
             return order._replace(base=base)
@@ -336,9 +340,9 @@ class _Reading:
         return self._source(name) if name in self.known else ""
 
     def _source(self, name: str) -> str:
-        """What was cast to another element type, or another shape, before that."""
+        """What was cast to another type of numbers, or another shape, before that."""
         node = self.known[name]
-        while node.target in _CASTS or node.target in _RESHAPES:
+        while node.dtype in _NUMBERS and (node.target in _CASTS or node.target in _RESHAPES):
             node = self.known[operand(node.args[0]) or ""]
         return node.name
 
@@ -404,8 +408,8 @@ class _Reading:
         source = self.known.get(operand(node.args[2]) or "")
         if order is None or into is None or source is None or node.kwargs:
             return None
-        if node.args[3:] == [True]:
-            return self._added(node, into, order, source)
+        if node.args[3:] == [True]:  # a row of ids is a row of rows
+            return None if order.kind == "wide" else self._added(node, into, order, source)
         if order.kind != "order" or node.args[3:] not in ([], [False]):
             return None
         own = self.orders.get(source.name)

@@ -53,12 +53,15 @@ def layer(
         ordered = ids
     token = w.call("token", "aten.floor_divide.default", [order, each], (pairs,), "int64")
     wide = w.call("columns", "aten.unsqueeze.default", [token, 1], (pairs, 1), "int64")
+    wide = token if changed == "across" else wide
     wide = w.call("wide", "aten.expand.default", [wide, [-1, WIDTH]], (pairs, WIDTH), "int64")
     rows = w.call("rows", "aten.index.Tensor", [x, [token]], (pairs, WIDTH))
     if form == "scatter":
         rows = w.call("gathered", "aten.gather.default", [x, 0, wide], (pairs, WIDTH))
     own = w.call("own", "aten.index.Tensor", [weights, [order]], (pairs,))
-    real = w.call("real", "aten.to.dtype", [ordered, "float32"], (pairs,))
+    kind = "bool" if changed == "flags" else "int64"
+    numbers = w.call("numbers", "aten.to.dtype", [ordered, kind], (pairs,), kind)
+    real = w.call("real", "aten.to.dtype", [numbers, "float32"], (pairs,))
     bins = [experts, 0, experts if changed == "bins" else experts - 1]
     counts = w.call("counts", "aten.histc.default", [real, *bins], (experts,))
     if form == "add":
@@ -83,7 +86,7 @@ def layer(
         column = own
     y = w.call("weighed", "aten.mul.Tensor", [y, column], (pairs, WIDTH))
     if form not in ("inverse", "again", "rows"):
-        return w.output(added(w, form, y, tokens, token, wide))
+        return w.output(added(w, form, y, tokens, wide if changed == "ids" else token, wide))
     if form == "rows":
         empty = w.call("empty", "aten.empty_like.default", [y], (pairs, WIDTH))
         y = w.call("there", "aten.index_put.default", [empty, [order], y], (pairs, WIDTH))
@@ -169,6 +172,21 @@ def test_what_is_no_such_layer_stays_as_it_is(changed: str) -> None:
     assert GROUPED in targets
     assert "aten.sort.default" in targets
     assert made.nodes[-2:] == before.nodes[-2:]
+
+
+@pytest.mark.parametrize(
+    ("form", "changed"), [("scatter", "across"), ("put", "ids"), ("put", "flags")]
+)
+def test_what_only_looks_like_such_a_layer_stays_as_it_is(form: str, changed: str) -> None:
+    """Tokens along each row and not along columns, of which there are as many; rows of ids where
+    rows are added up; and counts of the truth values of ids."""
+    size = {"tokens": WIDTH, "experts": 4, "each": 1}
+    before = graph(**size, form=form, changed=changed)
+    made = in_order(before)
+    assert GROUPED in [node.target for node in made.nodes]
+    assert made.nodes[-2:] == before.nodes[-2:]
+    right = in_order(graph(**size, form=form))
+    assert GROUPED not in [node.target for node in right.nodes]
 
 
 @pytest.mark.parametrize("form", ["inverse", "add"])
