@@ -19,12 +19,21 @@ def finite(lo: Lowering, x: Operand, question: str) -> None:
 
     Example: of ``scores.masked_fill(mask, -inf)``, or of twice that; its softmax is finite.
     """
-    hidden = is_symbolic(x) and floating(x.dtype)
-    if hidden or (isinstance(x, Real) and _may_be_infinite(lo, x.number)):
+    if may_be_infinite(lo, x):
         raise Unsupported(f"{question} of what may be minus infinity where a mask hides it")
 
 
-def _may_be_infinite(lo: Lowering, number: int) -> bool:
+def may_be_infinite(lo: Lowering, x: Operand) -> bool:
+    """Whether a value may be minus infinity somewhere.
+
+    Example: ``scores.masked_fill(mask, -inf)`` may, and ``torch.full((4, 4), -inf).triu(1)``;
+    scores that are an input may not.
+    """
+    hidden = is_symbolic(x) and floating(x.dtype)
+    return hidden or (isinstance(x, Real) and _depends_on_hidden(lo, x.number))
+
+
+def _depends_on_hidden(lo: Lowering, number: int) -> bool:
     """Whether a value depends on hidden scores in another way than through finite functions, or
     the largest of each row of them."""
     wanted = {number}

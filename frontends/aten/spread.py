@@ -13,6 +13,7 @@ from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten import ids, lookups
 from shardproof.frontends.aten.choices import _along, _chosen, _cumsum, _turned
 from shardproof.frontends.aten.hidden import as_numbers, keep
+from shardproof.frontends.aten.infinite import may_be_infinite
 from shardproof.frontends.aten.lowering import (
     Const,
     Lowered,
@@ -26,7 +27,6 @@ from shardproof.frontends.aten.masks import chosen as chosen_by
 from shardproof.frontends.aten.masks import flags, inverse
 from shardproof.frontends.aten.roots import maker
 from shardproof.frontends.aten.rules import lowers, written_as
-from shardproof.frontends.aten.scores import Hidden
 
 
 @lowers("aten.scatter.value")
@@ -45,7 +45,7 @@ def _scatter_value(lo: Lowering, x: Lowered, dim: int, index: Lowered, value: fl
         mask = lo.reshape(inverse(lo, missed), target.shape)
     mask = lo.real(mask)
     if value == -inf:
-        left = not isinstance(x, Hidden) and place.shape[-1] < target.shape[-1]
+        left = place.shape[-1] < target.shape[-1] and not may_be_infinite(lo, x)
         lines = frozenset(dimensions(x.shape, dim) if left else ())  # Some of each is not hidden.
         return replace(keep(lo, x, inverse(lo, _turned(lo, mask, back))), shown=lines)
     dtype = lo.expected[0][1]

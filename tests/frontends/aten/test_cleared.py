@@ -12,7 +12,7 @@ from shardproof.engine.algebra.affine import ZERO
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.ir import Shard
 from shardproof.frontends.aten import Lowering, rule_of
-from shardproof.frontends.aten.bits import Bits
+from shardproof.frontends.aten.bits import Additive, Bits
 from tests.frontends.aten.evaluated import evaluated
 
 SHAPE = (3, 5)
@@ -106,11 +106,14 @@ def test_scores_that_ids_hide_are_pytorchs(dim: int, count: int) -> None:
     np.testing.assert_allclose(np.asarray(made, float), largest.numpy(), atol=1e-12)
 
 
-def test_the_largest_of_what_ids_may_hide_altogether_is_no_number() -> None:
+@pytest.mark.parametrize("count", [1, SHAPE[1]])
+def test_the_largest_of_what_may_be_hidden_altogether_is_no_number(count: int) -> None:
+    """By as many ids as there are scores, or by one beside a mask that hides all others."""
     lo, x, _ = _lowering()
-    zeros = (ZERO, ZERO)
-    at = lo.hold(Shard("ids", SHAPE, SHAPE, zeros, "int64", domain=(0, SHAPE[1])))
-    scores = rule(lo, "aten.scatter.value", x, 1, at, -np.inf)
+    shape = (SHAPE[0], count)
+    ids = Shard("ids", shape, shape, (ZERO, ZERO), "int64", domain=(0, SHAPE[1]))
+    hides = Additive(Bits(np.arange(15).reshape(SHAPE) % 5 > 0), "float64")
+    scores = rule(lo, "aten.scatter.value", hides if count == 1 else x, 1, lo.hold(ids), -np.inf)
     most, _ = rule(lo, "aten.max.dim", scores, 1)
     with pytest.raises(Unsupported, match="minus infinity"):
         lo.real(most)
