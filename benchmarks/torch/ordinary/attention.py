@@ -131,7 +131,7 @@ class Turn(torch.autograd.Function):
 
 def shifted(x: torch.Tensor, by: int) -> torch.Tensor:
     n, r = dist.get_world_size(), dist.get_rank()
-    got = torch.empty_like(x)
+    got = torch.empty_like(x, memory_format=torch.contiguous_format)
     ops = [
         dist.P2POp(dist.isend, x.contiguous(), (r + by) % n),
         dist.P2POp(dist.irecv, got, (r - by) % n),
