@@ -13,7 +13,7 @@ from math import prod
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch import divisions, geometry
 from shardproof.frontends.torch.buffers import gather_pieces, scatter_pieces
-from shardproof.frontends.torch.in_memory import contiguous, in_memory
+from shardproof.frontends.torch.in_memory import contiguous, copied, in_memory
 from shardproof.frontends.torch.memory import UNDEFINED
 from shardproof.frontends.torch.state import State
 from shardproof.frontends.torch.trace import (
@@ -355,7 +355,8 @@ def _reduce_scatter(replay: State, event: Event) -> None:
     for target, sources in zip(listed(event.args[0]), listed(event.args[1]), strict=True):
         shape = contiguous(replay.location(target)).shape
         rows = rows_of(shape)
-        parts = [replay.memory.reshape(replay.read(s), rows) for s in listed(sources)]
+        given = [copied(replay.location(s)) for s in listed(sources)]
+        parts = [replay.memory.reshape(replay.memory.read(s), rows) for s in given]
         reduced = scattered(replay, replay.memory.concat(parts, 0), group, reduction(event))
         replay.write(target, replay.memory.reshape(reduced, shape))
     replay.issued(event, [*tensors_of(event.args[0])], [*tensors_of(event.args[1])])

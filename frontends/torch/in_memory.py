@@ -4,8 +4,9 @@ Backends are given where a tensor begins and how many elements it has.  What lie
 another order of its dimensions, is right if it does so on every rank: then positions meet that
 belong together.  With gaps (columns of a matrix, every second row) gloo reduces and writes what is
 beside them, and NCCL and MPI raise an error.  Of operators whose operands gloo copies into
-a message of its own first (all-gathers, lists of an all-to-all) that is not so.  Seen with gloo of
-torch 2.13; NCCL's checks are ``check_gpu_single_tensor`` of ProcessGroupNCCL.
+a message of its own first (all-gathers, lists of an all-to-all) that is not so; those of a list
+that is reduced and scattered it copies as they lie.  Seen with gloo of torch 2.13; NCCL's checks
+are ``check_gpu_single_tensor`` of ProcessGroupNCCL.
 """
 
 from __future__ import annotations
@@ -22,17 +23,23 @@ def in_memory(tensor: StridedTensor) -> StridedTensor:
     Example: shape (4, 2) with strides (1, 4) is shape (2, 4) with strides (4, 1); with strides
     (4, 1), two columns of four, it is refused.
     """
-    if 0 in tensor.shape or in_order(tensor.shape, tensor.strides):
-        return tensor
-    dims = range(len(tensor.shape))
-    outer = sorted(dims, key=lambda d: (tensor.shape[d] > 1, -tensor.strides[d]))
-    shape, strides = (tuple(sizes[d] for d in outer) for sizes in (tensor.shape, tensor.strides))
-    if not in_order(shape, strides):
+    turned = _outermost_first(tensor)
+    if 0 not in turned.shape and not in_order(turned.shape, turned.strides):
         raise InvalidInput(
             f"a tensor of shape {list(tensor.shape)} that does not lie in one piece (strides "
             f"{list(tensor.strides)}): NCCL refuses it, gloo takes what is between its elements; "
             "communicate a copy (contiguous()), and write back what comes of it"
         )
+    return turned
+
+
+def _outermost_first(tensor: StridedTensor) -> StridedTensor:
+    """A tensor with the dimensions first whose positions are farthest apart."""
+    if 0 in tensor.shape or in_order(tensor.shape, tensor.strides):
+        return tensor
+    dims = range(len(tensor.shape))
+    outer = sorted(dims, key=lambda d: (tensor.shape[d] > 1, -tensor.strides[d]))
+    shape, strides = (tuple(sizes[d] for d in outer) for sizes in (tensor.shape, tensor.strides))
     return StridedTensor(tensor.storage, tensor.offset, shape, strides, tensor.dtype)
 
 
@@ -47,3 +54,13 @@ def contiguous(tensor: StridedTensor) -> StridedTensor:
             f"{list(tensor.strides)}): NCCL refuses it, gloo mixes up its elements or refuses it"
         )
     return tensor
+
+
+def copied(tensor: StridedTensor) -> StridedTensor:
+    """A tensor of which a copy in order is sent where there are gaps between its elements; raises
+    `InvalidInput` for one without gaps whose elements lie in another order, which its copy keeps.
+
+    Example: two columns of four are sent as they are read; the transpose of a matrix is refused.
+    """
+    turned = _outermost_first(tensor)
+    return contiguous(tensor) if in_order(turned.shape, turned.strides) else tensor

@@ -115,6 +115,24 @@ def reduced_columns(gradient: Any, rank: int) -> Any:
     return gradient
 
 
+def scattered_sums(gradient: Any, _: int) -> Any:
+    """Each rank adds up half of the columns, and all get both."""
+    into = torch.empty(WIDTH, WIDTH // 2)
+    dist.reduce_scatter(into, list(gradient.chunk(2, 1)))
+    both = [torch.empty(WIDTH, WIDTH // 2) for _ in range(2)]
+    dist.all_gather(both, into)
+    return torch.cat(both, 1) / 2
+
+
+def turned_sums(gradient: Any, _: int) -> Any:
+    """gloo copies such parts as they lie, but for the rank's own."""
+    into = torch.empty(WIDTH, WIDTH // 2)
+    dist.reduce_scatter(into, [part.t().contiguous().t() for part in gradient.chunk(2, 1)])
+    both = [torch.empty(WIDTH, WIDTH // 2) for _ in range(2)]
+    dist.all_gather(both, into)
+    return torch.cat(both, 1) / 2
+
+
 def verified(mean: Callable[[Any, int], Any]) -> sp.Result:
     batch = {"x": sp.tensor((ROWS, WIDTH))}
     return sp.verify(step(None), step(mean), world_size=2, batch=batch, validate=True)
@@ -129,6 +147,7 @@ def verified(mean: Callable[[Any, int], Any]) -> sp.Result:
         (turned_on_all, "proved"),
         (turned_on_one, "refuted"),
         (sent_by_rows, "proved"),
+        (scattered_sums, "proved"),
         (sent_by_columns, "refuted"),
     ],
 )
@@ -149,6 +168,7 @@ def test_what_lies_without_gaps_is_taken_as_it_lies(
         (exchanged_columns, "not contiguous"),
         (scattered_columns, "does not lie in one piece"),
         (reduced_columns, "does not lie in one piece"),
+        (turned_sums, "not contiguous"),
     ],
 )
 def test_what_has_gaps_is_refused_by_the_line_of_the_collective(
