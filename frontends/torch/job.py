@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from shardproof.engine.errors import InvalidInput
-from shardproof.frontends.torch.begun import BEGINS
+from shardproof.frontends.torch.begun import BEGINS, COPIES
 from shardproof.frontends.torch.boxes import described, local, whole
 from shardproof.frontends.torch.flat import Flat, flat_parts
 from shardproof.frontends.torch.part import Part, divided, local_box, owns, state_box, unknown
@@ -195,14 +195,14 @@ class Job:
 
     def _earlier(self, part: Part, first: float | None) -> None:
         """States that the optimizer has already are inputs too.  What they begin with counts where
-        it is one number, and not that of the parameter (``first``), which they are a copy of."""
+        it is one number; where that is the parameter's (``first``), too, they may be a copy."""
         for key, state in self._states(part.parameter) if part.owned else ():
             if not state.dim():
                 continue  # a count, such as ``step``, is what it is in the step
             self._kept.add((id(part.parameter), key))
             own, piece = state_box(part, key, state)
             number = self._recorder.shadows.one_number(piece)
-            begins = {} if number in (None, first) else {BEGINS: number}
+            begins = {} if number is None else {BEGINS: number, COPIES: number == first}
             self._recorder.mark(
                 PARAMETER,
                 outputs=(self._recorder.tensor(piece),),

@@ -13,11 +13,14 @@ import torch.distributed as dist  # noqa: E402
 import shardproof.torch as sp  # noqa: E402
 
 
-def step(begins: float, *, divided: bool, zeros: bool = False) -> Callable[[sp.Job], None]:
-    """A layer and Adagrad; ``zeros``: the weight begins with zeros, and a copy of it is a state."""
+def step(
+    begins: float, *, divided: bool, zeros: bool = False, norm: bool = False
+) -> Callable[[sp.Job], None]:
+    """A layer and Adagrad; ``zeros``: the weight begins with ``begins``, and a copy of it is a
+    state; ``norm``: the weight begins with ones, and there is no matrix."""
 
     def run(job: sp.Job) -> None:
-        model = torch.nn.Linear(4, 4, bias=False)
+        model = torch.nn.LayerNorm(4, bias=False) if norm else torch.nn.Linear(4, 4, bias=False)
         optimizer = torch.optim.Adagrad(
             model.parameters(), lr=0.1, initial_accumulator_value=begins
         )
@@ -51,6 +54,15 @@ def test_sums_that_begin_with_another_number_are_named(begins: float, verdict: s
     assert result.verdict == verdict, sp.told(result)
     told = "rank 0: the state weight: sum is 0.25 before the step, on the single side it is 0.5"
     assert (told in sp.told(result)) == (verdict != "proved")
+
+
+@pytest.mark.parametrize(("single", "ranks"), [(1.0, 0.0), (0.0, 1.0), (1.0, 1.0), (0.0, 0.0)])
+def test_a_state_with_the_number_of_its_parameter_is_no_copy_on_one_side(
+    single: float, ranks: float
+) -> None:
+    """Sums that begin with 1, as the weight of a norm does."""
+    result = verified(step(single, divided=False, norm=True), step(ranks, divided=True, norm=True))
+    assert result.verdict == ("proved" if single == ranks else "invalid input"), sp.told(result)
 
 
 def test_a_copy_of_a_parameter_begins_with_anything() -> None:
