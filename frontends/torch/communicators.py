@@ -15,13 +15,14 @@ So is that a name means the same ranks everywhere: where ranks 0 and 1 make thei
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import TypeAlias
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.findings import Finding
 from shardproof.frontends.torch.collectives import reduction
 from shardproof.frontends.torch.exchanges import parted, parted_in
-from shardproof.frontends.torch.trace import Event, Ranks, Trace
+from shardproof.frontends.torch.trace import Event, Ranks, Trace, tensors_of
 from shardproof.frontends.torch.ways import Group
 
 #: Where ranks meet: a group's ranks and "collective", or a sender, its receiver and "message".
@@ -48,6 +49,7 @@ def mismatched(traces: Sequence[Trace]) -> list[Finding]:
             if first == rank:
                 continue
             _tagged(meeting, uses[first][meeting], events)
+            _shaped(meeting, (issuers[first], uses[first][meeting]), (issuers[rank], events))
             for theirs, ours in zip(uses[first][meeting], events, strict=False):
                 if (what := _unlike(theirs, ours)) is not None:
                     ends = (issuers[rank], ours), (issuers[first], theirs)
@@ -118,6 +120,29 @@ def _tagged(meeting: Meeting, first: Sequence[Event], second: Sequence[Event]) -
                     f"messages from rank {meeting[0][0]} to rank {meeting[0][1]}: tag {tags[0]} of "
                     f"{_name(theirs)} stands where tag {tags[1]} of {_name(ours)} does, and "
                     "messages are followed in one order only"
+                )
+
+
+def _shaped(
+    meeting: Meeting, first: tuple[Trace, Sequence[Event]], second: tuple[Trace, Sequence[Event]]
+) -> None:
+    """Raise `InvalidInput` where a message is received into another view of its elements: backends
+    count elements only, and messages are read in the shape in which they are sent."""
+    for theirs, ours in zip(first[1], second[1], strict=False):
+        if meeting[1] != "message" or {_name(theirs), _name(ours)} != {"send", "recv"}:
+            continue
+        sizes = [
+            [trace.tensors[number].shape for number in tensors_of(event.args[0])]
+            for trace, event in ((first[0], theirs), (second[0], ours))
+        ]
+        for one, other in zip(*sizes, strict=False):
+            if prod(one) == prod(other) and sorted(one) != sorted(other):
+                trace = second[0]
+                raise InvalidInput(
+                    f"rank {trace.rank}'s {_name(ours)} at {trace.sources[ours.source]} has shape "
+                    f"{list(other)}, rank {first[0].rank}'s {_name(theirs)} at "
+                    f"{first[0].sources[theirs.source]} of shape {list(one)}: messages are read in "
+                    "one shape only; view the tensor so before it is sent or after it is received"
                 )
 
 

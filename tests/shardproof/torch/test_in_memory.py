@@ -97,6 +97,25 @@ def sent_by_rows(gradient: Any, rank: int) -> Any:
     return gradient / 2
 
 
+def sent_flat(gradient: Any, rank: int) -> Any:
+    """Backends count elements: this is the sum, too, but messages are read in one shape."""
+    dist.reduce(gradient, 0)
+    if rank == 0:
+        dist.send(gradient.view(-1), 1)
+    else:
+        dist.recv(gradient, 0)
+    return gradient / 2
+
+
+def sent_and_received_flat(gradient: Any, rank: int) -> Any:
+    dist.reduce(gradient, 0)
+    if rank == 0:
+        dist.send(gradient.view(-1), 1)
+    else:
+        dist.recv(gradient.view(-1), 0)
+    return gradient / 2
+
+
 def exchanged_columns(gradient: Any, _: int) -> Any:
     into = torch.empty(WIDTH, WIDTH)
     dist.all_to_all_single(into, gradient.t())
@@ -148,6 +167,7 @@ def verified(mean: Callable[[Any, int], Any]) -> sp.Result:
         (turned_on_one, "refuted"),
         (sent_by_rows, "proved"),
         (scattered_sums, "proved"),
+        (sent_and_received_flat, "proved"),
         (sent_by_columns, "refuted"),
     ],
 )
@@ -165,6 +185,7 @@ def test_what_lies_without_gaps_is_taken_as_it_lies(
     [
         (columns, "does not lie in one piece"),
         (second_rows, "does not lie in one piece"),
+        (sent_flat, "messages are read in one shape only"),
         (exchanged_columns, "not contiguous"),
         (scattered_columns, "does not lie in one piece"),
         (reduced_columns, "does not lie in one piece"),
