@@ -4,6 +4,7 @@ a model that puts a learned prefix before its tokens."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -69,29 +70,26 @@ def prefixed(job: sp.Job, ranks: int, double: bool = False) -> None:
     job.end(loss=loss)
 
 
-def test_labels_that_a_mask_hides_are_counted_over_all_ranks(tmp_path: Path) -> None:
-    batch = {"ids": words(RANKS), "mask": words(RANKS, 2)}
-    for local, verdict in ((False, "proved"), (True, "refuted")):
+def decided(
+    step: Callable[[sp.Job, int, bool], None], batch: dict[str, sp.TensorSpec], out: Path
+) -> None:
+    """A step on all ranks is proved, and refuted with its mistake."""
+    for mistake, verdict in ((False, "proved"), (True, "refuted")):
         result = sp.verify(
-            lambda job: completion(job, 1),
-            lambda job, local=local: completion(job, RANKS, local),  # type: ignore[misc]
+            lambda job: step(job, 1, False),
+            lambda job, mistake=mistake: step(job, RANKS, mistake),  # type: ignore[misc]
             world_size=RANKS,
             batch=batch,
             executor="local",
-            out=tmp_path / verdict,
+            out=out / verdict,
         )
         assert result.verdict == verdict, sp.told(result)
+
+
+def test_labels_that_a_mask_hides_are_counted_over_all_ranks(tmp_path: Path) -> None:
+    decided(completion, {"ids": words(RANKS), "mask": words(RANKS, 2)}, tmp_path)
 
 
 def test_a_prefix_before_one_row_on_each_rank(tmp_path: Path) -> None:
-    batch = {"ids": words(RANKS), "y": sp.tensor((RANKS,), torch.int64, low=0, high=CLASSES)}
-    for double, verdict in ((False, "proved"), (True, "refuted")):
-        result = sp.verify(
-            lambda job: prefixed(job, 1),
-            lambda job, double=double: prefixed(job, RANKS, double),  # type: ignore[misc]
-            world_size=RANKS,
-            batch=batch,
-            executor="local",
-            out=tmp_path / verdict,
-        )
-        assert result.verdict == verdict, sp.told(result)
+    labels = sp.tensor((RANKS,), torch.int64, low=0, high=CLASSES)
+    decided(prefixed, {"ids": words(RANKS), "y": labels}, tmp_path)
