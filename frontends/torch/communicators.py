@@ -15,14 +15,13 @@ So is that a name means the same ranks everywhere: where ranks 0 and 1 make thei
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
 from typing import TypeAlias
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.findings import Finding
 from shardproof.frontends.torch.collectives import reduction
 from shardproof.frontends.torch.exchanges import parted, parted_in
-from shardproof.frontends.torch.trace import Event, Ranks, Trace, tensors_of
+from shardproof.frontends.torch.trace import Event, Ranks, Trace
 from shardproof.frontends.torch.ways import Group
 
 #: Where ranks meet: a group's ranks and "collective", or a sender, its receiver and "message".
@@ -49,7 +48,6 @@ def mismatched(traces: Sequence[Trace]) -> list[Finding]:
             if first == rank:
                 continue
             _tagged(meeting, uses[first][meeting], events)
-            _shaped(meeting, (issuers[first], uses[first][meeting]), (issuers[rank], events))
             for theirs, ours in zip(uses[first][meeting], events, strict=False):
                 if (what := _unlike(theirs, ours)) is not None:
                     ends = (issuers[rank], ours), (issuers[first], theirs)
@@ -85,7 +83,7 @@ def _uses(trace: Trace, groups: frozenset[Group]) -> dict[Meeting, list[Event]]:
     messages (those of ``groups``) stands among the messages of every two of them, too."""
     uses: dict[Meeting, list[Event]] = {}
     for event in trace.events:
-        meeting = _meeting(trace.rank, event)
+        meeting = meeting_of(trace.rank, event)
         if meeting is not None:
             uses.setdefault(meeting, []).append(event)
         for other in parted_in(trace, event, groups):
@@ -95,11 +93,15 @@ def _uses(trace: Trace, groups: frozenset[Group]) -> dict[Meeting, list[Event]]:
     return uses
 
 
-def _meeting(rank: int, event: Event) -> Meeting | None:
+def meeting_of(rank: int, event: Event) -> Meeting | None:
+    """Where a rank meets others in an event; None where it meets nobody.
+
+    Example: ``dist.send(x, 1)`` of rank 0 is the message ((0, 1), "message").
+    """
     group = next((a.ranks for a in event.args if isinstance(a, Ranks)), ())
     if not event.communicator or len(group) < 2 or rank not in group:
         return None
-    name = _name(event)
+    name = name_of(event)
     if name not in ("send", "recv"):
         return group, "collective"
     peer = _numbers(event)[:1]
@@ -118,37 +120,14 @@ def _tagged(meeting: Meeting, first: Sequence[Event], second: Sequence[Event]) -
             if tags[0] != tags[1]:
                 raise InvalidInput(
                     f"messages from rank {meeting[0][0]} to rank {meeting[0][1]}: tag {tags[0]} of "
-                    f"{_name(theirs)} stands where tag {tags[1]} of {_name(ours)} does, and "
+                    f"{name_of(theirs)} stands where tag {tags[1]} of {name_of(ours)} does, and "
                     "messages are followed in one order only"
-                )
-
-
-def _shaped(
-    meeting: Meeting, first: tuple[Trace, Sequence[Event]], second: tuple[Trace, Sequence[Event]]
-) -> None:
-    """Raise `InvalidInput` where a message is received into another view of its elements: backends
-    count elements only, and messages are read in the shape in which they are sent."""
-    for theirs, ours in zip(first[1], second[1], strict=False):
-        if meeting[1] != "message" or {_name(theirs), _name(ours)} != {"send", "recv"}:
-            continue
-        sizes = [
-            [trace.tensors[number].shape for number in tensors_of(event.args[0])]
-            for trace, event in ((first[0], theirs), (second[0], ours))
-        ]
-        for one, other in zip(*sizes, strict=False):
-            if prod(one) == prod(other) and sorted(one) != sorted(other):
-                trace = second[0]
-                raise InvalidInput(
-                    f"rank {trace.rank}'s {_name(ours)} at {trace.sources[ours.source]} has shape "
-                    f"{list(other)}, rank {first[0].rank}'s {_name(theirs)} at "
-                    f"{first[0].sources[theirs.source]} of shape {list(one)}: messages are read in "
-                    "one shape only; view the tensor so before it is sent or after it is received"
                 )
 
 
 def _tag(event: Event) -> list[int] | str:
     """The tag of a message; an all-to-all has none, and meets no message."""
-    return _numbers(event)[1:2] if _name(event) in ("send", "recv") else "none"
+    return _numbers(event)[1:2] if name_of(event) in ("send", "recv") else "none"
 
 
 def _unlike(theirs: Event, ours: Event) -> str | None:
@@ -159,7 +138,7 @@ def _unlike(theirs: Event, ours: Event) -> str | None:
             "other: these groups have the same ranks and do not know each other; all ranks have to "
             "make groups, and to use them, in the same order"
         )
-    names = _name(ours), _name(theirs)
+    names = name_of(ours), name_of(theirs)
     if len({name.startswith(("alltoall", "all_to_all")) for name in names}) == 2:
         return f"{names[0]} for one and {names[1]} for the other"
     roots = _numbers(ours)[:1], _numbers(theirs)[:1]
@@ -175,7 +154,11 @@ def _numbers(event: Event) -> list[int]:
     return [a for a in event.args if isinstance(a, int) and not isinstance(a, bool)]
 
 
-def _name(event: Event) -> str:
+def name_of(event: Event) -> str:
+    """What a collective, or a message, is called.
+
+    Example: "broadcast" of ``c10d.broadcast_.default``.
+    """
     return event.name.split(".")[1].strip("_")
 
 
@@ -184,8 +167,8 @@ def _finding(own: tuple[Trace, Event], other: tuple[Trace, Event], what: str) ->
     source = trace.sources[event.source]
     return Finding(
         "unlike collectives",
-        f"rank {trace.rank}'s {_name(event)} at {source} meets rank {first.rank}'s {_name(theirs)} "
-        f"at {first.sources[theirs.source]}: {what}",
+        f"rank {trace.rank}'s {name_of(event)} at {source} meets rank {first.rank}'s "
+        f"{name_of(theirs)} at {first.sources[theirs.source]}: {what}",
         operator=event.name,
         layer=trace.modules[event.module],
         source=source,

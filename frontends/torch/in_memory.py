@@ -23,7 +23,7 @@ def in_memory(tensor: StridedTensor) -> StridedTensor:
     Example: shape (4, 2) with strides (1, 4) is shape (2, 4) with strides (4, 1); with strides
     (4, 1), two columns of four, it is refused.
     """
-    turned = _outermost_first(tensor)
+    turned = in_memory_order(tensor)
     if 0 not in turned.shape and not in_order(turned.shape, turned.strides):
         raise InvalidInput(
             f"a tensor of shape {list(tensor.shape)} that does not lie in one piece (strides "
@@ -33,8 +33,11 @@ def in_memory(tensor: StridedTensor) -> StridedTensor:
     return turned
 
 
-def _outermost_first(tensor: StridedTensor) -> StridedTensor:
-    """A tensor with the dimensions first whose positions are farthest apart."""
+def in_memory_order(tensor: StridedTensor) -> StridedTensor:
+    """A tensor with the dimensions first whose positions are farthest apart.
+
+    Example: shape (4, 2) with strides (1, 6) is shape (2, 4) with strides (6, 1).
+    """
     if 0 in tensor.shape or in_order(tensor.shape, tensor.strides):
         return tensor
     dims = range(len(tensor.shape))
@@ -62,5 +65,5 @@ def copied(tensor: StridedTensor) -> StridedTensor:
 
     Example: two columns of four are sent as they are read; the transpose of a matrix is refused.
     """
-    turned = _outermost_first(tensor)
+    turned = in_memory_order(tensor)
     return contiguous(tensor) if in_order(turned.shape, turned.strides) else tensor

@@ -15,6 +15,7 @@ from shardproof.frontends.torch.divisions import agreed
 from shardproof.frontends.torch.exchanges import parted
 from shardproof.frontends.torch.functional import functional
 from shardproof.frontends.torch.memory import Functional
+from shardproof.frontends.torch.one_view import viewed_alike
 from shardproof.frontends.torch.sent import check
 from shardproof.frontends.torch.trace import Ranks, Trace
 from shardproof.frontends.torch.ways import Messages, Reading
@@ -31,6 +32,7 @@ def read(traces: Sequence[Trace], known: Mapping[int, Functional]) -> dict[int, 
     both are read with one all-gather of 8.
     """
     check(traces)
+    traces = viewed_alike(traces)
     groups = parted(traces)
     first: dict[int, Functional] = {}
     for messages in Messages:
@@ -43,13 +45,17 @@ def read(traces: Sequence[Trace], known: Mapping[int, Functional]) -> dict[int, 
         steps: dict[int, Functional] = {}
         for trace in traces:
             step = known.get(trace.rank)
-            if step is None or step.reading != reading:
+            if step is None or step.reading != reading or not _is(step.trace, trace):
                 step = _step(trace, reading)
             steps[trace.rank] = step
         if alike(steps):
             return steps
         first = first or steps
     return first
+
+
+def _is(trace: Trace, other: Trace) -> bool:
+    return trace is other or trace == other
 
 
 def _step(trace: Trace, reading: Reading) -> Functional:

@@ -292,6 +292,8 @@ class Rank:
             targets = [self.view(Tensor(n)) for n in trace.tensors_of(*event.outputs)]
         else:
             sources, targets = self.in_place(event, name)
+        if name in ("alltoall_base", "all_to_all_single"):
+            sources = _parts(sources, event, len(group))
         yield from self.meet(event, name, group, sources, targets)
 
     def in_place(self, event: Event, name: str) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -325,7 +327,7 @@ class Rank:
         own = group.index(self.trace.rank)
         results = joined(name, event, members, own)
         for target, value in zip(targets, results, strict=True):
-            target.copy_(value.reshape(target.shape))
+            target.copy_(_viewed(value, target))
 
     def message(self, event: Event, name: str) -> Generator[None, None, None]:
         """A send, which does not wait, or a receive, which yields until the message is there."""
@@ -350,7 +352,7 @@ class Rank:
             box = self.world.mail.setdefault((other, self.trace.rank), [])
             while len(box) <= number:
                 yield
-            tensor.copy_(box[number].reshape(tensor.shape))
+            tensor.copy_(_viewed(box[number], tensor))
             self.world.moved = True
 
     def fsdp(self, event: Event) -> None:
@@ -401,7 +403,7 @@ def joined(
         "all_gather_into_tensor",
         "all_gather_into_tensor_coalesced",
     ):
-        return [torch.cat([_rows(x) for x in c]) for c in columns]
+        return [torch.cat([_viewed(x, c[0]).flatten() for x in c]) for c in columns]
     if name == "allgather":
         return [x for c in columns for x in c]
     if name in (
@@ -411,7 +413,7 @@ def joined(
     ):
         return [_reduced(c, reduction(event)).flatten().chunk(count)[own] for c in columns]
     if name in ("alltoall_base", "all_to_all_single"):
-        return [torch.cat([_rows(x).chunk(count)[own] for x in c]) for c in columns]
+        return [torch.cat([member[own].flatten() for member in members])]
     if name == "alltoall":
         return [member[own] for member in members]
     if name in ("broadcast", "scatter"):
@@ -429,12 +431,24 @@ def joined(
     raise TooLarge(f"{event.name} is not replayed")
 
 
-def _rows(x: torch.Tensor) -> torch.Tensor:
-    return x.reshape(1) if x.dim() == 0 else x
+def _viewed(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """The elements of a tensor in the shape of another: backends count elements only."""
+    if x.numel() != other.numel():
+        raise TooLarge(f"{x.numel()} numbers that another rank takes for {other.numel()}")
+    return x.reshape(other.shape)
+
+
+def _parts(sources: Sequence[torch.Tensor], event: Event, count: int) -> list[torch.Tensor]:
+    """What one tensor has for each rank: as many rows as an event says, or equally many."""
+    (source,) = sources
+    rows = source.reshape(1) if source.dim() == 0 else source
+    splits = [a.items for a in event.args if isinstance(a, Items)]
+    given = [n for n in splits[1] if isinstance(n, int)] if len(splits) == 2 else []
+    return list(torch.split(rows, given) if given else rows.chunk(count))
 
 
 def _reduced(members: Sequence[torch.Tensor], op: str) -> torch.Tensor:
-    stacked = torch.stack(list(members))
+    stacked = torch.stack([_viewed(x, members[0]) for x in members])
     if op in ("sum", "avg"):
         total = stacked.sum(0)
         return total / len(members) if op == "avg" else total

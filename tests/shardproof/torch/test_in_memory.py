@@ -97,16 +97,6 @@ def sent_by_rows(gradient: Any, rank: int) -> Any:
     return gradient / 2
 
 
-def sent_flat(gradient: Any, rank: int) -> Any:
-    """Backends count elements: this is the sum, too, but messages are read in one shape."""
-    dist.reduce(gradient, 0)
-    if rank == 0:
-        dist.send(gradient.view(-1), 1)
-    else:
-        dist.recv(gradient, 0)
-    return gradient / 2
-
-
 def sent_and_received_flat(gradient: Any, rank: int) -> Any:
     dist.reduce(gradient, 0)
     if rank == 0:
@@ -185,7 +175,6 @@ def test_what_lies_without_gaps_is_taken_as_it_lies(
     [
         (columns, "does not lie in one piece"),
         (second_rows, "does not lie in one piece"),
-        (sent_flat, "messages are read in one shape only"),
         (exchanged_columns, "not contiguous"),
         (scattered_columns, "does not lie in one piece"),
         (reduced_columns, "does not lie in one piece"),

@@ -1,0 +1,187 @@
+"""Backends count elements: ranks may give one collective tensors of unlike shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.distributed as dist  # noqa: E402
+
+import shardproof.torch as sp  # noqa: E402
+
+ROWS = WIDTH = 4
+
+
+def step(mean: Callable[[Any, int], Any] | None) -> Callable[[sp.Job], None]:
+    """A layer on a rank's rows, whose gradient becomes what ``mean`` makes of it (None: all rows)."""
+
+    def run(job: sp.Job) -> None:
+        model = torch.nn.Linear(WIDTH, WIDTH, bias=False)
+        job.start(model)
+        x, count = job.batch["x"], ROWS // job.world_size
+        own = x if mean is None else x[job.rank * count : (job.rank + 1) * count]
+        loss = model(own).tanh().pow(2).mean()
+        loss.backward()
+        if mean is not None:
+            model.weight.grad = mean(model.weight.grad, job.rank)
+        job.end(loss=loss)
+
+    return run
+
+
+def flat(x: Any, rank: int) -> Any:
+    """Rank 1 sees a vector, rank 0 a matrix."""
+    return x.view(-1) if rank else x
+
+
+def reduced(gradient: Any, rank: int) -> Any:
+    dist.all_reduce(flat(gradient, rank))
+    return gradient / 2
+
+
+def reduced_twice(gradient: Any, rank: int) -> Any:
+    dist.all_reduce(flat(gradient, rank))
+    return gradient
+
+
+def reduced_to_one(gradient: Any, rank: int) -> Any:
+    dist.reduce(gradient.view(2, 8) if rank else gradient, 0)
+    dist.broadcast(flat(gradient, rank), 0)
+    return gradient / 2
+
+
+def gathered(gradient: Any, rank: int) -> Any:
+    both = torch.empty(2 * ROWS, WIDTH)
+    dist.all_gather_into_tensor(both, flat(gradient, rank))
+    return both.view(2, ROWS, WIDTH).mean(0)
+
+
+def gathered_into_vector(gradient: Any, rank: int) -> Any:
+    both = flat(torch.empty(2 * ROWS, WIDTH), rank)
+    dist.all_gather_into_tensor(both, gradient)
+    return both.view(2, ROWS, WIDTH).mean(0)
+
+
+def scattered(gradient: Any, rank: int) -> Any:
+    own, whole = torch.empty(ROWS // 2, WIDTH), torch.empty(ROWS, WIDTH)
+    dist.reduce_scatter_tensor(flat(own, rank), flat(gradient, rank))
+    dist.all_gather_into_tensor(whole, own)
+    return whole / 2
+
+
+def exchanged(gradient: Any, rank: int) -> Any:
+    mine, whole = torch.empty(ROWS, WIDTH), torch.empty(ROWS, WIDTH)
+    dist.all_to_all_single(flat(mine, rank), flat(gradient, rank))
+    dist.all_gather_into_tensor(whole, mine.view(2, ROWS // 2, WIDTH).mean(0))
+    return whole
+
+
+def sent(gradient: Any, rank: int) -> Any:
+    dist.reduce(gradient, 0)
+    if rank == 0:
+        dist.send(gradient.view(-1), 1)
+    else:
+        dist.recv(gradient, 0)
+    return gradient / 2
+
+
+def sent_by_columns(gradient: Any, rank: int) -> Any:
+    dist.reduce(gradient, 0)
+    if rank == 0:
+        dist.send(gradient.t().contiguous().view(-1), 1)
+    else:
+        dist.recv(gradient, 0)
+    return gradient / 2
+
+
+def sent_and_turned(gradient: Any, rank: int) -> Any:
+    """[2, 8] and [8, 2] are one memory, and no transpose of each other."""
+    dist.reduce(gradient, 0)
+    if rank == 0:
+        dist.send(gradient.view(2, 8), 1)
+    else:
+        dist.recv(gradient.view(8, 2), 0)
+    return gradient / 2
+
+
+def both_ways(gradient: Any, rank: int) -> Any:
+    other = torch.empty(ROWS, WIDTH)
+    works = dist.batch_isend_irecv(
+        [
+            dist.P2POp(dist.isend, gradient, 1 - rank),
+            dist.P2POp(dist.irecv, flat(other, rank), 1 - rank),
+        ]
+    )
+    for work in works:
+        work.wait()
+    return (gradient + other) / 2
+
+
+def both_ways_turned(gradient: Any, rank: int) -> Any:
+    other = torch.empty(ROWS, WIDTH)
+    works = dist.batch_isend_irecv(
+        [
+            dist.P2POp(dist.isend, gradient, 1 - rank),
+            dist.P2POp(dist.irecv, flat(other, rank), 1 - rank),
+        ]
+    )
+    for work in works:
+        work.wait()
+    return (gradient + (other.t() if rank else other)) / 2
+
+
+def verified(mean: Callable[[Any, int], Any]) -> sp.Result:
+    batch = {"x": sp.tensor((ROWS, WIDTH))}
+    return sp.verify(step(None), step(mean), world_size=2, batch=batch, validate=True)
+
+
+@pytest.mark.parametrize(
+    ("mean", "verdict"),
+    [
+        (reduced, "proved"),
+        (reduced_twice, "refuted"),
+        (reduced_to_one, "proved"),
+        (gathered, "proved"),
+        (gathered_into_vector, "proved"),
+        (scattered, "proved"),
+        (exchanged, "proved"),
+        (sent, "proved"),
+        (sent_by_columns, "refuted"),
+        (sent_and_turned, "proved"),
+        (both_ways, "proved"),
+        (both_ways_turned, "refuted"),
+    ],
+)
+def test_as_many_elements_are_one_message(mean: Callable[[Any, int], Any], verdict: str) -> None:
+    """The translation is that of the replay, which joins what ranks recorded."""
+    result = verified(mean)
+    assert result.verdict == verdict
+    assert any("tensors agree with PyTorch" in text for text in result.assumptions)
+
+
+def fewer_reduced(gradient: Any, rank: int) -> Any:
+    dist.all_reduce(gradient[:2] if rank else gradient)
+    return gradient / 2
+
+
+def fewer_sent(gradient: Any, rank: int) -> Any:
+    dist.reduce(gradient, 0)
+    if rank == 0:
+        dist.send(gradient[:2], 1)
+    else:
+        dist.recv(gradient, 0)
+    return gradient / 2
+
+
+@pytest.mark.parametrize("mean", [fewer_reduced, fewer_sent])
+def test_fewer_elements_are_refuted_and_not_replayed(mean: Callable[[Any, int], Any]) -> None:
+    result = verified(mean)
+    assert result.verdict == "refuted"
+    assert any("translation not replayed" in text for text in result.assumptions), (
+        result.assumptions
+    )
+    assert "[2, 4]" in sp.told(result)
