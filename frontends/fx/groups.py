@@ -10,7 +10,7 @@ from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Group, Op
 from shardproof.frontends.fx.lower import RankBody
-from shardproof.frontends.fx.records import Graph
+from shardproof.frontends.fx.records import Graph, Node
 
 #: Namespaces of operators whose last name is a group's.
 _NAMING = (
@@ -24,13 +24,13 @@ _MESSAGES = {"send": True, "recv": False, "post_recv": False}
 Key = tuple[str, tuple[int, ...], int]
 
 
-def named(graph: Graph) -> set[str]:
-    """The groups that the collectives of a graph name.
+def named(nodes: Iterable[Node]) -> set[str]:
+    """The groups that the collectives among some nodes name.
 
     Example: ``_c10d_functional.all_reduce(x, "sum", "7")`` names {"7"}.
     """
     names_of_groups = set()
-    for node in graph.nodes:
+    for node in nodes:
         if node.target.startswith(_NAMING):
             names = [x for x in (*node.args, *node.kwargs.values()) if isinstance(x, str)]
             names_of_groups.update(names[-1:])
@@ -46,7 +46,7 @@ def groups(
     [[0], [1]]`` in ``[groups]`` gives rank 0 the group (0,).
     """
     every = list(range(len(graphs)))
-    names = [named(graph) for graph in graphs]
+    names = [named(graph.nodes) for graph in graphs]
     members = {
         name: tuple(r for r in every if name in names[r])
         for name in sorted(names[rank] - recorded.keys())
@@ -66,7 +66,7 @@ def assumed(graphs: Sequence[Graph], recorded: Mapping[str, list[list[int]]]) ->
 
     Example: "group '7' is of all ranks, which name it (inferred: state it in [groups])".
     """
-    names = [named(graph) for graph in graphs]
+    names = [named(graph.nodes) for graph in graphs]
     assumptions = []
     for name in sorted(set().union(*names) - recorded.keys()) if len(graphs) > 1 else ():
         ranks = [rank for rank, own in enumerate(names) if name in own]

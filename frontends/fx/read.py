@@ -14,7 +14,16 @@ from shardproof.engine.plan.expectations import PARTIAL
 from shardproof.engine.plan.ir import Addend, Expectation, Plan, Program, Shard
 from shardproof.engine.plan_files import store
 from shardproof.frontends.aten.readings import Reading
-from shardproof.frontends.fx import align, archived, complexes, files, groups, place, written
+from shardproof.frontends.fx import (
+    agreed_types,
+    align,
+    archived,
+    complexes,
+    files,
+    groups,
+    place,
+    written,
+)
 from shardproof.frontends.fx.choose import Made, chosen
 from shardproof.frontends.fx.domains import Domains
 from shardproof.frontends.fx.inputs import Inputs, shape_of
@@ -104,6 +113,7 @@ def _joined(
         compared(single, ranks[0], relations, assumed), single, ranks, inputs, assumed
     )
     domains = Domains(relations.domains)
+    agreed_types.check(ranks, relations.groups)
     exchanged = as_messages(ranks, relations.groups)
     both = Pairing(single, exchanged, relations, inputs, outputs, domains=domains)
     known = {name for name, one in relations.inputs.items() if one.count_ways()}

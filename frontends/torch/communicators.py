@@ -1,4 +1,4 @@
-"""Whether ranks mean the same where they meet: the same process group, root, reduction and tag.
+"""Whether ranks mean the same where they meet: one process group, root, reduction, type and tag.
 
 Comes in: recorded steps of ranks, whose collectives and messages name their group as
 ``torch.distributed`` does. Goes out: findings where members of a group do not agree.
@@ -21,7 +21,7 @@ from shardproof.engine.errors import InvalidInput
 from shardproof.engine.findings import Finding
 from shardproof.frontends.torch.collectives import reduction
 from shardproof.frontends.torch.exchanges import parted, parted_in
-from shardproof.frontends.torch.trace import Event, Ranks, Trace
+from shardproof.frontends.torch.trace import Event, Ranks, Trace, tensors_of
 from shardproof.frontends.torch.ways import Group
 
 #: Where ranks meet: a group's ranks and "collective", or a sender, its receiver and "message".
@@ -32,8 +32,8 @@ _ROOTED = frozenset({"broadcast", "scatter", "reduce", "gather"})
 
 
 def mismatched(traces: Sequence[Trace]) -> list[Finding]:
-    """Where ranks that meet name unlike groups, roots or reductions; raises `InvalidInput` where
-    their messages carry unlike tags.
+    """Where ranks that meet name unlike groups, roots, reductions or types of elements; raises
+    `InvalidInput` where their messages carry unlike tags.
 
     Example: rank 0 makes the group of ranks 0 and 1 before that of ranks 2 and 3, rank 1 after it:
     the first all-reduce of rank 1 is found, which it issues to group "2" and rank 0 to group "1".
@@ -49,8 +49,8 @@ def mismatched(traces: Sequence[Trace]) -> list[Finding]:
                 continue
             _tagged(meeting, uses[first][meeting], events)
             for theirs, ours in zip(uses[first][meeting], events, strict=False):
-                if (what := _unlike(theirs, ours)) is not None:
-                    ends = (issuers[rank], ours), (issuers[first], theirs)
+                ends = (issuers[rank], ours), (issuers[first], theirs)
+                if (what := _unlike(theirs, ours) or _typed_unlike(*ends)) is not None:
                     findings.append(_finding(*ends, what))
                     break
     return findings or _named_alike(uses, issuers)
@@ -147,6 +147,20 @@ def _unlike(theirs: Event, ours: Event) -> str | None:
     # ``dist.all_reduce`` and its functional form have other names, and meet.
     if all("reduce" in name for name in names) and reduction(ours) != reduction(theirs):
         return f"reduction {reduction(ours)!r} for one and {reduction(theirs)!r} for the other"
+    return None
+
+
+def _typed_unlike(own: tuple[Trace, Event], other: tuple[Trace, Event]) -> str | None:
+    """The element types of tensors that meet, in words; None: they are the same.  Backends move
+    bytes: what is sent as bfloat16 is no float32."""
+    for ours, theirs in zip(own[1].args, other[1].args, strict=False):
+        types = [
+            [trace.tensors[n].dtype for n in tensors_of(argument)]
+            for trace, argument in ((own[0], ours), (other[0], theirs))
+        ]
+        for one, met in zip(*types, strict=False):
+            if one != met:
+                return f"elements of {one} for one and of {met} for the other"
     return None
 
 

@@ -1,4 +1,4 @@
-"""Backends count elements: ranks may give one collective tensors of unlike shapes."""
+"""Backends count elements of a type: ranks may give a collective unlike shapes, not unlike types."""
 
 from __future__ import annotations
 
@@ -185,3 +185,36 @@ def test_fewer_elements_are_refuted_and_not_replayed(mean: Callable[[Any, int], 
         result.assumptions
     )
     assert "[2, 4]" in sp.told(result)
+
+
+def reduced_in(types: tuple[Any, Any]) -> Callable[[Any, int], Any]:
+    def mean(gradient: Any, rank: int) -> Any:
+        wide = gradient.to(types[rank])
+        dist.all_reduce(wide)
+        return wide.float() / 2
+
+    return mean
+
+
+def sent_as(types: tuple[Any, Any]) -> Callable[[Any, int], Any]:
+    def mean(gradient: Any, rank: int) -> Any:
+        dist.reduce(gradient, 0)
+        wide = gradient.to(types[rank])
+        if rank == 0:
+            dist.send(wide, 1)
+        else:
+            dist.recv(wide, 0)
+        return wide.float() / 2
+
+    return mean
+
+
+@pytest.mark.parametrize("mean", [reduced_in, sent_as])
+@pytest.mark.parametrize("other", [torch.float32, torch.bfloat16])
+def test_bytes_of_another_type_are_no_numbers(mean: Callable[..., Any], other: Any) -> None:
+    alike, unlike = (
+        verified(mean(types)) for types in ((other, other), (torch.float32, torch.float64))
+    )
+    assert alike.verdict == "proved"
+    assert unlike.verdict == "refuted"
+    assert "elements of float64 for one and of float32 for the other" in sp.told(unlike)
