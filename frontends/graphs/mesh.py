@@ -113,6 +113,14 @@ class Mesh:
         groups_of_ranks = {tuple(sorted(g)) for g in groups}
         return tuple(axes) if groups_of_ranks == {tuple(r) for r in expected.tolist()} else None
 
+    def mixes(self, groups: Groups) -> bool:
+        """Whether the groups are of explicit programs and of whole axes together.
+
+        Example: of four ranks together on axes of 2 and 2, of which the first one is explicit.
+        """
+        along = [i for i in self.along(groups) or () if self.extents[i] > 1]
+        return 0 < sum(i in self.explicit for i in along) < len(along)
+
     def peers(self, pairs: Pairs) -> dict[int, int] | None:
         """Base of the sending program -> base of the receiving one; None: other coordinates do
         not stay as they are."""
@@ -137,14 +145,20 @@ class Mesh:
 
 
 def fits(
-    mesh: Mesh, tables: Iterable[Table], groups: Iterable[Groups], pairs: Iterable[Pairs]
+    mesh: Mesh,
+    tables: Iterable[Table],
+    groups: Iterable[Groups],
+    pairs: Iterable[Pairs],
+    apart: Iterable[Groups] = (),
 ) -> bool:
-    """Whether tables, groups and permutations of ranks can all be written on the mesh.
+    """Whether tables, groups and permutations of ranks can all be written on the mesh; ``apart``:
+    groups that are of programs or along axes, and not both.
 
     Example: the permutation {{0,1},{2,3}} fits on axes of 2 and 2, not on one axis of 4.
     """
     return (
         all(mesh.along(g) is not None for g in groups)
+        and not any(mesh.mixes(g) for g in apart)
         and all(mesh.peers(p) is not None for p in pairs)
         and all(mesh.function(t, base) is not None for t in tables for base in mesh.bases())
     )
@@ -156,8 +170,10 @@ def find(
     groups: Sequence[Groups],
     pairs: Sequence[Pairs],
     named: Sequence[tuple[str, int]] = (),
+    apart: Sequence[Groups] = (),
 ) -> Mesh | None:
-    """The mesh with the fewest programs, then the fewest axes; None: there is none.
+    """The mesh with the fewest programs, then the fewest axes; None: there is none.  ``apart``: as
+    `fits` has them.
 
     Example: eight ranks with groups {{0,1,2,3},{4,5,6,7}} lie on axes of 2 and 4; a chain of sends
     0 to 1, 1 to 2, 2 to 3 makes one explicit axis of 4; groups of unequal sizes lie on no mesh.
@@ -177,7 +193,7 @@ def find(
             if best is not None and programs >= prod(best.extents[i] for i in best.explicit):
                 continue
             mesh = Mesh(names, extents, explicit)
-            if fits(mesh, tables, groups, pairs):
+            if fits(mesh, tables, groups, pairs, apart):
                 best = mesh
         if best is not None and not best.explicit:
             break

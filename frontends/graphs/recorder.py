@@ -17,6 +17,7 @@ import numpy.typing as npt
 from shardproof.engine.algebra.affine import Affine, affine
 from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from shardproof.engine.plan.assumption import Assumption
+from shardproof.engine.plan.collectives import TABLE
 from shardproof.engine.plan.ir import Attr, Body, Call, Op, Program, Shard, Source
 from shardproof.engine.plan.ir import Value as BodyValue
 from shardproof.frontends.builder.shapes import Inference
@@ -231,18 +232,20 @@ def mesh_of(
     axes of 2 and 4; of one rank the mesh has no axes.
     """
     tables = {t for p in placements for t in columns(p)}
-    groups, pairs = set(), set()
+    groups, pairs, apart = set(), set(), set()
     for op in recorder.ops:
         for key, value in op.attrs.items():
             if isinstance(value, PerRank):
                 tables.add(value.values)
             elif key == GROUP:
                 groups.add(value)
+                if op.name in TABLE and not TABLE[op.name].joint:
+                    apart.add(value)
             elif key == PAIRS:
                 pairs.add(value)
     if recorder.ranks == 1:
         return Mesh((), ())
-    mesh = find(recorder.ranks, sorted(tables), sorted(groups), sorted(pairs), named)
+    mesh = find(recorder.ranks, sorted(tables), sorted(groups), sorted(pairs), named, sorted(apart))
     if mesh is None:
         raise Unsupported("groups of ranks that are along no axes of any mesh")
     return mesh
