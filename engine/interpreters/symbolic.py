@@ -174,7 +174,7 @@ class TermInterpreter(ArrayInterpreter):
         leaves: set[Term] = set()
         for entry in row:
             if isinstance(entry, Term):
-                leaves.update(entry.args if _is_maximum(entry) else (entry,))
+                leaves.update(entry.args if is_maximum(entry) else (entry,))
         if not leaves:
             raise Unsupported("the maximum of masked entries only")
         ordered = sorted(leaves, key=lambda term: term.uid)
@@ -216,8 +216,11 @@ def _scaled(term: Term) -> tuple[Fraction, Term]:
     return (Fraction(1), term) if number is None else (number, term.args[1])
 
 
-def _is_maximum(term: Term) -> bool:
-    """Whether a term is the maximum of its arguments."""
+def is_maximum(term: Term) -> bool:
+    """Whether a term is the maximum of its arguments.
+
+    Example: ``max2(v0, v1)`` is, twice that is not.
+    """
     return term.kind == "app" and term.name == f"max{len(term.args)}"
 
 

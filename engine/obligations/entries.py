@@ -1,15 +1,13 @@
 """Entries of lineages as terms: what a local tensor is, position by position, at small size.
 
-`SmallInterpreter` is the interpreter of an operator's declaration in which entries are terms on a
-`Representatives`; `Meaning` gives the entries of reference nodes: free symbols for those that a
-claim takes as they are, definitions for the others.
+`Meaning` gives the entries of reference nodes, as terms on `Representatives`: free symbols for
+those that a claim takes as they are, definitions for the others, by the interpreter of operators'
+declarations (`engine.obligations.small_terms`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from fractions import Fraction
+from collections.abc import Mapping, Sequence
 from itertools import product
 from math import prod
 from typing import Any
@@ -18,8 +16,8 @@ import numpy as np
 
 from shardproof.engine.algebra.terms import ONE, ZERO, Term, TermTable
 from shardproof.engine.errors import Unsupported
-from shardproof.engine.interpreters import MASKED, TermInterpreter, Weighted
-from shardproof.engine.interpreters.dims import Dim, Extent, Factor, count
+from shardproof.engine.interpreters import MASKED, Weighted
+from shardproof.engine.interpreters.dims import Dim, Factor, count
 from shardproof.engine.lineage.blocks import place as placed
 from shardproof.engine.lineage.expressions import (
     AcrossRanks,
@@ -44,147 +42,13 @@ from shardproof.engine.lineage.lineage import BROADCAST, Lineage, PartialRange
 from shardproof.engine.lineage.lineage import Addend as View
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.places import has_places, local_positions
-from shardproof.engine.lineage.sums import largest
 from shardproof.engine.lineage.views import Misaligned
 from shardproof.engine.obligations.regions import side_by_side
-from shardproof.engine.ops.laws import (
-    applied,
-    common_exponentials,
-    flat,
-    logarithms,
-    without_opposites,
-)
-from shardproof.engine.ops.primitives import Selection, is_partial
+from shardproof.engine.obligations.small_terms import SmallInterpreter
 from shardproof.engine.small_model.representatives import Representatives
 
 Entry = Any  # a Term, or MASKED
 Index = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class SmallInterpreter(TermInterpreter):
-    """Terms of an obligation: positions follow from multiplicities, and a choice reads the
-    represented entries of its row.
-
-    Example: a linear layer of 8 inputs, kept at two of them of which the second one stands for 7,
-    has the entry ``7 * (1/7 * v0 * v4 + v1 * v5)``.
-
-    ``masks``: positions are compared by a mask. Then one that stands for others is counted as the
-    mask has it: what is summed has to differ from position to position, so that nothing is a count.
-    ``laws``: functions are read with the laws of `engine.ops.laws`.
-    ``apart``: exponentials of sums are read as products, and what exponentials all addends of a sum
-    have is taken out of it.  ``over_positions``: sums over positions, which are no such sums, and
-    which no law takes out of an exponent.
-    ``applications``: those of functions that are undefined somewhere, before laws of products.
-    """
-
-    representatives: Representatives
-    masks: bool = False
-    laws: bool = False
-    apart: bool = False
-    over_positions: set[Term] = field(default_factory=set, compare=False)
-    applications: set[Term] = field(default_factory=set, compare=False)
-
-    def applied_to(self, function: str, entry: Term) -> Term:
-        """A function of an entry as a term; applications that are undefined somewhere are noted."""
-        if self.laws:
-            term = applied(self.table, function, entry, self.apart, self.over_positions)
-        else:
-            term = super().applied_to(function, entry)
-        parts = (part for part in flat(term) if part.kind == "app" and is_partial(str(part.name)))
-        self.applications.update(parts, logarithms(function, term))
-        return term
-
-    def product_of(self, factors: Sequence[Any]) -> Any:
-        """The product of entries; with ``laws``, without powers and exponentials that cancel."""
-        product = super().product_of(factors)
-        return without_opposites(product) if self.laws and isinstance(product, Term) else product
-
-    def dim(self, size: int) -> Dim:
-        """How the positions of a dimension of this size are represented."""
-        return size.dim if isinstance(size, Extent) else self.representatives.constant_dim(size)
-
-    def absolute(self, start: int, size: int) -> tuple[Dim, tuple[int, ...]]:
-        """A dimension of ``size`` positions with the true position of each representative."""
-        dim = self.dim(size)
-        places = [0]
-        for factor in dim:
-            inner = sum(factor)
-            firsts = [sum(factor[:i]) for i in range(len(factor))]
-            places = [p * inner + first for p in places for first in firsts]
-        return dim, tuple(start + p for p in places)
-
-    def select(self, scores: Weighted, selection: Selection) -> Weighted:
-        """A function of the row's scores, not interpreted, for every choice that represents
-        others."""
-        size = int(scores.shape[1])
-        chosen = self.representatives.positions((-1, 0), 1, selection.topk, selection.topk)
-        entries = np.empty((scores.data.shape[0], len(chosen)), dtype=object)
-        for i, row in enumerate(scores.data):
-            for k, (j, _) in enumerate(chosen):
-                entries[i, k] = self.table.app(f"select:{size}:{selection}:{j}", *row)
-        return Weighted(entries, (scores.dims[0], (tuple(w for _, w in chosen),)))
-
-    def total_of(self, entries: Iterable[Entry]) -> Entry:
-        """The sum of entries; raises `Unsupported` where a mask compares positions and two of them
-        are alike."""
-        parts = list(entries)
-        if self.masks:
-            terms = [_core(e) for e in parts if isinstance(e, Term) and e is not self.table.zero]
-            cores = [self.table.one if e.kind == "const" else e for e in terms]
-            if len(set(cores)) < len(cores):
-                raise Unsupported("a sum under a mask over positions that are alike")
-        total = self.sum_of(parts)
-        if self.laws and isinstance(total, Term) and len(parts) > 1:
-            self.over_positions.update(f for f in flat(total) if f.kind == "add")
-        return total
-
-    def sum_of(self, entries: Iterable[Entry]) -> Entry:
-        """A sum with its largest constant factor taken out, as the definitions of nodes have it:
-        equal sums are then equal factors of products, which the linear rung does not look into."""
-        parts = list(entries)
-        if any(e is MASKED for e in parts):
-            return MASKED
-        if self.apart:
-            kept = [e for e in parts if e is not self.table.zero]
-            common, rest = common_exponentials(self.table, kept) if len(kept) > 1 else (None, [])
-            if common is not None and common is not self.table.one:
-                return self.product_of([common, self.sum_of(rest)])
-        shares = [(_factor(e), e) for e in parts if e is not self.table.zero]
-        if not shares:
-            return self.table.zero
-        if all(f is ONE for f, _ in shares):
-            return self.table.add(*parts)
-        lead = largest([f for f, _ in shares])
-        if lead == 1:
-            return self.table.add(*parts)
-        addends = [self.table.mul(f / lead, _core(e)) for f, e in shares]
-        return self.table.mul(lead, self.table.add(*addends))
-
-    def maximum_of(self, row: Sequence[Entry]) -> Term:
-        """A maximum commutes with a positive factor: the size of the common one of all entries is
-        taken out, so that a scaled maximum is the maximum of scaled entries; its sign stays."""
-        entries = [e for e in row if isinstance(e, Term)]
-        factors = {_factor(e) for e in entries}
-        if len(factors) != 1 or abs(factor := factors.pop()) in (0, 1):
-            return super().maximum_of(row)
-        sign = 1 if factor > 0 else -1
-        inner = [self.table.mul(sign, _core(e)) for e in entries]
-        return self.table.mul(abs(factor), super().maximum_of(inner))
-
-
-def _factor(term: Term) -> Fraction:
-    """The constant factor of a term ("mul" with a constant is always (constant, term))."""
-    if term.kind == "mul" and term.args[0].kind == "const" and len(term.args) == 2:
-        return term.args[0].value or ZERO
-    return ONE
-
-
-def _core(term: Term) -> Term:
-    """A term without its constant factor."""
-    if term.kind == "mul" and term.args[0].kind == "const" and len(term.args) == 2:
-        return term.args[1]
-    return term
 
 
 class Meaning:

@@ -35,7 +35,8 @@ from shardproof.engine.lineage.members import axes_of, concrete
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.sums import Over
 from shardproof.engine.obligations.denominators import Cleared, cleared
-from shardproof.engine.obligations.entries import Meaning, SmallInterpreter
+from shardproof.engine.obligations.entries import Meaning
+from shardproof.engine.obligations.small_terms import SmallInterpreter
 from shardproof.engine.plan.collectives import TABLE, Effect, cuts, refused
 from shardproof.engine.small_model.bounds import Requirements, enough
 from shardproof.engine.small_model.mixed_radix import Relation

@@ -70,3 +70,20 @@ def test_the_maximum_of_something_else_is_refuted() -> None:
 def test_the_maximum_over_one_rank_is_not_that_over_all() -> None:
     assert_proved(plan(by_column, by_column, replicas=1))
     assert_refuted(plan(by_column, by_column), kind="mismatch")
+
+
+def beside(factor: Fraction) -> Formula:
+    """x w1 times the largest entry of a row of x w2, times a factor, and of x."""
+
+    def formula(b: BodyBuilder, x: int, t: int, w1: int, w2: int) -> int:
+        scaled = b.op("mul", b.matmul(x, w2), other=factor)
+        row = b.op("concat", scaled, x, dim=1)
+        return b.mul(b.matmul(x, w1), b.amax(row, -1, keepdim=True))
+
+    return formula
+
+
+@pytest.mark.parametrize("factor", [Fraction(-2), Fraction(1), Fraction(10**38)])
+def test_entries_of_a_scaled_maximum_are_those_of_a_maximum_of_more(factor: Fraction) -> None:
+    assert_proved(plan(beside(factor), beside(factor)))
+    assert_refuted(plan(beside(factor), beside(2 * factor)), kind="mismatch")
