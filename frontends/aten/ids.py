@@ -373,3 +373,37 @@ def inverse(x: Ids) -> Ids:
     Example: of ``ids >= 16`` it is 1 on [0, 16) and 0 on [16, 64).
     """
     return replace(x, function=piecewise.negated(x.function))
+
+
+def wrapped(x: Ids, rows: int) -> Ids:
+    """Where an index is negative it counts from the end.
+
+    Example: with 64 rows, ``id - 64`` for ids in [0, 64) chooses row ``id``.
+    """
+    f = x.function
+    negative = piecewise.compare("LT", f, piecewise.constant(f, 0))
+    other = piecewise.combine("add", f, piecewise.constant(f, rows))
+    return replace(x, function=piecewise.select(negative, other, f))
+
+
+def is_own(x: Ids, rows: int) -> bool:
+    """Whether ids are an input's own, negative ones counted from the end or not.
+
+    Example: those of ``table[ids]`` are, of any integers; ``ids - 3`` are not.
+    """
+    return all(
+        slope == 1 and offset == (rows if high <= 0 and offset else 0)
+        for _, high, slope, offset in x.function
+    )
+
+
+def placed_at(x: Ids, size: int) -> Ids:
+    """Ids that choose one of ``size`` positions each; an input's own are among them, which raises
+    `Narrow` where that is not known yet.
+
+    Example: of ``cache[arange(n), slots]`` of a cache [n, 16, 8] the slots are in [0, 16).
+    """
+    index = wrapped(x, size)
+    if len(index.function) > 1 and is_own(index, size):
+        raise Narrow(x.origin.number, size)
+    return index

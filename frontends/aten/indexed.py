@@ -60,7 +60,7 @@ def _index(lo: Lowering, x: Lowered, indices: Sequence[Lowered | None]) -> Any:
     if len(indices) == 1 and indices[0] is not None and not isinstance(indices[0], Positions):
         index = ids.ids(indices[0])
         return lookups.rows_of(
-            lo, x, indices[0] if index is None else lookups.wrapped(index, x.shape[0])
+            lo, x, indices[0] if index is None else ids.wrapped(index, x.shape[0])
         )
     chosen = _entries(x, indices)
     if chosen is None and along is not None:
@@ -112,7 +112,7 @@ def _last_of_rows(
     others = tuple(range(2, len(x.shape)))
     rest = tuple(x.shape[d] for d in others)
     index = ids.ids(chosen) or ids.ids(lo.real(chosen))
-    place = chosen if index is None else lookups.wrapped(index, x.shape[1])
+    place = chosen if index is None else ids.placed_at(index, x.shape[1])
     at = lo.expand(lo.reshape(place, (x.shape[0], *(1 for _ in rest), 1)), (x.shape[0], *rest, 1))
     last = len(x.shape) - 1
     return lo.permute(x, (0, *others, 1)), (0, last, *(d - 1 for d in others)), at
@@ -184,7 +184,7 @@ def _index_put(
             return in_column(lo, values, column, x.shape[1])
         index = None if chosen is None else ids.ids(chosen)
         if index is not None:
-            at = lo.reshape(lookups.wrapped(index, x.shape[1]), (x.shape[0], 1))
+            at = lo.reshape(ids.placed_at(index, x.shape[1]), (x.shape[0], 1))
             source = lo.reshape(values, (x.shape[0], 1))
             name = ADDING if zero or accumulate else "aten.scatter.src"
             return rule_of(name)(lo, x, 1, at, source)  # type: ignore[misc]
@@ -226,7 +226,7 @@ def _added(lo: Lowering, x: Lowered, indices: Sequence[Lowered | None], values: 
     index = None if first is None else lookups.ids_of(lo, first)
     if index is None or values.shape != (*index.shape, x.shape[1]):
         return None
-    at, rule = lookups.wrapped(index, x.shape[0]), rule_of("aten.embedding_dense_backward.default")
+    at, rule = ids.wrapped(index, x.shape[0]), rule_of("aten.embedding_dense_backward.default")
     return lo.add(x, rule(lo, values, at, x.shape[0], -1, False))  # type: ignore[misc]
 
 

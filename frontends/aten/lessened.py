@@ -7,8 +7,8 @@ from fractions import Fraction
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
-from shardproof.frontends.aten.ids import Ids, ids
-from shardproof.frontends.aten.lookups import Lookup, wrapped
+from shardproof.frontends.aten.ids import Ids, ids, wrapped
+from shardproof.frontends.aten.lookups import Lookup
 from shardproof.frontends.aten.lowering import Lowered, Lowering, Operand, Real, Shape, Unviewed
 from shardproof.frontends.aten.scattered import Scattered
 from shardproof.frontends.builder import piecewise

@@ -14,7 +14,16 @@ from math import prod
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
-from shardproof.frontends.aten.ids import Ids, Narrow, ids, integral, inverse, number_of
+from shardproof.frontends.aten.ids import (
+    Ids,
+    Narrow,
+    ids,
+    integral,
+    inverse,
+    is_own,
+    number_of,
+    wrapped,
+)
 from shardproof.frontends.aten.lowering import (
     Const,
     Lowered,
@@ -76,9 +85,8 @@ class Lookup:
     @property
     def is_settled(self) -> bool:
         """Whether all ids count as they are: they choose rows that there are, or are an input's
-        own, which has to choose such."""
-        own = len(self.ids.function) == 1 and self.ids.function[0][2:] == (1, 0)
-        return not self.picked and (own or not self.astray())
+        own (negative ones counted from the end), which has to choose such."""
+        return not self.picked and (is_own(self.ids, self.rows()) or not self.astray())
 
     def rows(self) -> int:
         """How many rows, or entries of a row, there are to choose from."""
@@ -355,17 +363,6 @@ def rows_of(lo: Lowering, table: Lowered, chosen: Lowered) -> Any:
         rows = Lookup(column, index, live, False, (*index.shape, 1), real.dtype)
         return lo.reshape(rows.real(lo), index.shape)
     return Lookup(real, index, live, False, (*index.shape, *real.shape[1:]), real.dtype)
-
-
-def wrapped(x: Ids, rows: int) -> Ids:
-    """Where an index is negative it counts from the end.
-
-    Example: with 64 rows, ``id - 64`` for ids in [0, 64) chooses row ``id``.
-    """
-    f = x.function
-    negative = piecewise.compare("LT", f, piecewise.constant(f, 0))
-    other = piecewise.combine("add", f, piecewise.constant(f, rows))
-    return replace(x, function=piecewise.select(negative, other, f))
 
 
 def entries_of(lo: Lowering, table: Lowered, chosen: Lowered, wraps: bool = True) -> Any:

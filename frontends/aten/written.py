@@ -11,8 +11,7 @@ import numpy as np
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.choices import _index_add, _index_select
-from shardproof.frontends.aten.ids import ids
-from shardproof.frontends.aten.lookups import wrapped
+from shardproof.frontends.aten.ids import ids, placed_at
 from shardproof.frontends.aten.lowering import (
     Const,
     Lowered,
@@ -49,7 +48,7 @@ def _from_the_front(index: Lowered, size: int) -> Any:
     known = ids(index)
     if known is None or known.span()[0] >= 0:
         return index
-    return wrapped(known, size)
+    return placed_at(known, size)
 
 
 def _counts(lo: Lowering, x: Lowered, at: int, index: Lowered) -> Any:
