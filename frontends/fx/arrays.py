@@ -40,6 +40,11 @@ TYPES: Final[Mapping[str, type[np.generic]]] = {
     "complex64": np.complex64,
     "complex128": np.complex128,
 }
+#: Operators that read no number of their first operand: its shape at most, and that the result has.
+SHAPE_ALONE: Final = frozenset(
+    [f"aten.new_{name}.default" for name in ("full", "zeros", "ones")]
+    + [f"aten.{name}_like.default" for name in ("full", "zeros", "ones")]
+)
 RULES: Final[dict[str, Rule]] = {}
 
 
@@ -85,14 +90,9 @@ def _steps(node: Node, start: float, end: float, step: float) -> Any:
     return start + step * np.arange(*shape_of(node))
 
 
-@rule_for("full.default", "new_full.default")
+@rule_for("full.default", "new_full.default", "full_like.default")
 def _full(node: Node, *sizes_and_number: Any) -> Any:
     return np.full(shape_of(node), sizes_and_number[-1])
-
-
-@rule_for("full_like.default")
-def _full_like(node: Node, x: Array, number: Any) -> Any:
-    return np.full(x.shape, number)
 
 
 @rule_for("zeros.default", "zeros_like.default", "new_zeros.default")

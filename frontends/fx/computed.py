@@ -19,7 +19,7 @@ from shardproof.frontends.aten.levels import constant
 from shardproof.frontends.aten.lowering import Lowering
 from shardproof.frontends.aten.rules import typed
 from shardproof.frontends.fx import arranged
-from shardproof.frontends.fx.arrays import IRRELEVANT, RULES, TYPES
+from shardproof.frontends.fx.arrays import IRRELEVANT, RULES, SHAPE_ALONE, TYPES
 from shardproof.frontends.fx.records import CALL, GETITEM, Graph, Node, operand, operands
 
 Array = NDArray[Any]
@@ -104,7 +104,8 @@ class Computed:
             return None
         if any(self._made[name] is None for name in _operands(node)):
             return None
-        args = [self._argument(x) for x in node.args]
+        unread = 1 if node.target in SHAPE_ALONE else 0
+        args = [*[None] * unread, *(self._argument(x) for x in node.args[unread:])]
         named = {k: self._argument(x) for k, x in node.kwargs.items() if k not in IRRELEVANT}
         if node.target == GETITEM:
             return self._fitting(args[0][args[1]], node) if _is_part(args) else None
@@ -187,7 +188,9 @@ def known_numbers(lo: Lowering, array: Array, dtype: str) -> Any:
 
 
 def _operands(node: Node) -> list[str]:
-    return [*operands(node.args), *operands(node.kwargs)]
+    """What a node's numbers are computed of: ``x.new_full((4, 4), -1.0)`` of no number of x."""
+    args = node.args[1:] if node.target in SHAPE_ALONE else node.args
+    return [*operands(args), *operands(node.kwargs)]
 
 
 def _is_part(args: Sequence[Any]) -> bool:

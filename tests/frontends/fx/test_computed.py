@@ -196,6 +196,22 @@ def test_numbers_of_inputs_are_not_known() -> None:
     assert not numbers.is_known("c")
 
 
+def test_an_operand_that_lends_its_type_need_not_be_known() -> None:
+    w = Written()
+    x = w.argument(torch.tensor([2.0, 3.0]))
+    full = [x, [2, 2], float("-inf")]
+    w.nodes += [
+        Node("a", "call_function", "aten.ones_like.default", [x], {}, [2], "float32"),
+        Node("b", "call_function", "aten.new_full.default", full, {}, [2, 2], "float32"),
+        Node("c", "call_function", "aten.triu.default", [{"n": "b"}, 1], {}, [2, 2], "float32"),
+        Node("d", "call_function", "aten.mul.Tensor", [{"n": "a"}, x], {}, [2], "float32"),
+    ]
+    numbers = Computed(Graph(0, w.nodes), {})
+    assert numbers.array("a").tolist() == [1, 1]  # type: ignore[union-attr]
+    assert numbers.array("c").tolist() == [[0, -np.inf], [0, 0]]  # type: ignore[union-attr]
+    assert numbers.array("d") is None
+
+
 def test_large_tables_are_not_computed() -> None:
     size = computed.MOST_ELEMENTS + 1
     node = Node("a", "call_function", "aten.arange.default", [size], {}, [size], "int64")
