@@ -11,12 +11,14 @@ from shardproof.engine.algebra.affine import affine
 from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from shardproof.engine.plan.ir import Body, Call, Program, Shard, Source
 from shardproof.frontends.aten import Const, Lowered, Lowering, Real, rule_of
+from shardproof.frontends.aten.arranged import settled
 from shardproof.frontends.aten.ids import Narrow, marked
 from shardproof.frontends.aten.labels import Labels
 from shardproof.frontends.aten.levels import constant
 from shardproof.frontends.aten.lookups import picks
 from shardproof.frontends.aten.lowering import Derived
 from shardproof.frontends.aten.masks import FLAGS
+from shardproof.frontends.aten.ordered import applied
 from shardproof.frontends.aten.readings import Reading
 from shardproof.frontends.aten.rules import typed, without_entries
 from shardproof.frontends.builder.shapes import Inference
@@ -170,6 +172,7 @@ class _Rank:
             return [self.draws.drawn(op, given, tensor.shape, tensor.dtype)]
         if op.name == STILL:
             x = self.argument(op.args[0])
+            x = settled(self.lo, x) if self.marks else x
             return [self.stilled(x) if self.marks and isinstance(x, Real) else x]
         compared = self.draws.compared(op, self.lo.expected[0][1] if self.lo.expected else "")
         if compared is not None:
@@ -177,11 +180,9 @@ class _Rank:
         rule = rule_of(op.name)
         if op.name.startswith("aten.") and (results := without_entries(self.lo)):
             return results
-        if rule is None:
-            raise Unsupported(f"operator {op.name} has no lowering")
         args = [self.argument(a) for a in op.args]
         kwargs: Mapping[str, Any] = {k: self.argument(v) for k, v in op.kwargs.items()}
-        result = rule(self.lo, *args, **kwargs)
+        result = applied(self.lo, rule, op.name, args, kwargs)
         results = list(result) if isinstance(result, tuple) else [result]
         for i, (value, x, (shape, dtype)) in enumerate(
             zip(op.outputs, results, self.lo.expected, strict=False)

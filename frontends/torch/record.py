@@ -27,7 +27,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from shardproof.engine.errors import InvalidInput
-from shardproof.frontends.torch import complexes, copies
+from shardproof.frontends.torch import complexes, copies, grouped
 from shardproof.frontends.torch.draws import kind_of
 from shardproof.frontends.torch.generators import Generators
 from shardproof.frontends.torch.places import in_function, is_machinery, place
@@ -323,7 +323,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         given = None if name in QUESTIONS else self._group_names(func, args)
         require_view(func, args)
         try:
-            out = func(*args, **kwargs)
+            out = grouped.run(func, args, kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException):
             return self._real(func, args, kwargs)
         if given is None or func.overloadpacket in RESHAPED:

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from shardproof.engine.errors import InvalidInput
-from shardproof.frontends.aten import rule_of
-from shardproof.frontends.torch import draws, trace
+from shardproof.frontends.aten.ordered import is_read
+from shardproof.frontends.torch import draws, grouped, trace
 from shardproof.frontends.torch.collectives import group_of, listed, reduction
 from shardproof.frontends.torch.complexes import PAIRS, called
 from shardproof.frontends.torch.functional import (
@@ -187,7 +187,7 @@ class Rank:
         if trace.DRAW in event.kwargs:
             self.draw(event, targets)
             return
-        if rule_of(event.name) is None or read & self.spoiled:
+        if not is_read(event.name) or read & self.spoiled:
             self.spoil(targets)
             return
         self.spoiled -= {self.trace.tensors[t.number].storage for t in targets}
@@ -197,10 +197,7 @@ class Rank:
             pairs = kwargs.pop(PAIRS)
             result: Any = called(event.name, args, pairs, kwargs)
         else:
-            overload: Any = torch.ops
-            for part in event.name.split("."):
-                overload = getattr(overload, part)
-            result = overload(*args, **kwargs)
+            result = grouped.called(event.name, args, kwargs)
         if event.writes:
             return
         flat = result if isinstance(result, (list, tuple)) else (result,)
