@@ -13,6 +13,10 @@ PYTHON ?= $(shell for p in python3.11 python3 python; do \
 	$$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, 11))' \
 		>/dev/null 2>&1 && { echo $$p; break; }; done)
 
+# Compiled modules are kept also where the environment says otherwise: readers, solvers and commands
+# are processes of their own, and compiling what they import is half a second of each.
+export PYTHONDONTWRITEBYTECODE :=
+
 # Two processes, as many as CI has cores. Not --dist loadgroup or loadscope: in pytest-xdist
 # 3.8.0 they hang when a worker dies (its issues 1323, 1378), and that is how a hung test is ended.
 WORKERS ?= 2
