@@ -61,7 +61,7 @@ class Run(NamedTuple):
     size: int
 
 
-def computed(out: Functional, value: int) -> list[Computed]:
+def computed(memory: Memory, value: int) -> list[Computed]:
     """The boxes of full parameters that a value is made of, where the program cut it from them, one
     after the other along a dimension or in a flat buffer; none if it depends on no full parameter.
     Raises `InvalidInput` if it is anything else.
@@ -69,7 +69,7 @@ def computed(out: Functional, value: int) -> list[Computed]:
     Example: of ``torch.cat([full["q"][:2], full["q"][2:4]])`` two boxes of ``q``, with the cuts (0,
     0, 2) and (0, 2, 2); of ``full["q"] * 2`` it is refused.
     """
-    made = {v: op for op in out.ops for v in op.outputs if v >= 0}
+    out, made = memory.out, memory.made
     if not _depends(made, value):
         return []
     inner = value

@@ -149,7 +149,7 @@ class Replay(State):
             named = tuple(
                 by_number.get(x.number, -1) if isinstance(x, Tensor) else -1 for x in flat
             )
-        self.out.ops.append(Op(event.name, args, kwargs, named, self.memory.event))
+        self.memory.append(Op(event.name, args, kwargs, named, self.memory.event))
         for written_to, value in zip(targets, outputs, strict=True):
             self.write(written_to, value)
 
@@ -195,7 +195,7 @@ class Replay(State):
         targets = [*(a for a in event.outputs if isinstance(a, Tensor)), *running]
         outputs = tuple(self.fresh(self.location(t)) for t in targets)
         args = tuple(self.values(a) for a in event.args)
-        self.out.ops.append(Op(BATCH_NORM_WRITTEN, args, {}, outputs, self.memory.event))
+        self.memory.append(Op(BATCH_NORM_WRITTEN, args, {}, outputs, self.memory.event))
         for target, value in zip(targets, outputs, strict=True):
             self.write(target, value)
         return True
@@ -277,7 +277,7 @@ class Replay(State):
         trainable = event.kwargs.get("trainable") is True
         before = self.memory.storages.get(tensor.storage)
         if before is not None and before.pieces:
-            pieces = computed(self.out, self.memory.read(tensor))
+            pieces = computed(self.memory, self.memory.read(tensor))
             if pieces:
                 if any(c.cut is not None and c.cut.box is not None for c in pieces):
                     rewritten(self.memory, tensor, pieces)

@@ -139,14 +139,17 @@ class Memory:
     ) -> int:
         """An operator with one result, whose number is given back."""
         output = self.value(shape, dtype)
-        op = Op(name, tuple(args), kwargs, (output,), self.event)
-        self.out.ops.append(op)
-        self.made[output] = op
+        self.append(Op(name, tuple(args), kwargs, (output,), self.event))
         return output
 
     def emits(self, name: str, args: Sequence[Arg], outputs: Sequence[int]) -> None:
         """Append an operator with the given outputs."""
-        self.out.ops.append(Op(name, tuple(args), {}, tuple(outputs), self.event))
+        self.append(Op(name, tuple(args), {}, tuple(outputs), self.event))
+
+    def append(self, op: Op) -> None:
+        """Append an operator, and know it by what it makes."""
+        self.out.ops.append(op)
+        self.made.update((output, op) for output in op.outputs if output >= 0)
 
     # -- moving -----------------------------------------------------------------------------
 

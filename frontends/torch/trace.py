@@ -7,7 +7,7 @@ names something is checked before anything uses it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import prod
 from pathlib import Path
 from typing import TypeAlias
@@ -257,17 +257,23 @@ def check(trace: Trace) -> None:
         if not fits:
             raise InvalidInput(f"tensor {number} has shape {list(tensor.shape)[:30]}")
     for number, event in enumerate(trace.events):
-        named = tensors_of(*event.args, *event.kwargs.values(), *event.outputs)
-        if any(not 0 <= n < len(trace.tensors) for n in (*named, *event.writes, *event.still)):
+        tensors, ranks = [*event.writes, *event.still], list[int]()
+        _named((*event.args, *event.kwargs.values(), *event.outputs), tensors, ranks)
+        if tensors and not 0 <= min(tensors) <= max(tensors) < len(trace.tensors):
             raise InvalidInput(f"event {number} ({event.name[:60]}) names a tensor that is none")
-        ranks = (
-            r
-            for x in (*event.args, *event.kwargs.values())
-            if isinstance(x, Ranks)
-            for r in x.ranks
-        )
-        if any(not 0 <= r < trace.world_size for r in ranks):
+        if ranks and not 0 <= min(ranks) <= max(ranks) < trace.world_size:
             raise InvalidInput(f"event {number} ({event.name[:60]}) names a rank that is none")
         inside = 0 <= event.source < len(trace.sources) and 0 <= event.module < len(trace.modules)
         if not inside:
             raise InvalidInput(f"event {number} ({event.name[:60]}) names a source that is none")
+
+
+def _named(args: Iterable[Arg], tensors: list[int], ranks: list[int]) -> None:
+    """Append the numbers of all tensors, and all ranks, that arguments name."""
+    for arg in args:
+        if isinstance(arg, Tensor):
+            tensors.append(arg.number)
+        elif isinstance(arg, Items):
+            _named(arg.items, tensors, ranks)
+        elif isinstance(arg, Ranks):
+            ranks.extend(arg.ranks)
