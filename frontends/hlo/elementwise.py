@@ -362,9 +362,9 @@ def logical(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     return low.op("sub", low.op("add", x, y).value, both)
 
 
-def _of_rank(p: Item) -> PerRank | None:
+def of_rank(p: Item) -> PerRank | None:
     """A predicate that is the same everywhere on a rank, as a number for each rank; None: it is
-    another."""
+    another.  Example: of ``broadcast(partition-id() > 0)`` on two ranks, 0 and 1."""
     if not isinstance(p, Known) or len(p.arrays) < 2:
         return None
     cores = [compact(array) for array in p.arrays]
@@ -381,8 +381,8 @@ def _is_part(low: Lowering, xs: Sequence[Item]) -> bool:
     return origins.part(p, low.values.tables) is not None
 
 
-def _chosen_by_rank(low: Lowering, p: PerRank, x: int, y: int) -> Tensor:
-    """One of two tensors side by side, by the rank."""
+def chosen_by_rank(low: Lowering, p: PerRank, x: int, y: int) -> Tensor:
+    """One of two tensors side by side, by the rank.  Example: x where p is 1, y where it is 0."""
     shape = low.recorder.shape(x)
     both = low.op("concat", *(low.values.view(v, (1, *shape)) for v in (y, x)), dim=0).value
     own = low.op("slice", both, dim=0, start=p, size=1).value
@@ -397,9 +397,9 @@ def select(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     number = p.number() if isinstance(p, Known | Ids) else None
     if number is not None:
         return x if number else y
-    by_rank = None if _is_part(low, xs) else _of_rank(p)
+    by_rank = None if _is_part(low, xs) else of_rank(p)
     if by_rank is not None and not any(isinstance(i, Ids) for i in (x, y)):
-        return _chosen_by_rank(low, by_rank, low.tensor(x), low.tensor(y))
+        return chosen_by_rank(low, by_rank, low.tensor(x), low.tensor(y))
     by_ids = isinstance(p, Ids) and any(isinstance(i, Ids | Lookup) for i in (x, y))
     if isinstance(p, Ids) and (by_ids or low.dtype(node) == "bool" or integral(low.dtype(node))):
         return indices.select(low, node, p, x, y)

@@ -1,4 +1,5 @@
-"""Products with infinity, which nothing reads but a choice that leaves them out.
+"""Products with infinity, which nothing reads but a choice that leaves them out, and what is minus
+infinity on some ranks.
 
 XLA's inverse of the error function is ``select(abs(x) == 1, x * inf, ...)``.
 """
@@ -27,4 +28,17 @@ class Endless:
 
     value: int
     sign: int
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Lowest:
+    """A value of the body on the ranks of which ``shown`` is true, minus infinity on the others.
+
+    Example: the scores of a block of a causal ring, which hides all of it from earlier ranks:
+    ``Lowest(5, (False, True), (4, 4))`` on two ranks.
+    """
+
+    value: int
+    shown: tuple[bool, ...]
     shape: Shape

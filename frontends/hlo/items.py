@@ -23,7 +23,7 @@ from shardproof.frontends.builder.piecewise import Function, chosen_rows
 from shardproof.frontends.graphs.graph import PerRank, Shape
 from shardproof.frontends.graphs.recorder import Recorder
 from shardproof.frontends.hlo import exchange, origins, repeats
-from shardproof.frontends.hlo.endless import Endless
+from shardproof.frontends.hlo.endless import Endless, Lowest
 from shardproof.frontends.hlo.exchange import Exchanged
 from shardproof.frontends.hlo.expressions import Expressions
 from shardproof.frontends.hlo.known import Known, compact
@@ -151,7 +151,7 @@ MOST_DRAWN = 1 << 30
 #: Places at which another function of an id begins, where it becomes a number.
 MOST_KINKS = 8
 
-Item: TypeAlias = "Tensor | Known | Ids | Lookup | Vectors | Gated | Bits | Exchanged | Endless"
+Item: TypeAlias = "Tensor|Known|Ids|Lookup|Vectors|Gated|Bits|Exchanged|Endless|Lowest"
 
 
 class Narrow(Exception):
@@ -226,7 +226,7 @@ class Values:
                 return self.bits(item)
             case Vectors():
                 raise Unsupported("vectors of indices read as numbers")
-            case Endless():
+            case Endless() | Lowest():
                 raise Unsupported("the constant inf")
             case Ids() | Lookup() | Exchanged():
                 emitted = self.recorder.known(("item", item))

@@ -25,14 +25,15 @@ from shardproof.frontends.hlo import (
     index_vectors,
     indices,
     known,
+    lowest,
     movement,
     overflow,
-    own_rows,
     pooling,
     rows,
     stacks,
     windows,
 )
+from shardproof.frontends.hlo.endless import Lowest
 from shardproof.frontends.hlo.expressions import Expressions, interval_of
 from shardproof.frontends.hlo.items import Bits, Ids, Item, Narrow, Tensor, Vectors
 from shardproof.frontends.hlo.known import Known
@@ -182,6 +183,8 @@ def _single(low: Lowering, node: Node, operands: Sequence[Item]) -> Item:
     rule = RULES.get(node.target)
     if rule is None:
         raise Unsupported(NO_RULE)
+    if any(isinstance(x, Lowest) for x in operands) and node.target != "select":
+        return lowest.apply(low, node, operands, _fitting(rule))
     if any(isinstance(x, Vectors) for x in operands) and node.target not in ("gather", "scatter"):
         return index_vectors.apply(low, node, operands, _fitting(rule))
     return _fitting(rule)(low, node, operands)
@@ -258,7 +261,7 @@ RULES: Mapping[str, Rule] = {
     "not": elementwise.invert,
     "and": elementwise.logical,
     "or": elementwise.logical,
-    "select": own_rows.select,
+    "select": lowest.select,
     "convert": elementwise.convert,
     "floor": elementwise.function("floor"),
     "ceil": elementwise.function("ceil"),
