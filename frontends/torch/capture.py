@@ -14,6 +14,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -33,6 +34,7 @@ from shardproof.frontends.torch import (
     devices,
     extremes,
     files,
+    objects,
     reading,
     scaled,
     standins,
@@ -42,6 +44,7 @@ from shardproof.frontends.torch import (
 from shardproof.frontends.torch.futures import Awaited
 from shardproof.frontends.torch.generators import PythonDraws
 from shardproof.frontends.torch.job import Job
+from shardproof.frontends.torch.objects import Exchanges, Given, Waits
 from shardproof.frontends.torch.places import is_machinery, is_own
 from shardproof.frontends.torch.record import Recorder
 from shardproof.frontends.torch.shadows import flat
@@ -82,29 +85,52 @@ def capture(
     """
     limits = limits or Limits()
     _import_once()
-    most = workers or os.cpu_count() or 1
+    given: Given = {}
+    with tempfile.TemporaryDirectory(prefix="shardproof-capture-") as name:
+        folder, left = Path(name), list(ranks)
+        while left:
+            known = _count(given)
+
+            def child(rank: int) -> None:
+                exchanges = Exchanges(rank, ranks, given)
+                _child(step, rank, world_size, batch, full, limits, folder, exchanges)
+
+            _side_by_side(child, left, folder, limits, workers or os.cpu_count() or 1)
+            for rank in left:
+                objects.read(folder / f"{rank}.objects", given)
+            left = [rank for rank in left if not (folder / f"{rank}.trace").exists()]
+            if left and _count(given) == known:
+                raise InvalidInput(
+                    "Python objects that others never give are waited for", f"ranks {left[:8]}"
+                )
+        return [trace.read(folder / f"{rank}.trace") for rank in ranks]
+
+
+def _count(given: Given) -> int:
+    return sum(map(len, given.values()))
+
+
+def _side_by_side(
+    child: Callable[[int], None], ranks: Sequence[int], folder: Path, limits: Limits, most: int
+) -> None:
+    """Run a child for every rank, at most so many at a time."""
     context = multiprocessing.get_context("fork")
-    with tempfile.TemporaryDirectory(prefix="shardproof-capture-") as folder:
-        waiting = list(ranks)
-        running: dict[int, tuple[BaseProcess, float]] = {}
-        try:
-            while waiting or running:
-                while waiting and len(running) < most:
-                    rank = waiting.pop(0)
-                    child: BaseProcess = context.Process(
-                        target=_child,
-                        args=(step, rank, world_size, batch, full, limits, Path(folder)),
-                        name=f"capture of rank {rank}",
-                        daemon=True,
-                    )
-                    child.start()
-                    running[rank] = (child, time.monotonic())
-                _collect(running, Path(folder), limits)
-        finally:
-            for left, _ in running.values():
-                left.kill()
-                left.join()
-        return [trace.read(Path(folder) / f"{rank}.trace") for rank in ranks]
+    waiting = list(ranks)
+    running: dict[int, tuple[BaseProcess, float]] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < most:
+                rank = waiting.pop(0)
+                process: BaseProcess = context.Process(
+                    target=child, args=(rank,), name=f"capture of rank {rank}", daemon=True
+                )
+                process.start()
+                running[rank] = (process, time.monotonic())
+            _collect(running, folder, limits)
+    finally:
+        for left, _ in running.values():
+            left.kill()
+            left.join()
 
 
 def is_dtype(name: str) -> bool:
@@ -138,7 +164,7 @@ def _collect(running: dict[int, tuple[BaseProcess, float]], folder: Path, limits
         failure = folder / f"{rank}.error"
         if failure.exists():
             raise InvalidInput(failure.read_text(encoding="utf-8")[:8000], f"rank {rank}")
-        if not (folder / f"{rank}.trace").exists():
+        if not (folder / f"{rank}.objects").exists():
             raise InvalidInput(
                 f"the capturing process ended with code {child.exitcode} and no trace",
                 f"rank {rank}",
@@ -153,12 +179,16 @@ def _child(
     full: Mapping[str, TensorSpec],
     limits: Limits,
     folder: Path,
+    exchanges: Exchanges,
 ) -> None:
-    """In the forked child: record and write the trace, or the reason why there is none."""
+    """In the forked child: record and write the trace, or the reason why there is none; in any case
+    the objects that this rank gave to others."""
     try:
         _bound(limits)
-        recorded = record(step, rank, world_size, batch, full)
-        trace.write(recorded, folder / f"{rank}.trace")
+        with suppress(Waits):
+            recorded = record(step, rank, world_size, batch, full, exchanges)
+            trace.write(recorded, folder / f"{rank}.trace")
+        objects.write(exchanges.own, folder / f"{rank}.objects")
     except InvalidInput as error:
         message = str(error)
     except Exception as error:  # noqa: BLE001 - the user's code: any error of it is the answer
@@ -187,6 +217,7 @@ def record(
     world_size: int,
     batch: Mapping[str, TensorSpec],
     full: Mapping[str, TensorSpec],
+    exchanges: Exchanges,
 ) -> trace.Trace:
     """Run the step as one rank, on fake tensors, in this process (which is not fit for anything
     else afterwards: torch's process groups are replaced).
@@ -220,6 +251,7 @@ def record(
         synchronised.install(job.note)
         conversions.install(step, is_own)
         extremes.install(job.note)
+        objects.install(job.note, exchanges)
         _run(step, job)
     for note in python.notes():
         recorder.notes.setdefault(note)

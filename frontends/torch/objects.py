@@ -1,0 +1,193 @@
+"""Python objects that ranks exchange (`all_gather_object`, ...) while each is captured alone.
+
+A rank that comes to an exchange before it is known what the others give leaves its own object and
+ends; it is captured anew when theirs are there.  So a step runs once more for every exchange in it.
+Objects go from one child that runs the user's code to another, as bytes that nobody else reads.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.torch.standins import replace
+from shardproof.frontends.torch.watched import Watched
+
+#: An exchange: the ranks of its group, and how many exchanges this group had before it.
+Exchange: TypeAlias = tuple[tuple[int, ...], int]
+#: What ranks gave to exchanges, by rank.
+Given: TypeAlias = dict[Exchange, dict[int, bytes]]
+#: The objects of one rank are at most so large.
+MOST_BYTES = 64 << 20
+#: What is printed where a step exchanges objects.
+EXCHANGED = (
+    "stand-in: Python objects that ranks exchange (all_gather_object, broadcast_object_list, ...) "
+    "are what these ranks gave when they were captured"
+)
+
+
+class Waits(BaseException):
+    """A rank has come to an exchange, and what others give is not known yet: its capture ends.
+
+    Example: rank 1 in ``broadcast_object_list`` from rank 0, whose capture is not done.
+    """
+
+
+class Exchanges:
+    """The exchanges of one rank's step; ``given``: what is known of all ranks, and gets what this
+    one gives; ``captured``: ranks that give something at all.
+
+    Example: where rank 1 gave 8 to the first exchange of ranks 0 and 1, rank 0 gathers its own
+    object and 8.
+    """
+
+    def __init__(self, rank: int, captured: Collection[int], given: Given) -> None:
+        self.rank = rank
+        self.captured = captured
+        self.given = given
+        self.own: Given = {}
+        self._count: Counter[tuple[int, ...]] = Counter()
+
+    def exchanged(self, group: Any, givers: Sequence[int] | None, x: Any, takes: bool) -> list[Any]:
+        """What the ``givers`` (None: all members) give, in order; nothing where this rank takes
+        nothing.  Raises `Waits`, and `InvalidInput` for ranks that nobody captures."""
+        ranks = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
+        exchange = ranks, self._count[ranks]
+        self._count[ranks] += 1
+        known = self.given.setdefault(exchange, {})
+        givers = ranks if givers is None else givers
+        if self.rank in givers:
+            known[self.rank] = packed(x)
+            self.own[exchange] = {self.rank: known[self.rank]}
+        if not takes:
+            return []
+        if outside := sorted(set(givers).difference(self.captured)):
+            raise InvalidInput(
+                f"Python objects of ranks {outside[:8]}, which are not captured together with this "
+                "one: capture all ranks in one process (ranks='all')"
+            )
+        if any(giver not in known for giver in givers):
+            raise Waits
+        return [pickle.loads(known[giver]) for giver in givers]
+
+
+class _Pickler(pickle.Pickler):
+    def reducer_override(self, x: Any) -> Any:
+        if isinstance(x, torch.Tensor):
+            raise InvalidInput(
+                "a tensor in a Python object that ranks exchange: communicate it as a tensor"
+            )
+        return (int, (int(x),)) if isinstance(x, Watched) else NotImplemented
+
+
+def packed(x: Any) -> bytes:
+    """A Python object as bytes; raises `InvalidInput` for tensors in it.
+
+    Example: of ``{"rank": 1}``, with the number of the rank, what ``pickle.loads`` makes that of.
+    """
+    buffer = io.BytesIO()
+    _Pickler(buffer).dump(x)
+    return buffer.getvalue()
+
+
+def write(given: Given, path: Path) -> None:
+    """Leave what a rank gave for the process that captures all.
+
+    Example: ``write(exchanges.own, folder / "0.objects")``.
+    """
+    rows = [(*exchange, rank, x) for exchange, of in given.items() for rank, x in of.items()]
+    path.write_bytes(msgspec.msgpack.encode(rows))
+
+
+def read(path: Path, given: Given) -> None:
+    """Add what a rank left; raises `InvalidInput` for more than `MOST_BYTES`.
+
+    Example: after ``read(folder / "0.objects", given)`` rank 1 finds there what rank 0 gave.
+    """
+    if path.stat().st_size > MOST_BYTES:
+        raise InvalidInput(f"Python objects of more than {MOST_BYTES} bytes that ranks exchange")
+    rows = msgspec.msgpack.decode(
+        path.read_bytes(), type=list[tuple[tuple[int, ...], int, int, bytes]]
+    )
+    for ranks, number, rank, x in rows:
+        given.setdefault((ranks, number), {})[rank] = x
+
+
+def install(note: Callable[[str], None], exchanges: Exchanges) -> None:
+    """Put exchanges of objects in the place of torch's, in this process, for good; ``note`` is told
+    of what stands for them.
+
+    Example: ``dist.all_gather_object(objects, rank)`` on two ranks puts 0 and 1 into ``objects``.
+    """
+
+    def gathered(objects: list[Any], own: Any, group: Any = None) -> None:
+        if member(group):
+            objects[:] = exchanges.exchanged(group, None, own, True)
+
+    def gathered_on_one(
+        own: Any,
+        objects: list[Any] | None = None,
+        dst: int | None = None,
+        group: Any = None,
+        group_dst: int | None = None,
+    ) -> None:
+        if member(group):
+            takes = _rank_of(group, dst, group_dst) == exchanges.rank
+            every = exchanges.exchanged(group, None, own, takes)
+            if objects is not None and takes:
+                objects[:] = every
+
+    def broadcast(
+        objects: list[Any],
+        src: int | None = None,
+        group: Any = None,
+        device: Any = None,
+        group_src: int | None = None,
+    ) -> None:
+        if member(group):
+            root = _rank_of(group, src, group_src)
+            (objects[:],) = exchanges.exchanged(group, [root], list(objects), True)
+
+    def scattered(
+        into: list[Any],
+        objects: list[Any] | None = None,
+        src: int | None = None,
+        group: Any = None,
+        group_src: int | None = None,
+    ) -> None:
+        if member(group):
+            root = _rank_of(group, src, group_src)
+            (every,) = exchanges.exchanged(group, [root], objects, True)
+            place = dist.get_process_group_ranks(group or dist.group.WORLD).index(exchanges.rank)
+            into[0] = every[place]
+
+    def member(group: Any) -> bool:
+        note(EXCHANGED)
+        return group is not dist.GroupMember.NON_GROUP_MEMBER
+
+    made: Mapping[str, Callable[..., None]] = {
+        "all_gather_object": gathered,
+        "gather_object": gathered_on_one,
+        "broadcast_object_list": broadcast,
+        "scatter_object_list": scattered,
+    }
+    for name, by in made.items():
+        replace(dist, name, by)
+        replace(distributed_c10d, name, by)
+
+
+def _rank_of(group: Any, rank: int | None, place: int | None) -> int:
+    """A root as a rank of the world: named so, or by its place in the group (rank 0 by default)."""
+    if place is None:
+        return 0 if rank is None else int(rank)
+    return int(dist.get_process_group_ranks(group or dist.group.WORLD)[place])

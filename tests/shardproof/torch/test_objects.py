@@ -1,0 +1,125 @@
+"""Python objects that ranks exchange: sizes of what they have, settings that one rank reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.distributed as dist  # noqa: E402
+
+import shardproof.torch as sp  # noqa: E402
+
+ROWS, WIDTH = 6, 4
+
+
+def summed(gradient: Any, count: int) -> Any:
+    dist.all_reduce(gradient)
+    return gradient / count
+
+
+def counted_by_all(gradient: Any, rank: int, rows: int) -> Any:
+    counts = [None, None]
+    dist.all_gather_object(counts, {"rank": dist.get_rank(), "rows": rows})
+    assert [c["rank"] for c in counts] == [0, 1]  # type: ignore[index]
+    return summed(gradient, sum(c["rows"] for c in counts))  # type: ignore[index]
+
+
+def own_count(gradient: Any, rank: int, rows: int) -> Any:
+    """The mistake: what another rank has is not asked for."""
+    return summed(gradient, 2 * rows)
+
+
+def counted_by_one(gradient: Any, rank: int, rows: int) -> Any:
+    counts: list[int | None] | None = [None, None] if rank == 0 else None
+    dist.gather_object(rows, counts, dst=0)
+    total = [sum(n for n in counts if n) if counts else None]
+    dist.broadcast_object_list(total, src=0)
+    return summed(gradient, int(total[0] or 0))
+
+
+def settings_of_the_last(gradient: Any, rank: int, rows: int) -> Any:
+    settings: list[Any] = [{"rows": ROWS}] if rank == 1 else [None]
+    dist.broadcast_object_list(settings, group_src=1)
+    return summed(gradient, settings[0]["rows"])
+
+
+def shares(gradient: Any, rank: int, rows: int) -> Any:
+    share: list[Any] = [None]
+    dist.scatter_object_list(share, [{"rows": 6}, {"rows": 6}] if rank == 0 else None, src=0)
+    return summed(gradient, share[0]["rows"])
+
+
+def other_shares(gradient: Any, rank: int, rows: int) -> Any:
+    share: list[Any] = [None]
+    dist.scatter_object_list(share, [{"rows": 6}, {"rows": 3}] if rank == 0 else None, src=0)
+    return summed(gradient, share[0]["rows"])
+
+
+def verified(mean: Callable[[Any, int, int], Any], **options: Any) -> sp.Result:
+    def single(job: sp.Job) -> None:
+        model = torch.nn.Linear(WIDTH, WIDTH, bias=False)
+        job.start(model)
+        (model(job.batch["x"]).tanh().pow(2).sum() / WIDTH / ROWS).backward()
+        job.end()
+
+    def parallel(job: sp.Job) -> None:
+        model = torch.nn.Linear(WIDTH, WIDTH, bias=False)
+        job.start(model)
+        own = job.batch["x"].split([4, 2])[job.rank]
+        (model(own).tanh().pow(2).sum() / WIDTH).backward()
+        model.weight.grad = mean(model.weight.grad, job.rank, len(own))
+        job.end()
+
+    batch = {"x": sp.tensor((ROWS, WIDTH))}
+    return sp.verify(single, parallel, world_size=2, batch=batch, **options)
+
+
+@pytest.mark.parametrize(
+    ("mean", "verdict"),
+    [
+        (counted_by_all, "proved"),
+        (own_count, "refuted"),
+        (counted_by_one, "proved"),
+        (settings_of_the_last, "proved"),
+        (shares, "proved"),
+        (other_shares, "refuted"),
+    ],
+)
+def test_ranks_get_what_others_gave(mean: Callable[[Any, int, int], Any], verdict: str) -> None:
+    result = verified(mean)
+    assert result.verdict == verdict, result.reason
+    stand_in = any("Python objects that ranks exchange" in text for text in result.assumptions)
+    assert stand_in == (mean is not own_count)
+
+
+def of_tensors(gradient: Any, rank: int, rows: int) -> Any:
+    both = [None, None]
+    dist.all_gather_object(both, gradient)
+    return gradient
+
+
+def never_given(gradient: Any, rank: int, rows: int) -> Any:
+    settings: list[Any] = [None]
+    if rank == 1:
+        dist.broadcast_object_list(settings, src=0)
+    return gradient
+
+
+@pytest.mark.parametrize(
+    ("mean", "options", "reason"),
+    [
+        (of_tensors, {}, "a tensor in a Python object that ranks exchange"),
+        (never_given, {}, "Python objects that others never give"),
+        (counted_by_all, {"ranks": [0]}, "Python objects of ranks [1], which are not captured"),
+    ],
+)
+def test_what_cannot_be_exchanged_is_refused(
+    mean: Callable[[Any, int, int], Any], options: dict[str, Any], reason: str
+) -> None:
+    result = verified(mean, **options)
+    assert result.verdict == "invalid input"
+    assert reason in result.reason
