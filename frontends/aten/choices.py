@@ -69,6 +69,7 @@ def _gather(lo: Lowering, x: Lowered, dim: int, index: Lowered, sparse_grad: boo
     if along is not None:
         return _index_select(lo, rows_of, at, along)
     order, back = _last(rows_of, at)
+    index = lookups.computed_ids(lo, index)
     rows, chosen = _turned(lo, rows_of, order), _turned(lo, index, order)
     *lead, count = chosen.shape
     if isinstance(chosen, ids.Ids) and count == 1 and not isinstance(rows, ids.Ids):

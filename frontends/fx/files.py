@@ -11,6 +11,7 @@ from shardproof.frontends.fx.dispatched import in_order
 from shardproof.frontends.fx.functional import functional
 from shardproof.frontends.fx.kept import kept_rows
 from shardproof.frontends.fx.records import Graph
+from shardproof.frontends.fx.words import whole_rows
 from shardproof.frontends.graphs import relations
 from shardproof.frontends.graphs.relations import Relations
 from shardproof.frontends.untrusted.inert import printable
@@ -25,7 +26,8 @@ def sides(single: str, parallel: str, relations_file: str) -> tuple[Graph, list[
         raise InvalidInput(
             f"expected one graph of a single device, found {len(alone)}", printable(single, 400)
         )
-    return alone[0], ranks, user_relations
+    # Groups that are given may have another order than that of ranks.
+    return alone[0], ranks if user_relations.groups else whole_rows(ranks), user_relations
 
 
 def side(path: Path) -> list[Graph]:
