@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import msgspec
 
+if TYPE_CHECKING:
+    import z3
 if TYPE_CHECKING or __name__ != "__main__":
     from shardproof.engine.system import portable
 else:
@@ -37,6 +39,8 @@ LENGTH = Struct("<I")
 STACK_BYTES = 96 << 20
 MIB = 1 << 20
 VERDICTS = ("unsat", "sat", "unknown", "timeout", "memory")
+#: How many times larger Z3 lets a sum become that is multiplied out.
+MOST_BLOWUP = 1_000_000
 OUT_OF_MEMORY = ("bad_alloc", "out of memory", "memoryerror", "cannot allocate")
 
 _SYMBOLS = re.compile(r"^\(declare-fun (\|[^|]*\||\S+) \(\) Real\)$", re.MULTILINE)
@@ -131,6 +135,8 @@ def z3_backend(settings: Settings) -> tuple[str, Callable[[Question], Outcome]]:
         return z3.With(name, **given)
 
     def decide(question: Question) -> Outcome:
+        if settings.options.get("method") == "multiply":
+            return multiplied_out(question.text)
         functions = _FUNCTION.search(question.text) is not None
         kind = "tactics for functions" if functions else "tactics"
         if tactics := settings.options.get(kind, "").split():
@@ -154,6 +160,56 @@ def z3_backend(settings: Settings) -> tuple[str, Callable[[Question], Outcome]]:
 
     z3.SolverFor("QF_UFLRA").check()
     return z3.get_version_string(), ask
+
+
+def multiplied_out(text: str) -> Outcome:
+    """Whether Z3 rewrites every goal of a text, one by one, to 0 = 0 by multiplying out: "unsat",
+    else "unknown".  Sums that both sides of a goal have are letters first: what is equal whatever
+    they are is equal.  Where that is not enough, all is multiplied out.
+
+    Example: (x + y) z = z x + z y is; so is f((x + y + 16) / 16) z = z f((x + y) / 16 + 1), which
+    with x + y as a letter is the same sum in f.
+    """
+    import z3
+
+    solver = z3.Solver()
+    solver.from_string(text)
+    denied = solver.assertions()[-1]
+    claim = denied.arg(0) if z3.is_not(denied) else denied
+    goals = claim.children() if z3.is_and(claim) else [claim]
+    if claim is denied or not all(z3.is_eq(goal) for goal in goals):
+        return Outcome("unknown", reason="the text does not end with goals that are equalities")
+    for place, goal in enumerate(goals):
+        left, right = goal.children()
+        known = _sums(left)
+        shared = [known[number] for number in _sums(right).keys() & known.keys()]
+        letters = [(x, z3.FreshReal()) for x in shared]
+        if not (_is_zero(z3.substitute(left - right, *letters)) or _is_zero(left - right)):
+            return Outcome("unknown", reason=f"goal {place} is not 0 = 0 when it is multiplied out")
+    return Outcome("unsat")
+
+
+def _sums(term: z3.ExprRef) -> dict[int, z3.ExprRef]:
+    """All sums in a term, by Z3's number of them."""
+    import z3
+
+    sums, seen, stack = {}, set(), [term]
+    while stack:
+        x = stack.pop()
+        if x.get_id() in seen:
+            continue
+        seen.add(x.get_id())
+        if z3.is_add(x):
+            sums[x.get_id()] = x
+        stack += x.children()
+    return sums
+
+
+def _is_zero(term: z3.ArithRef) -> bool:
+    import z3
+
+    value = z3.simplify(term, som=True, som_blowup=MOST_BLOWUP)
+    return bool(z3.is_rational_value(value) and value.as_fraction() == 0)
 
 
 def cvc5_backend(settings: Settings) -> tuple[str, Callable[[Question], Outcome]]:
