@@ -136,7 +136,7 @@ def answered(
     """
     traces = sides(single, parallel, known)
     check_names(traces)
-    begun.check(single, parallel)
+    begun.check(traces.single_step, traces.steps)
     unmet = [f for step in traces.steps for f in step.findings]
     unmet += mismatched([step.trace for step in traces.steps])
     if unmet:

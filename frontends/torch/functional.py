@@ -13,6 +13,7 @@ from shardproof.frontends.torch import draws, exchanges, fsdp, geometry, trace
 from shardproof.frontends.torch.buffers import strung
 from shardproof.frontends.torch.collectives import HANDLERS, unknown
 from shardproof.frontends.torch.computed import Computed, computed, part_of, rewritten
+from shardproof.frontends.torch.earlier import Earlier
 from shardproof.frontends.torch.memory import (
     CONSTANT,
     INPUT,
@@ -61,6 +62,15 @@ UPDATED, STATE = "job.updated", "job.state"
 #: Products that are added to their first operand times ``beta``: times 0 it is not read, whatever
 #: lies there (Megatron's scores of attention are written so, into a buffer that others used).
 ADDING = frozenset(f"aten.{name}.default" for name in ("addmm", "baddbmm", "addmm_", "baddbmm_"))
+#: Operators whose results are one number in all places, whatever their first operand has.  That of
+#: ``ones_like`` counts: a backward pass begins with ones like the loss.
+FILLS = frozenset(
+    {
+        *("aten.zeros_like.default", "aten.full_like.default"),
+        *("aten.new_zeros.default", "aten.new_ones.default", "aten.new_full.default"),
+        *("aten.zero_.default", "aten.fill_.Scalar"),
+    }
+)
 #: What is not an operator of ATen, by name.
 SPECIAL = {**HANDLERS, **exchanges.HANDLERS, **fsdp.HANDLERS}
 
@@ -71,6 +81,10 @@ class Replay(State):
     Example: of ``y = x.t(); y.add_(1)`` the memory of ``x`` gets a new value: ``move.permute`` of
     the result of ``aten.add_.Tensor``, which read ``move.permute`` of the old one.
     """
+
+    def __init__(self, recorded: Trace, reading: Reading = READING) -> None:
+        super().__init__(recorded, reading)
+        self.earlier = Earlier(self.memory)
 
     # -- events -----------------------------------------------------------------------------
 
@@ -134,7 +148,7 @@ class Replay(State):
             return
         self.apart(event)
         self.still = frozenset(event.still)
-        unread = event.name in ADDING and event.kwargs.get("beta") == 0
+        unread = event.name in FILLS or (event.name in ADDING and event.kwargs.get("beta") == 0)
         first = (self.ignored(a) if unread else self.values(a) for a in event.args[:1])
         args = (*first, *(self.values(a) for a in event.args[1:]))
         kwargs = {k: self.values(v) for k, v in event.kwargs.items() if k != "out"}
@@ -256,6 +270,8 @@ class Replay(State):
                 self.memory.assume(tensor, value)
         elif event.name == trace.PARAMETER:
             self.parameter(event, name)
+        elif event.name == trace.START:
+            self.out.copied += self.earlier.copies()
         elif event.name in (LOSS, GRADIENT, OUTPUT, UPDATED, STATE):
             self.compare(event, name)
         elif event.name == trace.END:
@@ -283,7 +299,12 @@ class Replay(State):
                     rewritten(self.memory, tensor, pieces)
                 self.made(name, box, pieces)
                 return
+        began = self.earlier.piece(tensor)
+        if began is not None and self.earlier.is_drawn(began.value):
+            self.out.drawn.add(box.name)
         value = self.input("parameter", name, tensor)
+        if began is not None:
+            self.earlier.begins(tensor, began)
         self.out.boxes[name] = box
         self.out.inputs.append(Input("parameter", name, value, trainable, box))
 

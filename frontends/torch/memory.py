@@ -17,7 +17,7 @@ from typing import NamedTuple
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.findings import Finding
 from shardproof.frontends.torch import geometry, trace
-from shardproof.frontends.torch.pieces import Cut, Piece, Storage
+from shardproof.frontends.torch.pieces import Copied, Cut, Piece, Storage
 from shardproof.frontends.torch.stepped import entries, scattered, sliced, viewed
 from shardproof.frontends.torch.trace import Arg, Box, Items, Named, StridedTensor, Tensor, Trace
 from shardproof.frontends.torch.ways import READING, Group, Messages, Reading, Shapes
@@ -99,7 +99,9 @@ class Functional:
 
     ``reading``: how it was read; ``divided``: how it divides the flat messages that it gathers;
     ``boxes``: of parameters, by their local names (one of several pieces: "name[0]", ...);
-    ``made``: of parameters that the step makes itself, where their pieces lie (None: there is one).
+    ``made``: of parameters that the step makes itself, where their pieces lie (None: there is one);
+    ``copied``: what was copied of parameters before the step; ``drawn``: parameters and states that
+    began with what is drawn.
     """
 
     trace: Trace
@@ -112,6 +114,8 @@ class Functional:
     constants: dict[int, bytes] = field(default_factory=dict)
     boxes: dict[str, Box] = field(default_factory=dict)
     made: dict[str, tuple[Cut | None, ...]] = field(default_factory=dict)
+    copied: list[Copied] = field(default_factory=list)
+    drawn: set[str] = field(default_factory=set)
     findings: list[Finding] = field(default_factory=list)
 
 

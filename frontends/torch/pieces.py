@@ -34,6 +34,16 @@ class Cut(NamedTuple):
     box: tuple[int, ...] | None = None
 
 
+class Copied(NamedTuple):
+    """Memory that begins with a parameter's numbers, though it is another one's; both in a row.
+
+    Example: the weights of ``copy.deepcopy(model)`` before `job.start`.
+    """
+
+    parameter: StridedTensor
+    copy: StridedTensor
+
+
 @dataclass(slots=True)
 class Storage:
     """The pieces, such as a bucket's gradients, that were written to one allocation, and views of

@@ -31,7 +31,7 @@ from shardproof.frontends.torch.functional import (
     UPDATED,
 )
 from shardproof.frontends.torch.in_memory import in_memory
-from shardproof.frontends.torch.pieces import Cut
+from shardproof.frontends.torch.memory import Functional
 from shardproof.frontends.torch.trace import (
     Arg,
     Box,
@@ -46,8 +46,6 @@ from shardproof.frontends.torch.trace import (
 #: Elements over all storages of a rank.
 MOST_NUMBERS = 1 << 24
 
-#: Parameters that a step makes itself, and where their pieces lie in them.
-Made = Mapping[str, Sequence[Cut | None]]
 #: The tensors that are compared, in the order of their marks (None: there is none).
 Results = list[torch.Tensor | None]
 
@@ -105,10 +103,10 @@ class Rank:
         recorded: Trace,
         world: World,
         inputs: Callable[[str, str, Sequence[int], str], torch.Tensor],
-        computed: Made,
+        step: Functional,
         parts: draws.Parts,
     ) -> None:
-        self.computed, self.parts = computed, parts
+        self.computed, self.copied, self.parts = step.made, step.copied, parts
         self.started = False
         self.trace, self.world, self.inputs = recorded, world, inputs
         sizes: dict[int, tuple[int, str]] = {}
@@ -137,7 +135,10 @@ class Rank:
         there."""
         assert isinstance(arg, Tensor)
         tensor: StridedTensor = self.trace.tensors[arg.number]
-        tensor = in_memory(tensor) if sent else tensor
+        return self.at(in_memory(tensor) if sent else tensor)
+
+    def at(self, tensor: StridedTensor) -> torch.Tensor:
+        """What lies there in this rank's memory."""
         return self.memory[tensor.storage].as_strided(tensor.shape, tensor.strides, tensor.offset)
 
     def value(self, arg: Arg) -> Any:
@@ -235,12 +236,19 @@ class Rank:
             else:
                 self.spoiled.add(self.trace.tensors[tensor.number].storage)
 
+    def start(self) -> None:
+        """The step begins: what was copied of parameters has their numbers."""
+        self.started = True
+        for parameter, copied in self.copied:
+            self.at(copied).copy_(self.at(parameter))
+
     def mark(self, event: Event) -> None:
         """What the job noted: inputs are filled with the drawn numbers, compared tensors are
         kept."""
         name = str(event.kwargs.get("name", ""))
-        self.started = self.started or event.name == trace.START
-        if event.name in (trace.BATCH, trace.FULL):
+        if event.name == trace.START:
+            self.start()
+        elif event.name in (trace.BATCH, trace.FULL):
             (number,) = trace.tensors_of(*event.outputs)
             tensor = self.trace.tensors[number]
             kind = "batch" if event.name == trace.BATCH else "full"
@@ -460,13 +468,14 @@ def _reduced(members: Sequence[torch.Tensor], op: str) -> torch.Tensor:
 def replay(
     traces: Sequence[Trace],
     values: Mapping[str, torch.Tensor],
-    computed: Sequence[Made],
+    steps: Sequence[Functional],
     parts: Sequence[draws.Parts],
 ) -> list[Results]:
     """What every rank compares, computed by PyTorch from ``values``: full parameters by name, and
-    batch tensors as ``batch NAME``; ``computed``: for each rank, parameters that the step makes
-    itself, and where their pieces lie; ``parts``: what each rank draws.  Raises `TooLarge` for what
-    cannot be replayed, and `InvalidInput` where ranks wait for each other for ever.
+    batch tensors as ``batch NAME``; ``steps``: for each rank the step without memory, which says
+    what parameters it makes itself, and what was copied of others; ``parts``: what each rank draws.
+    Raises `TooLarge` for what cannot be replayed, and `InvalidInput` where ranks wait for each
+    other for ever.
 
     Example: of two ranks of an MLP, the loss and four gradients of each.
     """
@@ -475,7 +484,7 @@ def replay(
         return values[f"batch {name}" if kind == "batch" else name]
 
     world = World()
-    given = zip(traces, computed, parts, strict=True)
+    given = zip(traces, steps, parts, strict=True)
     ranks = [Rank(t, world, inputs, own, drawn) for t, own, drawn in given]
     running: dict[int, Iterator[None]] = {i: r.run() for i, r in enumerate(ranks)}
     with torch.no_grad():

@@ -44,7 +44,7 @@ def validate(sides: Sides, plan: Plan, traces: Sequence[Trace], seed: int = 0) -
         for name, x in values.items()
     }
     try:
-        own = [step.made for step in (sides.single_step, *sides.steps)]
+        own = [sides.single_step, *sides.steps]
         parts = [side.parts or {} for side in (sides.single, *sides.ranks)]
         expected = [
             *replay(traces[:1], tensors, own[:1], parts[:1]),

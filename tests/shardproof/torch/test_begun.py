@@ -65,6 +65,38 @@ def test_a_state_with_the_number_of_its_parameter_is_no_copy_on_one_side(
     assert result.verdict == ("proved" if single == ranks else "invalid input"), sp.told(result)
 
 
+def averaged(begins: str, *, divided: bool) -> Callable[[sp.Job], None]:
+    """A layer and an average of its gradients, which begins with zeros, or as a copy of it."""
+
+    def run(job: sp.Job) -> None:
+        model = torch.nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for p in model.parameters():
+            made = {"zeros": torch.zeros_like, "copy": torch.clone, "half": lambda p: p * 0.5}
+            optimizer.state[p] = {"average": made[begins](p.detach())}
+        job.start(model, optimizer)
+        x = job.batch["x"].chunk(2)[job.rank] if divided else job.batch["x"]
+        loss = model(x).tanh().pow(2).mean()
+        loss.backward()
+        for p in model.parameters():
+            assert p.grad is not None
+            if divided:
+                dist.all_reduce(p.grad)
+                p.grad /= 2
+            p.data -= optimizer.state[p]["average"].lerp_(p.grad, 0.1)
+        job.end(loss=loss)
+
+    return run
+
+
+@pytest.mark.parametrize("single", ["zeros", "copy", "half"])
+@pytest.mark.parametrize("ranks", ["zeros", "copy"])
+def test_a_state_that_begins_with_zeros_is_no_copy_of_weights(single: str, ranks: str) -> None:
+    result = verified(averaged(single, divided=False), averaged(ranks, divided=True))
+    same = (single == "zeros") == (ranks == "zeros")
+    assert result.verdict == ("proved" if same else "invalid input"), sp.told(result)
+
+
 def test_a_copy_of_a_parameter_begins_with_anything() -> None:
     """What weights begin with is nobody's business, nor is what a copy of them does."""
     result = verified(step(0.5, divided=False, zeros=True), step(0.25, divided=True, zeros=True))

@@ -87,6 +87,122 @@ def test_a_copied_model_is_read_as_what_it_copies(
     assert result.verdict == ("refuted" if mistake else "proved"), result
 
 
+def followed(when: str, divided: bool, mistake: str = "") -> Callable[[sp.Job], None]:
+    """An average of weights that is copied before or after the start; ``mistake``: "zeros" are what
+    it begins with."""
+
+    def run(job: sp.Job) -> None:
+        model = nn.ModuleList([nn.Linear(6, 6), nn.LayerNorm(6)])
+        average = copy.deepcopy(model) if when == "before" else None
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        if average is not None and mistake == "zeros":
+            average[0].weight.data.zero_()
+        job.start(model, optimizer)
+        average = copy.deepcopy(model) if average is None else average
+        x = job.batch["x"].chunk(2)[job.rank] if divided else job.batch["x"]
+        loss = model[1](model[0](x)).sub(average[0](x).detach()).square().mean()
+        loss.backward()
+        for p in model.parameters():
+            assert p.grad is not None
+            if divided:
+                dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
+        optimizer.step()
+        with torch.no_grad():
+            average[0].weight.lerp_(model[0].weight, 0.1)
+        job.end(loss=loss, outputs={"average": average[0].weight})
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("single", "ranks", "mistake"),
+    [
+        *(("before", "before", ""), ("before", "after", ""), ("after", "before", "")),
+        ("before", "before", "zeros"),
+    ],
+)
+def test_what_is_copied_before_the_start_is_the_parameter_it_is_copied_of(
+    single: str, ranks: str, mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = sp.verify(
+        followed(single, divided=False),
+        followed(ranks, divided=True, mistake=mistake),
+        world_size=2,
+        batch=BATCH,
+        validate=not mistake,
+    )
+    assert result.verdict == ("refuted" if mistake else "proved"), sp.told(result)
+
+
+def cloned_layers(divided: bool, mistake: str = "") -> Callable[[sp.Job], None]:
+    """Two layers, one of them a copy of the other, and a copy of both: which one it is of cannot be
+    told by what they began with."""
+
+    def run(job: sp.Job) -> None:
+        first = nn.Linear(6, 6)
+        model = nn.ModuleList([first, copy.deepcopy(first)])
+        teacher = copy.deepcopy(model)
+        job.start(model)
+        x = job.batch["x"].chunk(2)[job.rank] if divided else job.batch["x"]
+        aim = teacher[0 if mistake else 1](x).detach()
+        loss = (model[1](model[0](x).tanh()) - aim).square().mean()
+        loss.backward()
+        for p in model.parameters():
+            assert p.grad is not None
+            if divided:
+                dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
+        job.end(loss=loss)
+
+    return run
+
+
+@pytest.mark.parametrize("mistake", ["", "the other layer"])
+def test_what_two_parameters_began_with_is_the_input_of_neither(
+    mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = sp.verify(
+        cloned_layers(divided=False), cloned_layers(True, mistake), world_size=2, batch=BATCH
+    )
+    assert result.verdict == "inconclusive", sp.told(result)
+
+
+def gathered_in(mistake: bool, divided: bool) -> Callable[[sp.Job], None]:
+    """Gradients that are there before the start on ranks: zeros like the parameters."""
+
+    def run(job: sp.Job) -> None:
+        model = nn.Linear(6, 4)
+        for p in model.parameters():
+            nn.init.normal_(p)
+            if divided:
+                p.grad = torch.ones_like(p) if mistake else torch.zeros_like(p)
+        job.start(model)
+        x = job.batch["x"].chunk(2)[job.rank] if divided else job.batch["x"]
+        loss = model(x).square().mean()
+        loss.backward()
+        for p in model.parameters():
+            if divided:
+                dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
+        job.end(loss=loss)
+
+    return run
+
+
+@pytest.mark.parametrize("mistake", [False, True])
+def test_zeros_like_a_parameter_depend_on_nothing_that_is_drawn(
+    mistake: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = sp.verify(
+        gathered_in(mistake=False, divided=False),
+        gathered_in(mistake, divided=True),
+        world_size=2,
+        batch=BATCH,
+    )
+    assert result.verdict == ("refuted" if mistake else "proved"), sp.told(result)
+
+
 def test_deep_copies_are_those_of_tensors_with_memory() -> None:
     """A parameter is copied without its gradient and attributes, a tensor with them; what shares
     memory shares it afterwards; what was computed is no leaf."""

@@ -1,0 +1,87 @@
+"""What was there before the step: numbers that are drawn for parameters, and copies of them.
+
+What weights begin with is nobody's business: from `job.start` on they are inputs. So is what was
+copied of them before and not written since (a teacher, an average of weights): it is the same
+input. And a state of an optimizer that begins with what is drawn, or with a copy of the weights, is
+no number: the other side's is not the same input if it begins with zeros.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from shardproof.frontends.torch import geometry, trace
+from shardproof.frontends.torch.memory import INPUT, Memory
+from shardproof.frontends.torch.pieces import Copied, Piece
+from shardproof.frontends.torch.trace import StridedTensor
+
+#: What the names of values begin with that are drawn.
+_DRAWN = "random."
+
+
+class Earlier:
+    """Values of a program under construction that depend on what is drawn, and the parameters that
+    began with them.
+
+    Example: of ``weight.uniform_(); copy = weight.clone()`` the value that both hold is drawn.
+    """
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+        self._read = 0
+        self._drawn: set[int] = set()
+        #: What parameters began with, and the piece that is their input since.
+        self._began: list[tuple[int, int, Piece]] = []
+
+    def is_drawn(self, value: int) -> bool:
+        """Whether a value depends on what is drawn, or is the input of a parameter.
+
+        Example: a weight after ``uniform_`` is; zeros are not.
+        """
+        ops = self.memory.out.ops
+        for op in ops[self._read :]:
+            given = trace.tensors_of(*op.args, *op.kwargs.values())
+            if op.name.startswith(_DRAWN) or not self._drawn.isdisjoint(given):
+                self._drawn.update(op.outputs)
+        self._read = len(ops)
+        made = self.memory.made.get(value)
+        return value in self._drawn or (made is not None and made.name == INPUT)
+
+    def piece(self, tensor: StridedTensor) -> Piece | None:
+        """The piece of memory that a tensor is, all of it; None: it is another part of memory.
+
+        Example: of two weights in one buffer of 8 and 4 elements the second is (8, 12).
+        """
+        storage = self.memory.storages.get(tensor.storage)
+        ends = tensor.offset, tensor.offset + geometry.extent(tensor.shape, tensor.strides)
+        pieces = () if storage is None else storage.pieces
+        return next((p for p in pieces if (p.start, p.stop) == ends), None)
+
+    def begins(self, tensor: StridedTensor, before: Piece) -> None:
+        """A parameter, whose memory had a drawn value, is an input now."""
+        now = self.piece(tensor)
+        if now is not None and before.value in self._drawn:
+            self._began.append((before.value, tensor.storage, now))
+
+    def copies(self) -> Iterator[Copied]:
+        """Make what still has the numbers with which one parameter began that parameter's input.
+
+        Example: the weights of a teacher are those of the student of which they were copied; what
+        two parameters began with is neither's.
+        """
+        counts = Counter(value for value, _, _ in self._began)
+        now = {v: (number, p) for v, number, p in self._began if counts[v] == 1}
+        for number, storage in self.memory.storages.items():
+            if now.keys().isdisjoint(p.value for p in storage.pieces):
+                continue
+            for place, piece in enumerate(storage.pieces):
+                if piece.value in now:
+                    of, parameter = now[piece.value]
+                    storage.pieces[place] = piece._replace(value=parameter.value)
+                    yield Copied(self._flat(of, parameter), self._flat(number, piece))
+            storage.views.clear()
+
+    def _flat(self, storage: int, piece: Piece) -> StridedTensor:
+        dtype = self.memory.out.values[piece.value].dtype
+        return StridedTensor(storage, piece.start, (piece.stop - piece.start,), (1,), dtype)
