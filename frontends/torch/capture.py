@@ -192,7 +192,7 @@ def _child(
     except InvalidInput as error:
         message = str(error)
     except Exception as error:  # noqa: BLE001 - the user's code: any error of it is the answer
-        message = _exception_text(error)
+        message = exception_text(error, "the step")
     else:
         return
     (folder / f"{rank}.error").write_text(message, encoding="utf-8")
@@ -202,13 +202,16 @@ def _bound(limits: Limits) -> None:
     portable.widen_address_space(limits.memory_bytes)
 
 
-def _exception_text(error: BaseException) -> str:
-    """An exception of the user's step, with the innermost frame that is hers."""
+def exception_text(error: BaseException, raiser: str) -> str:
+    """An exception of the user's code, with the innermost frame that is hers.
+
+    Example: "the step raises NameError at train.py:12: name 'x' is not defined".
+    """
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if not is_machinery(f.filename) and "site-packages" not in f.filename]
     own = own or [f for f in frames if not is_machinery(f.filename)] or list(frames)
     text = str(error).strip() or "no message"
-    return f"the step raises {type(error).__name__} at {own[-1].filename}:{own[-1].lineno}: {text}"
+    return f"{raiser} raises {type(error).__name__} at {own[-1].filename}:{own[-1].lineno}: {text}"
 
 
 def record(
@@ -267,7 +270,8 @@ def _run(step: Step, job: Job) -> None:
     except Exception as error:
         if not job.ended or job.ended_twice:
             raise
-        job.note(f"what follows job.end is not looked at: {_exception_text(error)}")
+        text = exception_text(error, "the step")
+        job.note(f"what follows job.end is not looked at: {text}")
 
 
 def watch_handles(recorder: Recorder) -> None:
@@ -379,7 +383,10 @@ def _join(rank: int, world_size: int) -> None:
 
 
 def _refuse_compile() -> None:
-    """What is compiled in the step, and what was compiled before it, when it is called."""
+    """What is compiled in the step, and what was compiled before it, when it is called.
+    TorchScript, whose compiler does not know what stands in for functions, leaves functions as
+    they are."""
+    torch.jit._state.disable()
 
     def compiled(model: Any = None, *_: Any, backend: Any = "inductor", **__: Any) -> Any:
         def of(own: Any) -> Any:

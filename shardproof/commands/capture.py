@@ -186,13 +186,19 @@ def _function(step: str) -> Any:
     import runpy
     import sys
 
+    from shardproof.engine.errors import InvalidInput
+    from shardproof.frontends.torch.capture import exception_text
+
     path, colon, name = step.rpartition(":")
     if not colon or not Path(path).is_file():
         raise click.UsageError(
             f"{step}: expected FILE.py:FUNCTION or FILE.py, and a file that is there"
         )
     sys.path.insert(0, str(Path(path).resolve().parent))
-    function = runpy.run_path(path).get(name)
+    try:
+        function = runpy.run_path(path).get(name)
+    except (Exception, SystemExit) as error:
+        raise InvalidInput(exception_text(error, path)) from error
     if not callable(function):
         raise click.UsageError(f"{path} has no function {name}")
     return function

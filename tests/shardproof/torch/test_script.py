@@ -139,6 +139,25 @@ def test_only_scripts_have_arguments(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("import no_such_module\n", "raises ModuleNotFoundError at {file}:1: No module named"),
+        ("\nraise ValueError('own')\n", "raises ValueError at {file}:2: own"),
+        ("import sys\nsys.exit(0)\n", "raises SystemExit at {file}:2: 0"),
+        ("def step(:\n", "raises SyntaxError"),
+        ("step = 1\n", "has no function step"),
+    ],
+)
+def test_a_file_that_cannot_be_executed_is_invalid_input(
+    tmp_path: Path, text: str, says: str
+) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(text)
+    code, output = run("capture", f"{file}:step", "-o", tmp_path / "x")
+    assert (code, says.format(file=file) in output) == (3, True), output
+
+
+@pytest.mark.parametrize(
     ("option", "says"),
     [
         ("--validate", "--validate is about graphs and folders of traces, these are plans"),
