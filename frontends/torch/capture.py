@@ -240,7 +240,11 @@ def record(
     watch_ranks(recorder)
     watch_functions(recorder)
     _refuse_compile()
-    standins.install(lambda text: recorder.notes.setdefault(text), recorder.is_known)
+    standins.install(
+        lambda text: recorder.notes.setdefault(text),
+        recorder.is_known,
+        lambda: any(event.name == trace.START for event in recorder.events),
+    )
     alike.install(recorder)
     torch.nn.modules.module.register_module_forward_pre_hook(recorder.entered)
     torch.nn.modules.module.register_module_forward_hook(recorder.left, always_call=True)

@@ -22,16 +22,20 @@ from shardproof.frontends.torch import cloned
 from shardproof.frontends.torch.futures import Awaited
 
 
-def install(note: Callable[[str], None], known: Callable[[torch.Tensor], bool]) -> None:
+def install(
+    note: Callable[[str], None],
+    known: Callable[[torch.Tensor], bool],
+    started: Callable[[], bool],
+) -> None:
     """Put functions in the place of a framework's own that cannot be recorded, in this process, for
     good; ``note`` is told of what stands for communication, ``known`` says whether a tensor depends
-    on no input.
+    on no input, ``started`` whether parameters are inputs already.
 
     Example: ``note`` gets "stand-in: DistributedDataParallel's reduction is a division by the
     number of ranks and an all-reduce of every bucket".
     """
     replace(ddp, "_verify_param_shape_across_processes", _nothing)
-    replace(ddp, "_sync_module_states", _nothing)
+    _synchronised(started)
     _data_parallel(note)
     _buffers(note, known)
     _pipelining(note)
@@ -39,6 +43,19 @@ def install(note: Callable[[str], None], known: Callable[[torch.Tensor], bool]) 
     _flat_parameters()
     cloned.install()
     _truncated(note)
+
+
+def _synchronised(started: Callable[[], bool]) -> None:
+    """DDP copies rank 0's weights to all ranks. Parameters are inputs; but what a rank copied of
+    its own before that is no copy of them any more, so they are written (with what they have)."""
+
+    def synchronised(module: torch.nn.Module, *_: Any, **__: Any) -> None:
+        if not started():
+            with torch.no_grad():
+                for parameter in module.parameters():
+                    parameter.mul_(1)
+
+    replace(ddp, "_sync_module_states", synchronised)
 
 
 def _flat_parameters() -> None:
@@ -143,7 +160,7 @@ def replace(owner: Any, name: str, by: Callable[..., Any]) -> None:
 
 
 def _nothing(*_: Any, **__: Any) -> None:
-    """Compares or copies values between ranks before the step: parameters are inputs."""
+    """Compares values of ranks before the step: parameters are inputs."""
 
 
 def _first(future: torch.futures.Future[Any]) -> Any:

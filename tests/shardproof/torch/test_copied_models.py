@@ -135,6 +135,36 @@ def test_what_is_copied_before_the_start_is_the_parameter_it_is_copied_of(
     assert result.verdict == ("refuted" if mistake else "proved"), sp.told(result)
 
 
+def wrapped(when: str, divided: bool) -> Callable[[sp.Job], None]:
+    """A teacher that is copied before or after DDP gives rank 0's weights to all ranks."""
+
+    def run(job: sp.Job) -> None:
+        model = nn.Linear(6, 4)
+        teacher = copy.deepcopy(model)
+        own = nn.parallel.DistributedDataParallel(model) if divided else model
+        if when == "after":
+            teacher = copy.deepcopy(model)
+        job.start(own)
+        x = job.batch["x"].chunk(2)[job.rank] if divided else job.batch["x"]
+        loss = (own(x) - teacher(x).tanh().detach()).square().mean()
+        loss.backward()
+        job.end(loss=loss)
+
+    return run
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_what_a_rank_copies_before_it_gets_the_weights_of_rank_0_is_no_copy_of_these(
+    when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each rank draws weights of its own."""
+    monkeypatch.chdir(tmp_path)
+    result = sp.verify(
+        wrapped(when, divided=False), wrapped(when, divided=True), world_size=2, batch=BATCH
+    )
+    assert (result.verdict == "proved") == (when == "after"), sp.told(result)
+
+
 def cloned_layers(divided: bool, mistake: str = "") -> Callable[[sp.Job], None]:
     """Two layers, one of them a copy of the other, and a copy of both: which one it is of cannot be
     told by what they began with."""
