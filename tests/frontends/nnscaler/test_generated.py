@@ -48,6 +48,14 @@ def test_no_verdict_on_a_family_is_wrong(alter: bool, tmp_path: Path) -> None:
     assert not alter or found[True, "refuted"] >= 1, found
 
 
+def test_a_difference_that_large_scores_of_attention_hide_is_seen(tmp_path: Path) -> None:
+    """Scores that are multiplied by 1.5 instead of 0.5, of which the softmax sees the largest."""
+    made = plans(670107, "seldom")
+    assert changed(made, random.Random(670107)) == "another number"
+    judgement = judged(made, 670107, tmp_path)
+    assert (judgement.verdict, judgement.wrong) == ("refuted", False), judgement
+
+
 def forward_segments(made: Plans) -> list[Obj]:
     sequences = made.parallel.state["execplan"].state["_seq"].values()
     cells = [x.state["_cell"] for sequence in sequences for x in sequence if "_cell" in x.state]
