@@ -403,7 +403,7 @@ def placed_at(x: Ids, size: int) -> Ids:
 
     Example: of ``cache[arange(n), slots]`` of a cache [n, 16, 8] the slots are in [0, 16).
     """
-    index = wrapped(x, size)
-    if len(index.function) > 1 and is_own(index, size):
+    low, high = x.span()
+    if is_own(x, size) and not -size <= low <= high <= size:
         raise Narrow(x.origin.number, size)
-    return index
+    return wrapped(x, size)
