@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from math import log, prod
+from math import ceil, floor, log, prod
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
@@ -280,6 +280,39 @@ def _median(lo: Lowering, x: Lowered, dim: int, keepdim: bool = False) -> Any:
     """The lower one of two in the middle."""
     (at,) = dimensions(x.shape, dim)
     return _kthvalue(lo, x, (x.shape[at] + 1) // 2, at, keepdim)
+
+
+@lowers("aten.quantile.scalar")
+def _quantile(
+    lo: Lowering,
+    x: Lowered,
+    q: float,
+    dim: int | None = None,
+    keepdim: bool = False,
+    *,
+    interpolation: str = "linear",
+) -> Any:
+    """Between the two entries, in their order, that are nearest to a share of the way from the
+    smallest to the largest one."""
+    if not 0 <= q <= 1:
+        raise Unsupported(f"the quantile {q}")
+    after = reduced(x.shape, dimensions(x.shape, dim), keepdim)
+    x = x if dim is not None else lo.reshape(x, (prod(x.shape),))
+    (at,) = dimensions(x.shape, dim or 0)
+    place = fraction(q) * (x.shape[at] - 1)
+    low, part = floor(place), place - floor(place)
+    part = {
+        "lower": Fraction(0),
+        "higher": Fraction(ceil(part)),
+        "midpoint": Fraction(ceil(part), 2),
+        "nearest": Fraction(round(place) - low),
+    }.get(interpolation, part)
+    ordered = largest(lo, x, low + 2 if part else low + 1, at, True)[0]
+    first = lo.reshape(lo.slice(ordered, at, low, 1), after)
+    if part == 0:
+        return first
+    gap = lo.sub(lo.reshape(lo.slice(ordered, at, low + 1, 1), after), first)
+    return lo.add(first, lo.scale(gap, part))
 
 
 @lowers("aten.norm.ScalarOpt_dim")

@@ -186,6 +186,15 @@ def _(d: Draw) -> Call:
     return (d.real(*shape), d.below(len(shape)), bool(d.below(2))), {}
 
 
+@call("aten.quantile.scalar")
+def _(d: Draw) -> Call:
+    shape = d.any_shape(1)
+    q = (0.0, 0.25, 0.5, 0.9, 1.0)[d.below(5)]
+    way = ("linear", "lower", "higher", "midpoint", "nearest")[d.below(5)]
+    dim = (None, d.below(len(shape)))[d.below(2)]
+    return (d.real(*shape), q, dim, bool(d.below(2))), {"interpolation": way}
+
+
 @call("aten.tril.default", "aten.triu.default")
 def _(d: Draw) -> Call:
     return (d.real(*d.sizes(2 + d.below(2))), d.below(3) - 1), {}

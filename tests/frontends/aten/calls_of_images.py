@@ -166,3 +166,23 @@ def _(d: Draw) -> Call:
 @call("aten.rot90.default")
 def _(d: Draw) -> Call:
     return (d.real(*d.sizes(3)), d.below(7) - 2, [(0, 2), (2, 1), (-1, 0)][d.below(3)]), {}
+
+
+def _sampled(name: str, rank: int) -> None:
+    @call(name)
+    def _(d: Draw) -> Call:
+        x = d.real(2, 2, *(2 + d.below(3) for _ in range(rank)))
+        grid = d.real(2, *(1 + d.below(3) for _ in range(rank)), rank)
+        return (x, grid, 0, d.below(2), bool(d.below(2))), {}
+
+
+_sampled("aten.grid_sampler.default", 2)
+_sampled("aten.grid_sampler_2d.default", 2)
+_sampled("aten.grid_sampler_3d.default", 3)
+
+
+@call("aten.affine_grid_generator.default")
+def _(d: Draw) -> Call:
+    rank = 2 + d.below(2)
+    size = [2, 3, *(1 + d.below(4) for _ in range(rank))]
+    return (d.real(2, rank, rank + 1), size, bool(d.below(2))), {}
