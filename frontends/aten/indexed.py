@@ -24,7 +24,7 @@ ADDING = "aten.scatter_add.default"
 
 
 def _entries(x: Lowered, indices: Sequence[Lowered | None]) -> Lowered | None:
-    """The ids of ``x[arange(n), ids]``; None: the index is another."""
+    """The ids of ``x[arange(n), ids]``; None: the index is another, or known altogether."""
     if len(indices) != 2 or len(x.shape) != 2 or indices[1] is None:
         return None
     every, chosen = indices[0], indices[1]
@@ -33,7 +33,8 @@ def _entries(x: Lowered, indices: Sequence[Lowered | None]) -> Lowered | None:
         (1,),
         x.shape[:1],
     ):
-        return chosen if chosen.shape == every.shape else None
+        known_places = isinstance(chosen, Positions) and any(chosen.steps)
+        return chosen if chosen.shape == every.shape and not known_places else None
     return None
 
 

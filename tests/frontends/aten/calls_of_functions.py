@@ -225,6 +225,15 @@ def _(d: Draw) -> Call:
     return (d.real(*shape), [*(None for _ in range(dim)), index], d.real(*own), True), {}
 
 
+@call("aten.index.Tensor")
+def _(d: Draw) -> Call:
+    """An entry of each row of as many columns: of the diagonal, or beside it, in either order."""
+    n = 2 + d.below(3)
+    rows = Both(Positions(0, (1,), (n,), "int64"), torch.arange(n))
+    back = Both(Positions(n - 1, (-1,), (n,), "int64"), torch.arange(n).flip(0))
+    return (d.real(n, n + d.below(2)), [rows, (rows, back)[d.below(2)]]), {}
+
+
 # -- weights and images ----------------------------------------------------------------------------
 
 
