@@ -173,6 +173,15 @@ def listed(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     return tuple(result)
 
 
+def _without_rule(result: Partition) -> str:
+    """The first operator that has no meaning, and what its reader says of it."""
+    first = result.unsupported[0]
+    begin = f"{first.operator} is not understood ("
+    notes = (note for note in result.plan.notes if note.startswith(begin))
+    note = next(notes, "") if first.operator else ""
+    return f"{first.message}; {note}" if note else first.message
+
+
 def why(
     result: Partition,
     open_stages: list[tuple[StageRecord, str]],
@@ -184,7 +193,7 @@ def why(
     single-device gradient ...".
     """
     if result.unsupported:
-        return result.unsupported[0].message
+        return _without_rule(result)
     failed = [c for c in result.conclusions if not c.holds]
     if failed:
         reason = failed[0].message + _where_it_left(result)

@@ -54,3 +54,5 @@ def test_other_ways_are_refused_by_name(padding: int, mode: int, tmp_path: Path)
     assert result.verdict == "inconclusive"
     why = f"grid_sample with mode {mode} and padding {padding}"
     assert any(why in text for text in result.assumptions), result.assumptions
+    end = f"; aten.grid_sampler.default is not understood (y: {why})"
+    assert result.reason.endswith(end), result.reason
