@@ -182,16 +182,14 @@ class Lowering:
         self._constants, self.origins = dict[Fraction, Real](), dict[int, int]()
         self.derived, self.notes = dict[str, Derived](), dict[str, None]()  # (notes are printed)
         self.distinct = dict[int, int]()  # ids that differ along a dimension, and it
-        self.shifts = set[int]()  # what no result depends on
+        self.shifts, self.orders = set[int](), list[Any]()  # what no result depends on; of ids
         self.hot, self.integral = set[int](), set[int]()  # floats in {0, 1}; what is whole numbers
         self.cuts: Set[tuple[int, int]] = frozenset()  # rows of parameters, and those of a rank
         self.narrows = self.asks = False  # a lookup (a loss) needs ids (labels) that are known
         self.groups: Mapping[str, tuple[int, ...]] = {}  # ranks by the program's name of a group
-        #: What is taken for something else, by what it is: only graphs that list it may.
-        self.standins: dict[str, str] | None = None
+        self.standins: dict[str, str] | None = None  # what stands for something else: of graphs
         self.agreed: list[Any] | None = None  # constants that are gathered, unless others differ
-        #: Memory that nothing has written, as a value; None: it has none.
-        self.unwritten: Callable[[Undefined], Real] | None = None
+        self.unwritten: Callable[[Undefined], Real] | None = None  # memory that has no value
         #: A named input for the mask of the next random operator, by its shape; None: no masks.
         self.mask: Callable[[Shape], Shard] | None = None
 
@@ -238,6 +236,8 @@ class Lowering:
             zero = self.emit("mul", self.reshape(real, ()), other=Fraction(0))
             self._constants[x.value] = self.emit("add", zero, other=x.value)
         made = self.real(self.expand(self._constants[x.value], x.shape))
+        if x.dtype == "bool":
+            return replace(made, domain=(int(x.value), int(x.value) + 1))
         return made if x.dtype not in ("int64", "int32") else replace(made, dtype=x.dtype)
 
     def read(self, name: str) -> bool:

@@ -388,10 +388,14 @@ def alive(step: Functional) -> Functional:
     )
     needed = {c.value for c in step.compared if c.value >= 0}
     kept: list[Op] = []
+    # A rank may cut its rows of what the step does not read.
+    batch = {i.value for i in step.inputs if i.kind == "batch" and step.trace.world_size > 1}
     for op in reversed(step.ops):
         communicates = op.name.startswith("comm.") and op.event > start
-        if communicates or op.name == INPUT or any(v in needed for v in op.outputs):
+        named = op.name == INPUT and batch.isdisjoint(op.outputs)
+        if communicates or named or any(v in needed for v in op.outputs):
             kept.append(op)
             needed.update(trace.tensors_of(*op.args, *op.kwargs.values()))
     step.ops = kept[::-1]
+    step.inputs = [i for i in step.inputs if i.value in needed or i.value not in batch]
     return step
