@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from math import prod
 from typing import Any, Final
 
@@ -20,7 +21,14 @@ import numpy as np
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.choices import Place, largest
 from shardproof.frontends.aten.ids import Ids, bounds
-from shardproof.frontends.aten.lowering import Lowered, Lowering, Real, Shape, Unviewed
+from shardproof.frontends.aten.lowering import (
+    Const,
+    Lowered,
+    Lowering,
+    Real,
+    Shape,
+    Unviewed,
+)
 from shardproof.frontends.aten.rules import Rule, rule_of, typed
 from shardproof.frontends.aten.tables import table
 
@@ -212,6 +220,13 @@ class Tally(Unviewed):
         """That of the value."""
         return self.value.dtype
 
+    def slice(self, dim: int, start: int, size: int) -> Any:
+        """Where the last kind ends: all ids, whatever they are, if they are of these kinds."""
+        last = self.kind == "ends" and size == 1 and start == self.shape[0] - 1
+        if not last or not 0 < counted(self.ids) <= self.shape[0]:
+            return Unviewed.slice(self, dim, start, size)
+        return Const(Fraction(prod(self.ids.shape)), (1,), self.dtype)
+
     def real(self, lo: Lowering) -> Real:
         """The value."""
         return self.value
@@ -252,6 +267,7 @@ def sorts(lo: Lowering, x: Any, dim: int, descending: bool) -> Any:
     if not integral or len(x.shape) != 1 or x.shape[0] < 2:
         return None
     order = Order(x, descending)
+    lo.orders.append(order)
     numbers = Numbers(1, 0, x.shape, "int64")
     return Arranged(lo, x, order), Arranged(lo, numbers, order)
 
@@ -275,7 +291,7 @@ def source(lo: Lowering, x: Any) -> Real | None:
     return replace(x, number=number, shape=lo.values[number].shape)
 
 
-def counted(lo: Lowering, x: Any) -> int:
+def counted(x: Any) -> int:
     """Below which number ids are that are not negative; 0: nobody knows.
 
     Example: of the places of the largest of 8 scores it is 8.

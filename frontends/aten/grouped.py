@@ -6,6 +6,7 @@ matrix of that number, or sums up their products with other rows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from math import prod
@@ -65,7 +66,7 @@ def _histogram(lo: Lowering, x: Any, bins: int = 100, min: float = 0, max: float
     ids = source(lo, _whole_of(base))
     counts = called(lo, "aten.histc.default", base, bins, min, max)
     counts = typed(lo, counts, lo.expected[0][1])
-    if ids is None or (min, max) != (0, bins - 1) or not 0 < counted(lo, ids) <= bins:
+    if ids is None or (min, max) != (0, bins - 1) or not 0 < counted(ids) <= bins:
         return counts
     return Tally("counts", counts, ids) if isinstance(counts, Real) else counts
 
@@ -100,6 +101,17 @@ def counts(lo: Lowering, x: Tally, dim: Any, keepdim: bool) -> Any:
     return Tally("counts", total, x.ids) if isinstance(total, Real) else None
 
 
+def more_kinds(lo: Lowering, x: Tally, others: Sequence[Any]) -> Any:
+    """Counts beside zeros: there are kinds that no id is of; None: something else is beside.
+
+    Example: of counts [2, 1] and a zero, counts [2, 1, 0] of the same ids.
+    """
+    if x.kind != "counts" or not all(isinstance(y, Const) and not y.value for y in others):
+        return None
+    joined = lo.concat([x.value, *others], 0)
+    return replace(x, value=joined) if isinstance(joined, Real) else None
+
+
 @reads("aten._to_copy.default", "aten.to.dtype", "move.cast")
 def _cast(lo: Lowering, x: Any, *args: Any, **kwargs: Any) -> Any:
     """Numbers of ids in another type of numbers are these; rows, row by row."""
@@ -122,6 +134,8 @@ def _experts(
     rows with others."""
     if bias is not None or not isinstance(x, Arranged) or not isinstance(ends, Tally):
         return None
+    if ends.kind != "ends":
+        return None
     ids = _group_ids(lo, x.order, ends)
     if ids is None:
         return None
@@ -134,14 +148,24 @@ def _experts(
     return again(lo, _multiplied(lo, x.base, settled(lo, y), ids), x, 0)
 
 
-def _group_ids(lo: Lowering, order: Order, ends: Tally) -> Any:
-    """The ids [n] of rows that lie in groups up to the ends, each in [0, groups); None: the order
-    is of other ids."""
+def _group_ids(lo: Lowering, order: Order, tally: Tally) -> Any:
+    """The ids [n] of rows that lie in groups of as many, each in [0, groups); None: the order is of
+    other ids."""
     own = source(lo, order.ids)
-    same = own is not None and alike(lo, own, ends.ids) and not order.descending
-    if not same or ends.kind != "ends" or not 0 < counted(lo, order.ids) <= ends.shape[0]:
+    same = own is not None and alike(lo, own, tally.ids) and not order.descending
+    return order.ids if same and 0 < counted(order.ids) <= tally.shape[0] else None
+
+
+@reads("aten.repeat_interleave.Tensor")
+def _each_as_often(lo: Lowering, times: Any, *, output_size: int | None = None) -> Any:
+    """The number of each group as often as it has rows: the ids in the order that sorts them."""
+    if not isinstance(times, Tally) or times.kind != "counts":
         return None
-    return order.ids
+    for order in reversed(lo.orders):
+        ids = _group_ids(lo, order, times)
+        if ids is not None:
+            return Arranged(lo, ids, order)
+    return None
 
 
 def _multiplied(lo: Lowering, x: Lowered, weights: Lowered, ids: Any) -> Any:

@@ -25,7 +25,11 @@ _ENTRYWISE: Final = frozenset(
         ("hardtanh_backward leaky_relu_backward _to_copy logical_not where", ("default", "self")),
         ("masked_fill bitwise_and bitwise_or", ("Scalar", "Tensor")),
         ("to", ("dtype",)),
-        ("minimum maximum logical_and logical_or", ("default",)),
+        ("minimum maximum logical_and logical_or addcmul addcdiv mish hardswish", ("default",)),
+        (
+            "hardswish_backward mish_backward log1p expm1 erf sin cos sign lerp",
+            ("default", "Tensor"),
+        ),
     )
     for name in (f"{n}.{o}" for n in names.split() for o in overloads)
 )

@@ -18,7 +18,7 @@ from shardproof.frontends.aten.arranged import (
     reads,
     settled,
 )
-from shardproof.frontends.aten.grouped import counts
+from shardproof.frontends.aten.grouped import counts, more_kinds
 from shardproof.frontends.aten.lowering import Const, Lowering, Real, dimensions
 
 
@@ -156,6 +156,8 @@ for _name in ("sum.dim_IntList", "mean.dim", "amax.default", "amin.default"):
 def _joined(lo: Lowering, xs: Sequence[Any], dim: int = 0) -> Any:
     """Rows of several tensors side by side, all in one order."""
     first = xs[0]
+    if isinstance(first, Tally):
+        return more_kinds(lo, first, xs[1:])
     if not isinstance(first, Arranged) or not all(first.beside(x) for x in xs):
         return None
     if any(isinstance(x.base, Numbers) for x in xs):

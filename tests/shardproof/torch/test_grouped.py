@@ -102,8 +102,22 @@ def rows_by_expert(model: Experts, x: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(x).index_add(0, order // EACH, y)
 
 
+def biased(model: Experts, x: torch.Tensor) -> torch.Tensor:
+    """As gpt-oss in torchtitan: a bias as often as its expert has rows, none behind the last."""
+    weights, ids = model.chosen(x)
+    order = ids.flatten().argsort(stable=True)
+    counts = F.one_hot(ids, EXPERTS).sum((0, 1))
+    ends = counts.cumsum(0).int()
+    counts = torch.cat([counts, (len(order) - ends[-1]).unsqueeze(0).to(counts.dtype)])
+    bias = torch.cat([model.bias, model.bias.new_zeros(1, WIDTH)])
+    y = model.groups(x[order // EACH], ends)
+    y = y + bias.repeat_interleave(counts, dim=0, output_size=len(order))
+    y = y * weights.flatten()[order].unsqueeze(-1)
+    return torch.zeros_like(x).index_add(0, order // EACH, y)
+
+
 FORMS: dict[str, Forward] = {
-    form.__name__: form for form in (inverse, scattered, gathered, alone, rows_by_expert)
+    form.__name__: form for form in (inverse, scattered, gathered, alone, rows_by_expert, biased)
 }
 
 
