@@ -257,6 +257,8 @@ def largest(lo: Lowering, x: Lowered, count: int, dim: int, least: bool = False)
     if not x.shape:
         raise Unsupported("the largest of a number")
     (at,) = dimensions(x.shape, dim)
+    if x.shape[at] == 1 == count:
+        return x, Const(Fraction(0), x.shape, "int64")
     attrs = {"topk": count, "dim": at, "largest": not least}
     ranked = _ranked(lo, x, least)
     values, index = lo.emits("topk", [ranked], attrs)
