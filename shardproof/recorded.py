@@ -26,6 +26,7 @@ from shardproof.frontends.graphs import relations
 from shardproof.frontends.graphs.relations import Relations
 from shardproof.frontends.torch import begun
 from shardproof.frontends.torch.communicators import mismatched
+from shardproof.frontends.torch.earlier import draws_before
 from shardproof.frontends.torch.families import shown
 from shardproof.frontends.torch.plan import (
     CANDIDATE,
@@ -150,7 +151,10 @@ def answered(
         if placed.findings:
             findings = distinct(placed.findings)
             return Result("refuted", findings=findings, assumptions=known_of(traces))
-        differs = not placed.complete and undrawn_differs(placed.standing, combine)
+        # What was drawn before the start may be a parameter's numbers, which constants are not.
+        earlier = any(draws_before(step) for step in (traces.single_step, *traces.steps))
+        looked = not placed.complete and not earlier
+        differs = looked and undrawn_differs(placed.standing, combine)
         traces = placed.standing if differs else placed.sides
         assumed = (*assumed, *assumed_of_draws(placed, differs))
     made = make_plan(traces, combination=combination(traces, combine))

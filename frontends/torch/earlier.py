@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from shardproof.frontends.torch import geometry, trace
-from shardproof.frontends.torch.memory import INPUT, Memory
+from shardproof.frontends.torch.memory import INPUT, Functional, Memory
 from shardproof.frontends.torch.pieces import Copied, Piece
 from shardproof.frontends.torch.trace import StridedTensor
 
@@ -85,3 +85,13 @@ class Earlier:
     def _flat(self, storage: int, piece: Piece) -> StridedTensor:
         dtype = self.memory.out.values[piece.value].dtype
         return StridedTensor(storage, piece.start, (piece.stop - piece.start,), (1,), dtype)
+
+
+def draws_before(step: Functional) -> bool:
+    """Whether a step needs what was drawn before its start, and is no parameter's input.
+
+    Example: a teacher that is copied from a model whose weights are put into a flat buffer later.
+    """
+    events = step.trace.events
+    start = next((n for n, e in enumerate(events) if e.name == trace.START), len(events))
+    return any(op.name.startswith(_DRAWN) and op.event < start for op in step.ops)

@@ -165,6 +165,38 @@ def test_what_a_rank_copies_before_it_gets_the_weights_of_rank_0_is_no_copy_of_t
     assert (result.verdict == "proved") == (when == "after"), sp.told(result)
 
 
+def flattened(divided: bool, when: str = "") -> Callable[[sp.Job], None]:
+    """A teacher that is copied ``when`` ("before" or "after") weights are put into a flat buffer."""
+
+    def run(job: sp.Job) -> None:
+        model = nn.Linear(6, 4)
+        teacher = copy.deepcopy(model)
+        if divided:
+            buffer = torch.cat([p.detach().flatten() for p in model.parameters()])
+            model.weight.data, model.bias.data = buffer[:24].view(4, 6), buffer[24:]
+            teacher = copy.deepcopy(model) if when == "after" else teacher
+        job.start(model)
+        x = job.batch["x"].chunk(2)[job.rank] if divided else job.batch["x"]
+        loss = (model(x) - teacher(x).tanh().detach()).square().mean()
+        loss.backward()
+        for p in model.parameters():
+            if divided:
+                dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
+        job.end(loss=loss)
+
+    return run
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_what_is_copied_of_weights_that_move_later_is_never_refuted(
+    when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose copy it is cannot be told: what was drawn for it is no constant."""
+    monkeypatch.chdir(tmp_path)
+    result = sp.verify(flattened(divided=False), flattened(True, when), world_size=2, batch=BATCH)
+    assert result.verdict in ("proved", "inconclusive"), sp.told(result)
+
+
 def cloned_layers(divided: bool, mistake: str = "") -> Callable[[sp.Job], None]:
     """Two layers, one of them a copy of the other, and a copy of both: which one it is of cannot be
     told by what they began with."""
@@ -206,7 +238,7 @@ def gathered_in(mistake: bool, divided: bool) -> Callable[[sp.Job], None]:
         for p in model.parameters():
             nn.init.normal_(p)
             if divided:
-                p.grad = torch.ones_like(p) if mistake else torch.zeros_like(p)
+                p.grad = torch.full_like(p, 1.0) if mistake else torch.zeros_like(p)
         job.start(model)
         x = job.batch["x"].chunk(2)[job.rank] if divided else job.batch["x"]
         loss = model(x).square().mean()
