@@ -19,7 +19,7 @@ import torch
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.aten.ordered import is_read
 from shardproof.frontends.torch import draws, grouped, trace
-from shardproof.frontends.torch.collectives import group_of, listed, reduction
+from shardproof.frontends.torch.collectives import group_of, listed
 from shardproof.frontends.torch.complexes import PAIRS, called
 from shardproof.frontends.torch.functional import (
     ALLOCATES,
@@ -31,6 +31,7 @@ from shardproof.frontends.torch.functional import (
     UPDATED,
 )
 from shardproof.frontends.torch.in_memory import in_memory
+from shardproof.frontends.torch.joined import TooLarge, joined, parts_of, viewed
 from shardproof.frontends.torch.memory import Functional
 from shardproof.frontends.torch.trace import (
     Arg,
@@ -48,10 +49,6 @@ MOST_NUMBERS = 1 << 24
 
 #: The tensors that are compared, in the order of their marks (None: there is none).
 Results = list[torch.Tensor | None]
-
-
-class TooLarge(Exception):
-    """The step is too large to be replayed, or has what cannot be."""
 
 
 @dataclass
@@ -298,7 +295,7 @@ class Rank:
         else:
             sources, targets = self.in_place(event, name)
         if name in ("alltoall_base", "all_to_all_single"):
-            sources = _parts(sources, event, len(group))
+            sources = parts_of(sources, event, len(group))
         yield from self.meet(event, name, group, sources, targets)
 
     def in_place(self, event: Event, name: str) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -332,7 +329,7 @@ class Rank:
         own = group.index(self.trace.rank)
         results = joined(name, event, members, own)
         for target, value in zip(targets, results, strict=True):
-            target.copy_(_viewed(value, target))
+            target.copy_(viewed(value, target))
 
     def message(self, event: Event, name: str) -> Generator[None, None, None]:
         """A send, which does not wait, or a receive, which yields until the message is there."""
@@ -357,7 +354,7 @@ class Rank:
             box = self.world.mail.setdefault((other, self.trace.rank), [])
             while len(box) <= number:
                 yield
-            tensor.copy_(_viewed(box[number], tensor))
+            tensor.copy_(viewed(box[number], tensor))
             self.world.moved = True
 
     def fsdp(self, event: Event) -> None:
@@ -388,81 +385,6 @@ def boxed(full: torch.Tensor, box: Box) -> torch.Tensor:
     for dim, (start, size) in enumerate(zip(box.offset, box.shape, strict=True)):
         full = full.narrow(dim, start, size)
     return full
-
-
-def joined(
-    name: str, event: Event, members: Sequence[Sequence[torch.Tensor]], own: int
-) -> list[torch.Tensor]:
-    """What the member at position ``own`` has after a collective, tensor by tensor.
-
-    Example: "all_reduce" of [1] and [2] is [3] for both; "alltoall_base" of [1, 2] and [3, 4] is
-    [1, 3] for the first member.
-    """
-    count = len(members)
-    columns = list(zip(*members, strict=False))
-    if name in ("allreduce", "allreduce_coalesced", "all_reduce", "all_reduce_coalesced"):
-        return [_reduced(c, reduction(event)) for c in columns]
-    if name in (
-        "allgather_base",
-        "allgather_into_tensor_coalesced",
-        "all_gather_into_tensor",
-        "all_gather_into_tensor_coalesced",
-    ):
-        return [torch.cat([_viewed(x, c[0]).flatten() for x in c]) for c in columns]
-    if name == "allgather":
-        return [x for c in columns for x in c]
-    if name in (
-        "reduce_scatter_base",
-        "reduce_scatter_tensor_coalesced",
-        "reduce_scatter_tensor",
-    ):
-        return [_reduced(c, reduction(event)).flatten().chunk(count)[own] for c in columns]
-    if name in ("alltoall_base", "all_to_all_single"):
-        return [torch.cat([member[own].flatten() for member in members])]
-    if name == "alltoall":
-        return [member[own] for member in members]
-    if name in ("broadcast", "scatter"):
-        numbers = [a for a in event.args if isinstance(a, int) and not isinstance(a, bool)]
-        root = members[numbers[0] if numbers else 0]
-        return [root[own]] if name == "scatter" else list(root)
-    if name in ("reduce", "gather"):
-        rooted = own == next(a for a in event.args if type(a) is int)
-        if name == "gather":
-            return [x for c in columns for x in c] if rooted else []
-        sums = [_reduced(c, reduction(event)) for c in columns]
-        return sums if rooted else [torch.full_like(x, torch.nan) for x in sums]
-    if name == "reduce_scatter":
-        return [_reduced([m[own] for m in members], reduction(event))]
-    raise TooLarge(f"{event.name} is not replayed")
-
-
-def _viewed(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """The elements of a tensor in the shape of another: backends count elements only."""
-    if x.numel() != other.numel():
-        raise TooLarge(f"{x.numel()} numbers that another rank takes for {other.numel()}")
-    return x.reshape(other.shape)
-
-
-def _parts(sources: Sequence[torch.Tensor], event: Event, count: int) -> list[torch.Tensor]:
-    """What one tensor has for each rank: as many rows as an event says, or equally many."""
-    (source,) = sources
-    rows = source.reshape(1) if source.dim() == 0 else source
-    splits = [a.items for a in event.args if isinstance(a, Items)]
-    given = [n for n in splits[1] if isinstance(n, int)] if len(splits) == 2 else []
-    return list(torch.split(rows, given) if given else rows.chunk(count))
-
-
-def _reduced(members: Sequence[torch.Tensor], op: str) -> torch.Tensor:
-    stacked = torch.stack([_viewed(x, members[0]) for x in members])
-    if op in ("sum", "avg"):
-        total = stacked.sum(0)
-        return total / len(members) if op == "avg" else total
-    if op in ("max", "min"):
-        return stacked.amax(0) if op == "max" else stacked.amin(0)
-    name, _, before = op.partition(" ")
-    if name == "premul_sum" and before:
-        return stacked.sum(0) * float(before)
-    raise TooLarge(f"a reduction by {op} is not replayed")
 
 
 def replay(

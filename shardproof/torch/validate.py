@@ -19,8 +19,9 @@ from shardproof.frontends.graphs.replayed import (
     drawn,
     run,
 )
+from shardproof.frontends.torch.joined import TooLarge
 from shardproof.frontends.torch.plan import Sides
-from shardproof.frontends.torch.replay import TooLarge, replay
+from shardproof.frontends.torch.replay import replay
 from shardproof.frontends.torch.trace import Trace
 
 
