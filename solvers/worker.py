@@ -167,8 +167,7 @@ def multiplied_out(text: str) -> Outcome:
     else "unknown".  Sums that both sides of a goal have are letters first: what is equal whatever
     they are is equal.  Where that is not enough, all is multiplied out.
 
-    Example: (x + y) z = z x + z y is; so is f((x + y + 16) / 16) z = z f((x + y) / 16 + 1), which
-    with x + y as a letter is the same sum in f.
+    Example: (x + y) z = z x + z y is; so is f((x + y + 16) / 16) z = z f((x + y) / 16 + 1).
     """
     import z3
 
@@ -181,35 +180,62 @@ def multiplied_out(text: str) -> Outcome:
         return Outcome("unknown", reason="the text does not end with goals that are equalities")
     for place, goal in enumerate(goals):
         left, right = goal.children()
-        known = _sums(left)
-        shared = [known[number] for number in _sums(right).keys() & known.keys()]
+        numbers = {x.get_id() for x in _below(right)}
+        shared = [x for x in _below(left) if z3.is_add(x) and x.get_id() in numbers]
         letters = [(x, z3.FreshReal()) for x in shared]
         if not (_is_zero(z3.substitute(left - right, *letters)) or _is_zero(left - right)):
             return Outcome("unknown", reason=f"goal {place} is not 0 = 0 when it is multiplied out")
     return Outcome("unsat")
 
 
-def _sums(term: z3.ExprRef) -> dict[int, z3.ExprRef]:
-    """All sums in a term, by Z3's number of them."""
-    import z3
-
-    sums, seen, stack = {}, set(), [term]
-    while stack:
-        x = stack.pop()
-        if x.get_id() in seen:
-            continue
-        seen.add(x.get_id())
-        if z3.is_add(x):
-            sums[x.get_id()] = x
-        stack += x.children()
-    return sums
-
-
 def _is_zero(term: z3.ArithRef) -> bool:
+    """Whether Z3 multiplies a term out to 0.  Applications of a function are letters, one for all
+    whose arguments have a difference of 0: Z3 writes equal sums in orders of their own."""
     import z3
 
-    value = z3.simplify(term, som=True, som_blowup=MOST_BLOWUP)
+    letters: list[tuple[z3.ExprRef, z3.ArithRef]] = []
+    known: list[tuple[z3.FuncDeclRef, list[z3.ExprRef], z3.ArithRef]] = []
+    for x in _below(term):
+        if x.decl().kind() != z3.Z3_OP_UNINTERPRETED or not x.num_args():
+            continue
+        given = [z3.substitute(a, *letters) for a in x.children()]
+        letter = next(
+            (
+                letter
+                for function, other, letter in known
+                if function.eq(x.decl()) and all(map(_cancel, given, other))
+            ),
+            None,
+        )
+        if letter is None:
+            letter = z3.FreshReal()
+            known.append((x.decl(), given, letter))
+        letters.append((x, letter))
+    return _cancel(z3.substitute(term, *letters), z3.RealVal(0))
+
+
+def _cancel(one: z3.ArithRef, other: z3.ArithRef) -> bool:
+    """Whether the difference of two terms without functions is 0, multiplied out."""
+    import z3
+
+    value = z3.simplify(one - other, som=True, som_blowup=MOST_BLOWUP)
     return bool(z3.is_rational_value(value) and value.as_fraction() == 0)
+
+
+def _below(term: z3.ExprRef) -> list[z3.ExprRef]:
+    """All terms that a term is made of, operands first, the term itself last."""
+    order: list[z3.ExprRef] = []
+    seen: set[int] = set()
+    stack = [(term, False)]
+    while stack:
+        x, ready = stack.pop()
+        if ready:
+            order.append(x)
+        elif x.get_id() not in seen:
+            seen.add(x.get_id())
+            stack.append((x, True))
+            stack += [(a, False) for a in x.children()]
+    return order
 
 
 def cvc5_backend(settings: Settings) -> tuple[str, Callable[[Question], Outcome]]:

@@ -67,6 +67,20 @@ def test_functions_of_one_sum_are_one(other: int, verdict: str) -> None:
     assert multiplied_out(text([(one * z, z * two)])).verdict == verdict
 
 
+@pytest.mark.parametrize(("other", "verdict"), [(1, "unsat"), (2, "unknown")])
+def test_functions_of_one_polynomial_are_one(other: int, verdict: str) -> None:
+    """Z3 gives the two polynomials, of which one is f's, another order of their products; f is in
+    an argument of g."""
+    table = TermTable()
+    x, y, z, w = (table.symbol(n) for n in "xyzw")
+    square = (x + y * z) * (x + y * z) + w
+    products = w + other * (y * z * (x + y * z)) + x * (z * y) + x * x
+    if other == 2:
+        products = products + x
+    f, g = (table.app("g", table.app("f", a) * x + 1) for a in (square, products))
+    assert multiplied_out(text([((f + w) * z, z * w + g * z)])).verdict == verdict
+
+
 def test_what_is_given_is_not_looked_at() -> None:
     table = TermTable()
     x, y = table.symbol("x"), table.symbol("y")
