@@ -12,25 +12,7 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
 import shardproof.torch as sp  # noqa: E402
-
-ROWS, WIDTH = 4, 4
-
-
-def step(mean: Callable[[Any, int], Any] | None) -> Callable[[sp.Job], None]:
-    """A layer on a rank's rows, whose gradient becomes what ``mean`` makes of it (None: all rows)."""
-
-    def run(job: sp.Job) -> None:
-        model = torch.nn.Linear(WIDTH, WIDTH, bias=False)
-        job.start(model)
-        x, count = job.batch["x"], ROWS // job.world_size
-        own = x if mean is None else x[job.rank * count : (job.rank + 1) * count]
-        loss = model(own).tanh().pow(2).mean()
-        loss.backward()
-        if mean is not None:
-            model.weight.grad = mean(model.weight.grad, job.rank)
-        job.end(loss=loss)
-
-    return run
+from tests.shardproof.torch.means import WIDTH, verified  # noqa: E402
 
 
 def columns(gradient: Any, _: int) -> Any:
@@ -140,11 +122,6 @@ def turned_sums(gradient: Any, _: int) -> Any:
     both = [torch.empty(WIDTH, WIDTH // 2) for _ in range(2)]
     dist.all_gather(both, into)
     return torch.cat(both, 1) / 2
-
-
-def verified(mean: Callable[[Any, int], Any]) -> sp.Result:
-    batch = {"x": sp.tensor((ROWS, WIDTH))}
-    return sp.verify(step(None), step(mean), world_size=2, batch=batch, validate=True)
 
 
 @pytest.mark.parametrize(

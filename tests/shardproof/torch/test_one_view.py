@@ -12,25 +12,7 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
 import shardproof.torch as sp  # noqa: E402
-
-ROWS = WIDTH = 4
-
-
-def step(mean: Callable[[Any, int], Any] | None) -> Callable[[sp.Job], None]:
-    """A layer on a rank's rows, whose gradient becomes what ``mean`` makes of it (None: all rows)."""
-
-    def run(job: sp.Job) -> None:
-        model = torch.nn.Linear(WIDTH, WIDTH, bias=False)
-        job.start(model)
-        x, count = job.batch["x"], ROWS // job.world_size
-        own = x if mean is None else x[job.rank * count : (job.rank + 1) * count]
-        loss = model(own).tanh().pow(2).mean()
-        loss.backward()
-        if mean is not None:
-            model.weight.grad = mean(model.weight.grad, job.rank)
-        job.end(loss=loss)
-
-    return run
+from tests.shardproof.torch.means import ROWS, WIDTH, verified  # noqa: E402
 
 
 def flat(x: Any, rank: int) -> Any:
@@ -108,7 +90,8 @@ def sent_and_turned(gradient: Any, rank: int) -> Any:
     return gradient / 2
 
 
-def both_ways(gradient: Any, rank: int) -> Any:
+def exchanged_with_the_other(gradient: Any, rank: int) -> Any:
+    """What the other rank has, which rank 1 receives flat."""
     other = torch.empty(ROWS, WIDTH)
     works = dist.batch_isend_irecv(
         [
@@ -118,25 +101,16 @@ def both_ways(gradient: Any, rank: int) -> Any:
     )
     for work in works:
         work.wait()
-    return (gradient + other) / 2
+    return other
+
+
+def both_ways(gradient: Any, rank: int) -> Any:
+    return (gradient + exchanged_with_the_other(gradient, rank)) / 2
 
 
 def both_ways_turned(gradient: Any, rank: int) -> Any:
-    other = torch.empty(ROWS, WIDTH)
-    works = dist.batch_isend_irecv(
-        [
-            dist.P2POp(dist.isend, gradient, 1 - rank),
-            dist.P2POp(dist.irecv, flat(other, rank), 1 - rank),
-        ]
-    )
-    for work in works:
-        work.wait()
+    other = exchanged_with_the_other(gradient, rank)
     return (gradient + (other.t() if rank else other)) / 2
-
-
-def verified(mean: Callable[[Any, int], Any]) -> sp.Result:
-    batch = {"x": sp.tensor((ROWS, WIDTH))}
-    return sp.verify(step(None), step(mean), world_size=2, batch=batch, validate=True)
 
 
 @pytest.mark.parametrize(
