@@ -31,8 +31,9 @@ Shape: TypeAlias = tuple[int, ...]
 #: Shapes in place of those that tensors have, by the event that reads or writes them.
 Views: TypeAlias = dict[tuple[int, int], Shape]
 
-#: What takes a tensor as it lies in memory, whatever the order of its dimensions.
-_AS_IT_LIES = frozenset({"allreduce", "allreduce_coalesced", "broadcast", "reduce", "send", "recv"})
+#: What takes a tensor as it lies in memory, whatever the order of its dimensions; of a reduction of
+#: several tensors at once gloo does not: it copies them in the order of their dimensions.
+_AS_IT_LIES = frozenset({"allreduce", "broadcast", "reduce", "send", "recv"})
 _MESSAGE = frozenset({"send", "recv"})
 
 

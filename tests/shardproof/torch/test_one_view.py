@@ -113,6 +113,19 @@ def both_ways_turned(gradient: Any, rank: int) -> Any:
     return (gradient + (other.t() if rank else other)) / 2
 
 
+def reduced_together(turned: tuple[bool, bool]) -> Callable[[Any, int], Any]:
+    """gloo copies tensors that are reduced together in the order of their dimensions."""
+
+    def mean(gradient: Any, rank: int) -> Any:
+        other = gradient.clone()
+        with dist._coalescing_manager():
+            dist.all_reduce(gradient)
+            dist.all_reduce(other.t() if turned[rank] else other.view(2, 2, 4))
+        return (gradient + other) / 4
+
+    return mean
+
+
 @pytest.mark.parametrize(
     ("mean", "verdict"),
     [
@@ -128,6 +141,9 @@ def both_ways_turned(gradient: Any, rank: int) -> Any:
         (sent_and_turned, "proved"),
         (both_ways, "proved"),
         (both_ways_turned, "refuted"),
+        (reduced_together((False, False)), "proved"),
+        (reduced_together((True, True)), "proved"),
+        (reduced_together((False, True)), "refuted"),
     ],
 )
 def test_as_many_elements_are_one_message(mean: Callable[[Any, int], Any], verdict: str) -> None:
