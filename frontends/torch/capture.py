@@ -41,6 +41,7 @@ from shardproof.frontends.torch import (
     synchronised,
     trace,
 )
+from shardproof.frontends.torch.communicators import collectives_of
 from shardproof.frontends.torch.futures import Awaited
 from shardproof.frontends.torch.generators import PythonDraws
 from shardproof.frontends.torch.job import Job
@@ -258,7 +259,9 @@ def record(
         synchronised.install(job.note)
         conversions.install(step, is_own)
         extremes.install(job.note)
-        objects.install(job.note, exchanges)
+        objects.install(
+            job.note, exchanges, lambda ranks: collectives_of(rank, recorder.events, ranks)
+        )
         _run(step, job)
     for note in python.notes():
         recorder.notes.setdefault(note)

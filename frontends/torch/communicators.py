@@ -111,6 +111,14 @@ def meeting_of(rank: int, event: Event) -> Meeting | None:
     return ((rank, other) if name == "send" else (other, rank)), "message"
 
 
+def collectives_of(rank: int, events: Sequence[Event], group: tuple[int, ...]) -> int:
+    """How many collectives of a group are among events of a rank.
+
+    Example: 2 of ranks (0, 1) after two all-reduces of theirs; messages do not count.
+    """
+    return sum(meeting_of(rank, event) == (group, "collective") for event in events)
+
+
 def _tagged(meeting: Meeting, first: Sequence[Event], second: Sequence[Event]) -> None:
     """Raise `InvalidInput` where messages between two ranks carry unlike tags: some backends match
     messages by their tags, others in the order in which they are sent."""

@@ -23,7 +23,7 @@ from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch.standins import replace
 from shardproof.frontends.torch.watched import Watched
 
-#: An exchange: the ranks of its group, and how many exchanges this group had before it.
+#: An exchange: the ranks of its group, and how many exchanges and collectives it had before.
 Exchange: TypeAlias = tuple[tuple[int, ...], int]
 #: What ranks gave to exchanges, by rank.
 Given: TypeAlias = dict[Exchange, dict[int, bytes]]
@@ -56,19 +56,24 @@ class Exchanges:
         self.captured = captured
         self.given = given
         self.own: Given = {}
+        #: How many collectives some ranks had together so far.
+        self.collectives: Callable[[tuple[int, ...]], int] = lambda ranks: 0
         self._count: Counter[tuple[int, ...]] = Counter()
 
-    def exchanged(self, group: Any, givers: Sequence[int] | None, x: Any, takes: bool) -> list[Any]:
-        """What the ``givers`` (None: all members) give, in order; nothing where this rank takes
-        nothing.  Raises `Waits`, and `InvalidInput` for ranks that nobody captures."""
+    def exchanged(
+        self, group: Any, givers: Sequence[int] | None, x: Any, takes: bool
+    ) -> list[bytes]:
+        """What the ``givers`` (None: all members) give, in order, as bytes; nothing where this rank
+        takes nothing.  What a rank gave when it was captured first it gives again, whatever it has
+        now: a time, or a random number, is the same for all ranks.  Raises `Waits`, and
+        `InvalidInput` for ranks that nobody captures."""
         ranks = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
-        exchange = ranks, self._count[ranks]
+        exchange = ranks, self._count[ranks] + self.collectives(ranks)
         self._count[ranks] += 1
         known = self.given.setdefault(exchange, {})
         givers = ranks if givers is None else givers
         if self.rank in givers:
-            known[self.rank] = packed(x)
-            self.own[exchange] = {self.rank: known[self.rank]}
+            self.own[exchange] = {self.rank: known.setdefault(self.rank, packed(x))}
         if not takes:
             return []
         if outside := sorted(set(givers).difference(self.captured)):
@@ -78,7 +83,7 @@ class Exchanges:
             )
         if any(giver not in known for giver in givers):
             raise Waits
-        return [pickle.loads(known[giver]) for giver in givers]
+        return [known[giver] for giver in givers]
 
 
 class _Pickler(pickle.Pickler):
@@ -123,16 +128,22 @@ def read(path: Path, given: Given) -> None:
         given.setdefault((ranks, number), {})[rank] = x
 
 
-def install(note: Callable[[str], None], exchanges: Exchanges) -> None:
+def install(
+    note: Callable[[str], None],
+    exchanges: Exchanges,
+    collectives: Callable[[tuple[int, ...]], int],
+) -> None:
     """Put exchanges of objects in the place of torch's, in this process, for good; ``note`` is told
-    of what stands for them.
+    of what stands for them.  ``collectives``: how many some ranks had together so far; ranks whose
+    exchanges do not stand at one place among these wait for each other for ever.
 
     Example: ``dist.all_gather_object(objects, rank)`` on two ranks puts 0 and 1 into ``objects``.
     """
+    exchanges.collectives = collectives
 
     def gathered(objects: list[Any], own: Any, group: Any = None) -> None:
         if member(group):
-            objects[:] = exchanges.exchanged(group, None, own, True)
+            _put(exchanges.exchanged(group, None, own, True), objects)
 
     def gathered_on_one(
         own: Any,
@@ -144,8 +155,8 @@ def install(note: Callable[[str], None], exchanges: Exchanges) -> None:
         if member(group):
             takes = _rank_of(group, dst, group_dst) == exchanges.rank
             every = exchanges.exchanged(group, None, own, takes)
-            if objects is not None and takes:
-                objects[:] = every
+            if objects is not None:
+                _put(every, objects)
 
     def broadcast(
         objects: list[Any],
@@ -156,7 +167,8 @@ def install(note: Callable[[str], None], exchanges: Exchanges) -> None:
     ) -> None:
         if member(group):
             root = _rank_of(group, src, group_src)
-            (objects[:],) = exchanges.exchanged(group, [root], list(objects), True)
+            (given,) = exchanges.exchanged(group, [root], list(objects), True)
+            _receive(given, objects, root == exchanges.rank)
 
     def scattered(
         into: list[Any],
@@ -169,7 +181,7 @@ def install(note: Callable[[str], None], exchanges: Exchanges) -> None:
             root = _rank_of(group, src, group_src)
             (every,) = exchanges.exchanged(group, [root], objects, True)
             place = dist.get_process_group_ranks(group or dist.group.WORLD).index(exchanges.rank)
-            into[0] = every[place]
+            into[0] = pickle.loads(every)[place]
 
     def member(group: Any) -> bool:
         note(EXCHANGED)
@@ -184,6 +196,24 @@ def install(note: Callable[[str], None], exchanges: Exchanges) -> None:
     for name, by in made.items():
         replace(dist, name, by)
         replace(distributed_c10d, name, by)
+
+
+def _put(given: Sequence[bytes], objects: list[Any]) -> None:
+    """Copies of what ranks gave in the first places of a list, as torch puts them there."""
+    for place, x in enumerate(given):
+        objects[place] = pickle.loads(x)
+
+
+def _receive(given: bytes, objects: list[Any], is_root: bool) -> None:
+    """Put copies of what the root gave into a list; the root keeps its own objects, if these are
+    what it gave: what it writes into them later others do not see."""
+    every = pickle.loads(given)
+    if len(every) != len(objects):
+        raise InvalidInput(
+            f"broadcast_object_list of {len(every)} objects into a list of {len(objects)}"
+        )
+    if not is_root or packed(list(objects)) != given:
+        objects[:] = every
 
 
 def _rank_of(group: Any, rank: int | None, place: int | None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -59,6 +60,39 @@ def other_shares(gradient: Any, rank: int, rows: int) -> Any:
     return summed(gradient, share[0]["rows"])
 
 
+def drawn_anew(gradient: Any, rank: int, rows: int) -> Any:
+    """Rank 0 draws before it waits for others, so it draws once more when it is captured again."""
+    scale = [random.random() + 1 if rank == 0 else None]
+    dist.broadcast_object_list(scale, src=0)
+    counts = [None, None]
+    dist.all_gather_object(counts, (scale[0], rows))
+    return summed(gradient * scale[0], sum(c[1] for c in counts)) / counts[1][0]  # type: ignore[index]
+
+
+def into_a_longer_list(gradient: Any, rank: int, rows: int) -> Any:
+    """Other places of a list stay as they are."""
+    counts: list[Any] = [None, None, 1]
+    dist.all_gather_object(counts, rows)
+    return summed(gradient, sum(counts) - 1)
+
+
+def written_by_the_root(gradient: Any, rank: int, rows: int) -> Any:
+    """The mistake: the root has its own object still, and writes into it."""
+    settings = {"rows": ROWS}
+    shared: list[Any] = [settings if rank == 0 else None]
+    dist.broadcast_object_list(shared, src=0)
+    settings["rows"] = 3
+    return summed(gradient, shared[0]["rows"])
+
+
+def written_after_gathering(gradient: Any, rank: int, rows: int) -> Any:
+    """What is gathered are copies, of a rank's own object too."""
+    own, both = {"rows": rows}, [None, None]
+    dist.all_gather_object(both, own)
+    own["rows"] = 99
+    return summed(gradient, sum(each["rows"] for each in both))  # type: ignore[index]
+
+
 def verified(mean: Callable[[Any, int, int], Any], **options: Any) -> sp.Result:
     def single(job: sp.Job) -> None:
         model = torch.nn.Linear(WIDTH, WIDTH, bias=False)
@@ -87,6 +121,10 @@ def verified(mean: Callable[[Any, int, int], Any], **options: Any) -> sp.Result:
         (settings_of_the_last, "proved"),
         (shares, "proved"),
         (other_shares, "refuted"),
+        (drawn_anew, "proved"),
+        (into_a_longer_list, "proved"),
+        (written_by_the_root, "refuted"),
+        (written_after_gathering, "proved"),
     ],
 )
 def test_ranks_get_what_others_gave(mean: Callable[[Any, int, int], Any], verdict: str) -> None:
@@ -109,11 +147,30 @@ def never_given(gradient: Any, rank: int, rows: int) -> Any:
     return gradient
 
 
+def crossed(gradient: Any, rank: int, rows: int) -> Any:
+    """One rank gathers before it reduces, the other one after it."""
+    counts: list[Any] = [None, None]
+    for turn in range(2):
+        if turn == rank:
+            dist.all_gather_object(counts, rows)
+        else:
+            dist.all_reduce(gradient)
+    return gradient / sum(counts)
+
+
+def into_another_length(gradient: Any, rank: int, rows: int) -> Any:
+    settings: list[Any] = [ROWS] if rank == 0 else [None, 0]
+    dist.broadcast_object_list(settings, src=0)
+    return summed(gradient, sum(settings))
+
+
 @pytest.mark.parametrize(
     ("mean", "options", "reason"),
     [
         (of_tensors, {}, "a tensor in a Python object that ranks exchange"),
         (never_given, {}, "Python objects that others never give"),
+        (crossed, {}, "Python objects that others never give"),
+        (into_another_length, {}, "broadcast_object_list of 1 objects into a list of 2"),
         (counted_by_all, {"ranks": [0]}, "Python objects of ranks [1], which are not captured"),
     ],
 )
