@@ -104,6 +104,7 @@ def capture(
                 raise InvalidInput(
                     "Python objects that others never give are waited for", f"ranks {left[:8]}"
                 )
+        objects.agreed(given)
         return [trace.read(folder / f"{rank}.trace") for rank in ranks]
 
 

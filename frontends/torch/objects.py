@@ -72,6 +72,7 @@ class Exchanges:
         self._count[ranks] += 1
         known = self.given.setdefault(exchange, {})
         givers = ranks if givers is None else givers
+        self.own[ranks, _who(exchange[1])] = {self.rank: packed(tuple(givers))}
         if self.rank in givers:
             self.own[exchange] = {self.rank: known.setdefault(self.rank, packed(x))}
         if not takes:
@@ -126,6 +127,25 @@ def read(path: Path, given: Given) -> None:
     )
     for ranks, number, rank, x in rows:
         given.setdefault((ranks, number), {})[rank] = x
+
+
+def _who(number: int) -> int:
+    """Under which number it stands who gives something to an exchange, as each rank has it."""
+    return -1 - number
+
+
+def agreed(given: Given) -> None:
+    """Raise `InvalidInput` where ranks do not agree about who gives something to an exchange.
+
+    Example: two ranks that are the root of one broadcast, each for itself, wait for each other.
+    """
+    for (ranks, number), of in given.items():
+        if number < 0 and len(set(of.values())) > 1:
+            known = {rank: pickle.loads(x) for rank, x in sorted(of.items())}
+            raise InvalidInput(
+                f"ranks {list(ranks)} exchange Python objects, and have unlike ranks that give "
+                f"them: {known}"
+            )
 
 
 def install(

@@ -164,12 +164,19 @@ def into_another_length(gradient: Any, rank: int, rows: int) -> Any:
     return summed(gradient, sum(settings))
 
 
+def each_its_own_root(gradient: Any, rank: int, rows: int) -> Any:
+    settings: list[Any] = [ROWS]
+    dist.broadcast_object_list(settings, src=rank)
+    return summed(gradient, settings[0])
+
+
 @pytest.mark.parametrize(
     ("mean", "options", "reason"),
     [
         (of_tensors, {}, "a tensor in a Python object that ranks exchange"),
         (never_given, {}, "Python objects that others never give"),
         (crossed, {}, "Python objects that others never give"),
+        (each_its_own_root, {}, "have unlike ranks that give them: {0: (0,), 1: (1,)}"),
         (into_another_length, {}, "broadcast_object_list of 1 objects into a list of 2"),
         (counted_by_all, {"ranks": [0]}, "Python objects of ranks [1], which are not captured"),
     ],
