@@ -159,16 +159,16 @@ def _unlike(theirs: Event, ours: Event) -> str | None:
 
 
 def _typed_unlike(own: tuple[Trace, Event], other: tuple[Trace, Event]) -> str | None:
-    """The element types of tensors that meet, in words; None: they are the same.  Backends move
-    bytes: what is sent as bfloat16 is no float32."""
+    """The element types of tensors that meet, in words; None: they are the same, or one has no
+    elements.  Backends move bytes: what is sent as bfloat16 is no float32."""
     for ours, theirs in zip(own[1].args, other[1].args, strict=False):
-        types = [
-            [trace.tensors[n].dtype for n in tensors_of(argument)]
+        tensors = [
+            [trace.tensors[n] for n in tensors_of(argument)]
             for trace, argument in ((own[0], ours), (other[0], theirs))
         ]
-        for one, met in zip(*types, strict=False):
-            if one != met:
-                return f"elements of {one} for one and of {met} for the other"
+        for one, met in zip(*tensors, strict=False):
+            if one.dtype != met.dtype and 0 not in (*one.shape, *met.shape):
+                return f"elements of {one.dtype} for one and of {met.dtype} for the other"
     return None
 
 

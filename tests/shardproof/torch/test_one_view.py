@@ -208,3 +208,16 @@ def test_bytes_of_another_type_are_no_numbers(mean: Callable[..., Any], other: A
     assert alike.verdict == "proved"
     assert unlike.verdict == "refuted"
     assert "elements of float64 for one and of float32 for the other" in sp.told(unlike)
+
+
+def no_elements(gradient: Any, rank: int) -> Any:
+    """What is empty has no bytes, of whatever type."""
+    empty = torch.zeros(0, dtype=torch.int64 if rank else torch.float32)
+    dist.all_gather_into_tensor(torch.zeros(0, dtype=empty.dtype), empty)
+    return reduced(gradient, rank)
+
+
+def test_empty_tensors_of_unlike_types_are_not_refuted() -> None:
+    result = verified(no_elements)
+    assert result.verdict == "inconclusive"
+    assert "which has no entries" in result.reason
