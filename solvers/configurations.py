@@ -25,8 +25,8 @@ class Configuration:
     """A solver with options that a text may be given to. ``options``: the solver's own, except
     "tactics" (Z3): tactics, one after the other, each with its parameters behind commas, in place
     of the solver that Z3 has for the logic, and "tactics for functions": those for a text with
-    uninterpreted functions; "method" (Z3): `worker.multiplied_out` in place of any;
-    ``warm``: whether its child is kept for the next text.
+    uninterpreted functions; "multiply" before them is
+    `worker.multiplied_out`; ``warm``: whether its child is kept for the next text.
 
     Example: ``Configuration("cvc5", "cvc5", 0.2)``, which is asked once Z3 has taken 200 ms.
     """
@@ -41,21 +41,13 @@ class Configuration:
 
 #: Z3's solver for QF_UFNRA interleaves cuts and case splits; nlsat decides by cylindrical
 #: decomposition from the start, cvc5's coverings likewise.  Z3's nlsat gives up ("unknown") where
-#: functions are left after preprocessing; a text that has any is multiplied out first instead, and
-#: then given to Z3's usual procedure: entries of gradients are sums of thousands of products.
-#: Of many goals each is multiplied out by itself, with the sums that its sides share as letters:
-#: the backward of a norm over 16 features is 96 goals in a second, and not decided otherwise in 30.
+#: functions are left after preprocessing; a text that has any is multiplied out instead, first goal
+#: by goal, with the sums that both sides of a goal share as letters (the backward of a norm over 16
+#: features, 96 goals, is decided in a second so, and not otherwise in 30), then whole, for Z3's
+#: usual procedure: entries of gradients are sums of thousands of products.
 CONFIGURATIONS = (
     Configuration("z3", "z3"),
     Configuration("cvc5", "cvc5", RACE_AFTER),
-    Configuration(
-        "z3 multiplied out",
-        "z3",
-        STUBBORN_AFTER,
-        ("nonlinear",),
-        warm=False,
-        options=(("method", "multiply"),),
-    ),
     Configuration(
         "z3 nlsat",
         "z3",
@@ -64,7 +56,7 @@ CONFIGURATIONS = (
         warm=False,
         options=(
             ("tactics", "simplify purify-arith qfnra-nlsat"),
-            ("tactics for functions", "simplify,som=true,som_blowup=1000000 smt"),
+            ("tactics for functions", "multiply simplify,som=true,som_blowup=1000000 smt"),
         ),
     ),
     Configuration(

@@ -135,11 +135,14 @@ def z3_backend(settings: Settings) -> tuple[str, Callable[[Question], Outcome]]:
         return z3.With(name, **given)
 
     def decide(question: Question) -> Outcome:
-        if settings.options.get("method") == "multiply":
-            return multiplied_out(question.text)
         functions = _FUNCTION.search(question.text) is not None
         kind = "tactics for functions" if functions else "tactics"
-        if tactics := settings.options.get(kind, "").split():
+        tactics = settings.options.get(kind, "").split()
+        if tactics[:1] == ["multiply"]:
+            if (outcome := multiplied_out(question.text)).verdict == "unsat":
+                return outcome
+            del tactics[0]
+        if tactics:
             solver = z3.Then(*map(tactic, tactics)).solver()
         else:
             solver = z3.SolverFor(_logic(question.text))
@@ -176,7 +179,7 @@ def multiplied_out(text: str) -> Outcome:
     denied = solver.assertions()[-1]
     claim = denied.arg(0) if z3.is_not(denied) else denied
     goals = claim.children() if z3.is_and(claim) else [claim]
-    if claim is denied or not all(z3.is_eq(goal) for goal in goals):
+    if claim is denied or not all(z3.is_eq(goal) and z3.is_real(goal.arg(0)) for goal in goals):
         return Outcome("unknown", reason="the text does not end with goals that are equalities")
     for place, goal in enumerate(goals):
         left, right = goal.children()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
 
 from shardproof.engine.algebra.terms import Term, TermTable
+from shardproof.solvers import portfolio as module
 from shardproof.solvers.answers import Query
+from shardproof.solvers.configurations import CONFIGURATIONS
+from shardproof.solvers.portfolio import Portfolio
 from shardproof.solvers.worker import multiplied_out
 
 FEATURES = 16
@@ -92,3 +96,16 @@ def test_another_text_is_not_decided() -> None:
     plain = "(set-logic QF_UFNRA)\n(declare-fun x () Real)\n(assert (> x 1.0))\n(check-sat)\n"
     assert multiplied_out(plain).verdict == "unknown"
     assert multiplied_out(plain.replace("(> x 1.0)", "(not (> x 1.0))")).verdict == "unknown"
+
+
+def test_the_portfolio_multiplies_out_what_no_solver_decides(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The configuration for stubborn texts alone, as a child of its own."""
+    stubborn = next(
+        c for c in CONFIGURATIONS if "multiply" in dict(c.options).get("tactics for functions", "")
+    )
+    monkeypatch.setattr(module, "CONFIGURATIONS", (replace(stubborn, after=0.0),))
+    with Portfolio("z3", timeout=60) as portfolio:
+        (answer,) = portfolio._solve_text(text(norm_backward()), "nonlinear", want_model=False)
+    assert (answer.verdict, answer.configuration) == ("unsat", stubborn.name)
