@@ -67,12 +67,14 @@ class Exchanges:
         takes nothing.  What a rank gave when it was captured first it gives again, whatever it has
         now: a time, or a random number, is the same for all ranks.  Raises `Waits`, and
         `InvalidInput` for ranks that nobody captures."""
-        ranks = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
+        within: Any = group or dist.group.WORLD
+        ranks = tuple(dist.get_process_group_ranks(within))
         exchange = ranks, self._count[ranks] + self.collectives(ranks)
         self._count[ranks] += 1
         known = self.given.setdefault(exchange, {})
         givers = ranks if givers is None else givers
-        self.own[ranks, _who(exchange[1])] = {self.rank: packed(tuple(givers))}
+        own = msgspec.msgpack.encode((str(within.group_name), tuple(givers)))
+        self.own[ranks, _who(exchange[1])] = {self.rank: own}
         if self.rank in givers:
             self.own[exchange] = {self.rank: known.setdefault(self.rank, packed(x))}
         if not takes:
@@ -130,21 +132,27 @@ def read(path: Path, given: Given) -> None:
 
 
 def _who(number: int) -> int:
-    """Under which number it stands who gives something to an exchange, as each rank has it."""
+    """Under which number it stands what an exchange's group is called, and who gives something, as
+    each rank has it."""
     return -1 - number
 
 
 def agreed(given: Given) -> None:
-    """Raise `InvalidInput` where ranks do not agree about who gives something to an exchange.
+    """Raise `InvalidInput` where ranks do not agree about an exchange's group, or who gives
+    something to it.
 
     Example: two ranks that are the root of one broadcast, each for itself, wait for each other.
     """
+    decode = msgspec.msgpack.Decoder(tuple[str, tuple[int, ...]]).decode
     for (ranks, number), of in given.items():
         if number < 0 and len(set(of.values())) > 1:
-            known = {rank: pickle.loads(x) for rank, x in sorted(of.items())}
+            known = {rank: decode(x) for rank, x in sorted(of.items())}
+            groups = {rank: called for rank, (called, _) in known.items()}
+            roots = {rank: givers for rank, (_, givers) in known.items()}
+            unlike = len(set(groups.values())) > 1
             raise InvalidInput(
-                f"ranks {list(ranks)} exchange Python objects, and have unlike ranks that give "
-                f"them: {known}"
+                f"ranks {list(ranks)} exchange Python objects, and have unlike "
+                + (f"groups: {groups}" if unlike else f"ranks that give them: {roots}")
             )
 
 

@@ -164,6 +164,26 @@ def into_another_length(gradient: Any, rank: int, rows: int) -> Any:
     return summed(gradient, sum(settings))
 
 
+def in_groups(crossed: bool) -> Callable[[Any, int, int], Any]:
+    """Two groups of the same ranks, which one of them uses in another order."""
+
+    def mean(gradient: Any, rank: int, rows: int) -> Any:
+        groups = [dist.new_group([0, 1]), dist.new_group([0, 1])]
+        for group in groups[::-1] if crossed and rank else groups:
+            counts: list[Any] = [None, None]
+            dist.all_gather_object(counts, rows, group=group)
+        return summed(gradient, sum(counts))
+
+    return mean
+
+
+def test_groups_of_the_same_ranks_are_used_in_one_order() -> None:
+    assert verified(in_groups(crossed=False)).verdict == "proved"
+    crossed = verified(in_groups(crossed=True))
+    assert crossed.verdict == "invalid input"
+    assert "exchange Python objects, and have unlike groups" in crossed.reason
+
+
 def each_its_own_root(gradient: Any, rank: int, rows: int) -> Any:
     settings: list[Any] = [ROWS]
     dist.broadcast_object_list(settings, src=rank)
