@@ -24,6 +24,12 @@ def network() -> nn.Sequential:
     return nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 4))
 
 
+def meet(model: nn.Module, divided: bool) -> None:
+    """Gradients become their means over ranks, where there are any."""
+    for p in model.parameters() if divided else ():
+        dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
+
+
 def distilled(job: sp.Job, ranks: int, mistake: str = "") -> None:
     """A student against a copy of itself, which follows it by a moving average."""
     student = network()
@@ -102,10 +108,7 @@ def followed(when: str, divided: bool, mistake: str = "") -> Callable[[sp.Job], 
         x = job.batch["x"].chunk(2)[job.rank] if divided else job.batch["x"]
         loss = model[1](model[0](x)).sub(average[0](x).detach()).square().mean()
         loss.backward()
-        for p in model.parameters():
-            assert p.grad is not None
-            if divided:
-                dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
+        meet(model, divided)
         optimizer.step()
         with torch.no_grad():
             average[0].weight.lerp_(model[0].weight, 0.1)
@@ -179,9 +182,7 @@ def flattened(divided: bool, when: str = "") -> Callable[[sp.Job], None]:
         x = job.batch["x"].chunk(2)[job.rank] if divided else job.batch["x"]
         loss = (model(x) - teacher(x).tanh().detach()).square().mean()
         loss.backward()
-        for p in model.parameters():
-            if divided:
-                dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
+        meet(model, divided)
         job.end(loss=loss)
 
     return run
@@ -210,10 +211,7 @@ def cloned_layers(divided: bool, mistake: str = "") -> Callable[[sp.Job], None]:
         aim = teacher[0 if mistake else 1](x).detach()
         loss = (model[1](model[0](x).tanh()) - aim).square().mean()
         loss.backward()
-        for p in model.parameters():
-            assert p.grad is not None
-            if divided:
-                dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
+        meet(model, divided)
         job.end(loss=loss)
 
     return run
@@ -243,9 +241,7 @@ def gathered_in(mistake: bool, divided: bool) -> Callable[[sp.Job], None]:
         x = job.batch["x"].chunk(2)[job.rank] if divided else job.batch["x"]
         loss = model(x).square().mean()
         loss.backward()
-        for p in model.parameters():
-            if divided:
-                dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
+        meet(model, divided)
         job.end(loss=loss)
 
     return run

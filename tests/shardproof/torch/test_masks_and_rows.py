@@ -12,7 +12,8 @@ import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 
 import shardproof.torch as sp  # noqa: E402
-from benchmarks.torch.ordinary.parts import Step, floats, rows  # noqa: E402
+from benchmarks.torch.ordinary.parts import Step, rows  # noqa: E402
+from tests.shardproof.torch.reduced import REDUCED, assert_verdict  # noqa: E402
 
 WIDTH, POSITIONS, ROWS = 8, 4, 4
 
@@ -42,17 +43,6 @@ def step(ranks: int, op: dist.ReduceOp.RedOpType = dist.ReduceOp.AVG) -> Step:
     return run
 
 
-@pytest.mark.parametrize(
-    ("op", "expected"), [(dist.ReduceOp.AVG, "proved"), (dist.ReduceOp.SUM, "refuted")]
-)
+@REDUCED
 def test_a_mask_beside_a_constant_one_is_a_mask(op: dist.ReduceOp.RedOpType, expected: str) -> None:
-    result = sp.verify(
-        step(1),
-        step(2, op),
-        world_size=2,
-        batch=floats(x=(ROWS, POSITIONS, WIDTH), unread=(ROWS, WIDTH)),
-        cache=False,
-        executor="local",
-        validate=True,
-    )
-    assert result.verdict == expected, sp.told(result)
+    assert_verdict(step, op, expected, x=(ROWS, POSITIONS, WIDTH), unread=(ROWS, WIDTH))

@@ -13,7 +13,8 @@ import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
 import shardproof.torch as sp  # noqa: E402
-from benchmarks.torch.ordinary.parts import Step, floats, rows  # noqa: E402
+from benchmarks.torch.ordinary.parts import Step, rows  # noqa: E402
+from tests.shardproof.torch.reduced import REDUCED, assert_verdict  # noqa: E402
 
 TOKENS, WIDTH, EXPERTS = 6, 8, 4
 
@@ -50,17 +51,6 @@ def step(ranks: int, op: dist.ReduceOp.RedOpType = dist.ReduceOp.AVG) -> Step:
     return run
 
 
-@pytest.mark.parametrize(
-    ("op", "expected"), [(dist.ReduceOp.AVG, "proved"), (dist.ReduceOp.SUM, "refuted")]
-)
+@REDUCED
 def test_the_largest_of_one_is_that_one(op: dist.ReduceOp.RedOpType, expected: str) -> None:
-    result = sp.verify(
-        step(1),
-        step(2, op),
-        world_size=2,
-        batch=floats(x=(TOKENS, WIDTH), y=(TOKENS, EXPERTS)),
-        cache=False,
-        executor="local",
-        validate=True,
-    )
-    assert result.verdict == expected, sp.told(result)
+    assert_verdict(step, op, expected, x=(TOKENS, WIDTH), y=(TOKENS, EXPERTS))
