@@ -28,7 +28,8 @@ from shardproof.frontends.torch.derivative import (
     own_places,
     question,
 )
-from shardproof.frontends.torch.plan import Sides, derived_stand_ins
+from shardproof.frontends.torch.plan import derived_stand_ins
+from shardproof.frontends.torch.sides import Sides
 from shardproof.inputs import rundir
 from shardproof.inputs.assume import Assumptions
 from shardproof.run import request

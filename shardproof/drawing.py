@@ -21,7 +21,6 @@ from shardproof.engine.lineage.views import Misaligned
 from shardproof.engine.plan.ir import Program
 from shardproof.engine.specification.box import box_of
 from shardproof.frontends.torch.draws import ALONE_DRAWN, Drawn, Part
-from shardproof.frontends.torch.plan import ALONE, Sides
 from shardproof.frontends.torch.plan import plan as make_plan
 from shardproof.frontends.torch.randomness import (
     Meeting,
@@ -31,6 +30,7 @@ from shardproof.frontends.torch.randomness import (
     relowered,
     unlike,
 )
+from shardproof.frontends.torch.sides import ALONE, Sides
 from shardproof.partition.stages.partition import Side, partition
 
 #: Places of a part that are tried.

@@ -32,18 +32,16 @@ from shardproof.frontends.torch.plan import (
     CANDIDATE,
     LOSS,
     Combination,
-    Known,
-    Sides,
     check_names,
     combinations,
     notes,
     parts,
     probe,
-    sides,
 )
 from shardproof.frontends.torch.plan import plan as make_plan
 from shardproof.frontends.torch.randomness import assumed as assumed_of_draws
 from shardproof.frontends.torch.randomness import compared_too, draws
+from shardproof.frontends.torch.sides import Known, Sides, sides
 from shardproof.frontends.torch.trace import SUMMED, Trace
 from shardproof.inputs import rundir
 from shardproof.inputs.assume import Assumptions, read

@@ -18,7 +18,8 @@ from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan_files.wellformed import check as check_plan
 from shardproof.frontends.fx import single_step
 from shardproof.frontends.torch import trace
-from shardproof.frontends.torch.plan import check_names, plan, sides
+from shardproof.frontends.torch.plan import check_names, plan
+from shardproof.frontends.torch.sides import sides
 from shardproof.frontends.torch.trace import Event, Ranks, StridedTensor, Tensor, Trace
 
 REDUCE = "_c10d_functional.all_reduce.default"

@@ -11,6 +11,7 @@ Example: of a [4, 6] tensor, the view of shape [6, 2] and strides [1, 12] at 0 i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from math import prod
 from typing import Final, NamedTuple, TypeAlias
 
@@ -130,8 +131,13 @@ def _elements(place: Place) -> set[int]:
     return elements
 
 
+#: How many recipes are kept: layers of a model repeat those of the first one.
+KEPT: Final = 1 << 14
+
+
+@lru_cache(KEPT)
 def recipe(
-    base: Sequence[int], offset: int, shape: Sequence[int], strides: Sequence[int]
+    base: tuple[int, ...], offset: int, shape: tuple[int, ...], strides: tuple[int, ...]
 ) -> Recipe | None:
     """How the view at ``offset`` is made of a contiguous tensor of shape ``base``.
 

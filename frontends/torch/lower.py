@@ -26,6 +26,7 @@ from shardproof.frontends.torch.draws import ALONE_DRAWN, KINDS, Drawn, Draws, P
 from shardproof.frontends.torch.memory import (
     CONSTANT,
     INPUT,
+    SLICE,
     STILL,
     Compared,
     Functional,
@@ -73,6 +74,7 @@ class Side:
     parts: Parts | None = None
     labels: Labels = field(default_factory=Labels)
     cuts: Set[tuple[int, int]] = frozenset()
+    slices: dict[int, int] = field(default_factory=dict)
 
 
 #: What a rule raises for arguments that are not those of its operator.
@@ -97,6 +99,7 @@ class _Rank:
         self.known: dict[int, Lowered] = {}
         self.inputs: dict[int, Input] = {i.value: i for i in step.inputs}
         self.gaps: dict[str, str] = {}
+        self.slices: dict[int, int] = {}
 
     def run(self) -> None:
         for op in self.step.ops:
@@ -119,6 +122,16 @@ class _Rank:
             for value, result in zip(op.outputs, results, strict=False):
                 if value >= 0:
                     self.known[value] = result
+                    if op.name == SLICE:
+                        self.sliced(op, value)
+
+    def sliced(self, op: Op, value: int) -> None:
+        """Note a slice of floats that is one operator of the program."""
+        x, result = self.argument(op.args[0]), self.known[value]
+        if isinstance(x, Real) and isinstance(result, Real) and "float" in x.dtype:
+            last = self.lo.ops[-1] if self.lo.ops else None
+            if last is not None and (last.name, last.outputs) == ("slice", (result.number,)):
+                self.slices[value] = len(self.lo.ops) - 1
 
     def source(self, op: Op) -> Source:
         event = self.step.trace.events[op.event]
@@ -136,26 +149,7 @@ class _Rank:
         if 0 in tensor.shape:  # a shard of a dimension that is too short for all ranks
             self.known[value] = Const(Fraction(0), tensor.shape, tensor.dtype)
             return
-        box = given.box
-        full = tensor.shape if box is None else box.full_shape
-        offset = (0,) * len(tensor.shape) if box is None else box.offset
-        domain = None
-        if given.low is not None and given.high is not None:
-            domain = (given.low, given.high)
-        elif tensor.dtype == "bool":
-            domain = FLAGS
-        real = self.lo.hold(
-            Shard(
-                given.shard,
-                full,
-                tensor.shape,
-                tuple(affine(n) for n in offset),
-                tensor.dtype,
-                trainable=given.trainable,
-                kind="batch" if given.kind == "batch" else "",
-                domain=domain,
-            )
-        )
+        real = self.lo.hold(shard_of(self.step, given))
         self.known[value] = real if given.mark is None else marked(real, given.mark)
 
     # -- operators ------------------------------------------------------------------------------
@@ -242,6 +236,30 @@ class _Rank:
             return made.number
 
 
+def shard_of(step: Functional, given: Input) -> Shard:
+    """The part of a full tensor that a named input of a step is.
+
+    Example: of ``up.weight`` rank 1 of two has the shard of shape (8, 8) from (8, 0) on.
+    """
+    tensor, box = step.values[given.value], given.box
+    domain = None
+    if given.low is not None and given.high is not None:
+        domain = (given.low, given.high)
+    elif tensor.dtype == "bool":
+        domain = FLAGS
+    offset = (0,) * len(tensor.shape) if box is None else box.offset
+    return Shard(
+        given.shard,
+        tensor.shape if box is None else box.full_shape,
+        tensor.shape,
+        tuple(affine(n) for n in offset),
+        tensor.dtype,
+        trainable=given.trainable,
+        kind="batch" if given.kind == "batch" else "",
+        domain=domain,
+    )
+
+
 def _numbers(op: Op) -> list[int]:
     return list(tensors_of(*op.args, *op.kwargs.values()))
 
@@ -307,6 +325,7 @@ def lower(
         parts,
         rank.lo.labels,
         cuts,
+        rank.slices,
     )
 
 

@@ -7,26 +7,23 @@ no counterpart on the parallel side is a row that fails.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.assumption import Assumption, Kind
 from shardproof.engine.plan.assumptions import some
 from shardproof.engine.plan.ir import Addend, Expectation, Plan
-from shardproof.frontends.builder.shapes import Inference
-from shardproof.frontends.torch import labels, messages
+from shardproof.frontends.torch import labels
 from shardproof.frontends.torch.counterparts import none_alone
-from shardproof.frontends.torch.cut import Cuts, cuts
 from shardproof.frontends.torch.derivative import only
-from shardproof.frontends.torch.families import Compared, Families, families, shown
-from shardproof.frontends.torch.functional import functional
-from shardproof.frontends.torch.lower import Result, Side, lower, with_tables
-from shardproof.frontends.torch.memory import Functional
+from shardproof.frontends.torch.families import Compared, shown
+from shardproof.frontends.torch.lower import Result, with_tables
 from shardproof.frontends.torch.mesh import Spread
-from shardproof.frontends.torch.trace import BY_NAME, Box, Trace
+from shardproof.frontends.torch.sides import Sides
+from shardproof.frontends.torch.trace import BY_NAME, Box
 
 LOSS, GRADIENT, OUTPUT = "loss", "gradient", "output"
 #: The kind of rows that ask how losses combine, before it is known.
@@ -57,113 +54,6 @@ class Combination(NamedTuple):
         terms = " (of a rank's: their mean)" if self.own == "mean" else ""
         over = f"the {self.how} of the losses{terms} over ranks {shown}{more}"
         return f"{over} is the single-device loss"
-
-
-@dataclass(frozen=True, slots=True)
-class Sides:
-    """Both sides, lowered: what `plan` makes a plan of; for example one device, and two ranks of
-    one family.
-
-    ``ranks``, ``steps``: of the ranks that were captured, in order; ``families``: of all ranks of
-    the world.
-    """
-
-    single: Side
-    single_step: Functional
-    ranks: tuple[Side, ...]
-    steps: tuple[Functional, ...]
-    families: Families
-
-
-#: Steps that were lowered already, by rank; the single side's is `ALONE`.
-Known = dict[int, tuple[Functional, Side]]
-ALONE = -1
-
-
-def sides(
-    single: Trace,
-    parallel: Sequence[Trace],
-    known: Known | None = None,
-    *,
-    together: bool = True,
-) -> Sides:
-    """Lower the traces of both sides, every rank in isolation, and find the families of ranks that
-    run one program (without ``together``, every rank is one by itself); raises `InvalidInput`.
-
-    Example: a single side with a world size of 2 is refused.
-
-    ``known`` has what was lowered before of the same traces, and gets what is lowered now.
-    """
-    if single.world_size != 1:
-        raise InvalidInput(f"the single side has a world size of {single.world_size}, expected 1")
-    known = {} if known is None else known
-    inference, cut = Inference(), cuts(parallel)
-    if ALONE not in known:
-        known[ALONE] = _alone(single, inference, cut)
-    step, alone = known[ALONE]
-    own = _ranks(parallel, known, inference, alone.contents)
-    tables = {number: None if number == ALONE else alone.contents for number in (ALONE, *own)}
-    # Where a side picks entries itself, losses of both are read in that way.
-    reading = max(side.picks for _, side in known.values())
-
-    def again(number: int, other: Functional, _: Side) -> Side:
-        return lower(other, inference, tables[number], reading, cuts=cut)
-
-    for number in tables:
-        other, side = known[number]
-        if side.reading is not reading:
-            known[number] = other, again(number, other, side)
-    known |= labels.marked({number: known[number] for number in tables}, ALONE, again) or {}
-    step, alone = known[ALONE]
-    own = {rank: known[rank] for rank in own}
-    families = _families(parallel, own, together)
-    ranks = tuple(side for _, side in own.values())
-    return Sides(alone, step, ranks, tuple(s for s, _ in own.values()), families)
-
-
-def uncaptured(single: Trace | None, parallel: Sequence[Trace], known: Known) -> Sequence[int]:
-    """Ranks that have to be captured beside ``parallel``; none, where that cannot be told.  Without
-    the single side, every table of constants is taken for one that it has too.
-
-    Example: with rank 0 of two as ``parallel`` it is (1,).
-    """
-    try:
-        if single is not None:
-            return sides(single, parallel, known).families.missing
-        own = _ranks(parallel, known, Inference(), None)
-        return _families(parallel, own, together=True).missing
-    except InvalidInput:
-        return ()
-
-
-def _ranks(
-    parallel: Sequence[Trace], known: Known, inference: Inference, tables: Mapping[str, Any] | None
-) -> Known:
-    """The lowered steps of ranks, in order."""
-    numbers = [t.rank for t in parallel]
-    worlds = {t.world_size for t in parallel}
-    if len(worlds) != 1 or len(set(numbers)) < len(numbers):
-        raise InvalidInput(f"traces of ranks {numbers} of worlds of {sorted(worlds)} ranks")
-    cut = cuts(parallel)
-    steps = messages.read(parallel, {rank: step for rank, (step, _) in known.items()})
-    for rank, step in steps.items():
-        if rank not in known or known[rank][0] is not step:
-            known[rank] = step, lower(step, inference, tables, cuts=cut)
-    return {rank: known[rank] for rank in sorted(numbers)}
-
-
-def _families(parallel: Sequence[Trace], own: Known, together: bool) -> Families:
-    names = {group: name for trace in parallel for name, group in trace.groups}
-    steps = {rank: side for rank, (_, side) in own.items()}
-    return families(steps, parallel[0].world_size, names, together=together)
-
-
-def _alone(trace: Trace, inference: Inference, cut: Cuts) -> tuple[Functional, Side]:
-    try:
-        step = functional(trace)
-    except InvalidInput as error:
-        raise error.within("single side") from error
-    return step, lower(step, inference, cuts=cut)
 
 
 def plan(sides: Sides, name: str = "torch", combination: Combination | None = None) -> Plan:

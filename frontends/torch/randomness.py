@@ -13,7 +13,7 @@ from shardproof.frontends.torch.draws import Drawn, Part, Parts
 from shardproof.frontends.torch.families import families
 from shardproof.frontends.torch.lower import Side, lower
 from shardproof.frontends.torch.memory import Functional
-from shardproof.frontends.torch.plan import ALONE, Sides
+from shardproof.frontends.torch.sides import ALONE, Sides
 
 
 class Meeting(NamedTuple):

@@ -11,7 +11,7 @@ from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch.capture import Limits, capture
 from shardproof.frontends.torch.choice import Chosen, captured
 from shardproof.frontends.torch.job import Job
-from shardproof.frontends.torch.plan import Known, uncaptured
+from shardproof.frontends.torch.sides import Known, uncaptured
 from shardproof.frontends.torch.stated import TensorSpec
 from shardproof.frontends.torch.trace import PARAMETER, Tensor, Trace
 from shardproof.recorded import Combine, answered, measured

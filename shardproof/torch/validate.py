@@ -20,8 +20,8 @@ from shardproof.frontends.graphs.replayed import (
     run,
 )
 from shardproof.frontends.torch.joined import TooLarge
-from shardproof.frontends.torch.plan import Sides
 from shardproof.frontends.torch.replay import replay
+from shardproof.frontends.torch.sides import Sides
 from shardproof.frontends.torch.trace import Trace
 
 

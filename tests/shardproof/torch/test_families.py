@@ -15,7 +15,8 @@ from shardproof.cluster.settings import Settings
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch.capture import Limits, capture
 from shardproof.frontends.torch.families import Families
-from shardproof.frontends.torch.plan import plan, sides
+from shardproof.frontends.torch.plan import plan
+from shardproof.frontends.torch.sides import sides
 from shardproof.frontends.torch.trace import Trace
 from shardproof.recorded import combination, prove
 from shardproof.run.options import Options
