@@ -12,6 +12,10 @@ _OWN: Final = (
 _KNOWN: Final = (
     "write the step or graph without that operator, by ones that are known (docs/pytorch.md)"
 )
+_SMALLER: Final = (
+    "the same code at a small size (a short sequence, a small vocabulary): both sides can be run "
+    "there, and what is wrong is refuted with values"
+)
 #: By what a reason says, in any case; the first that is in it counts.
 _TRIES: Final = (
     ("not among the conclusions", "the single-device plan does not train that parameter, or the "
@@ -25,6 +29,8 @@ _TRIES: Final = (
     ("declaration", _OWN),
     ("lowering", _KNOWN),
     ("has no rule", _KNOWN),
+    ("too large to be run", _SMALLER),
+    ("numbers after shrinking", _SMALLER),
     ("local mismatch", "--shapes +1; if it stays, the two sides differ on the way and not in what "
      "was concluded"),
 )  # fmt: skip

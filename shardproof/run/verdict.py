@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from shardproof.diagnosis.locate.divergences import Divergence, divergences
+from shardproof.diagnosis.locate.divergences import divergences
 from shardproof.diagnosis.locate.made import made_at
 from shardproof.diagnosis.locate.sentences import explain
 from shardproof.engine.findings import Finding
@@ -15,14 +15,17 @@ from shardproof.engine.records.run import StageRecord
 from shardproof.engine.simulation.comparisons import Comparison
 from shardproof.engine.simulation.simulate import Simulation
 from shardproof.engine.specification.conclusions import row_name
-from shardproof.partition.stages.partition import Partition
+from shardproof.partition.stages.partition import Partition, Side
 from shardproof.run.excuse import stand_in
 from shardproof.run.result import Verdict
 from shardproof.run.solve import Answers
 
 #: Findings that are listed one by one; more of a kind are counted.
 MOST = 20
-#: Characters of a lineage that are shown in a reason.
+#: The kind of a finding about an operator that leaves the single device's values where nobody has
+#: seen the two sides differ.
+PARTED: Final = "where the sides part"
+#: Characters of a lineage that are shown.
 MOST_TEXT: Final = 160
 
 
@@ -137,7 +140,7 @@ def decide(
     return Decision(
         "inconclusive",
         why(result, open_stages, simulation),
-        (*result.unsupported[:MOST], *listed(diagnosis), *notes),
+        (*(result.unsupported[:MOST] or parted(result)), *listed(diagnosis), *notes),
     )
 
 
@@ -196,7 +199,7 @@ def why(
         return _without_rule(result)
     failed = [c for c in result.conclusions if not c.holds]
     if failed:
-        reason = failed[0].message + _where_it_left(result)
+        reason = failed[0].message
         if simulation is not None and simulation.undefined:
             return f"{UNDEFINED}, and this is not concluded: {reason}"
         if simulation is not None and simulation.failure:
@@ -213,33 +216,27 @@ def why(
     return "there is nothing to conclude"
 
 
-def _where_it_left(result: Partition) -> str:
-    """Which operator first gives what is no value of the single device, in words ("" if none is
-    found), and what to do."""
-    begun = divergences(result)
+def parted(result: Partition) -> tuple[Finding, ...]:
+    """The operator that first gives what is no value of the single device, of a plan that is
+    neither proved nor seen to differ; none, if no operator is found that does.
+
+    Example: "add in layers.2.input_layernorm on ranks 0 to 7: its result is not the single-device
+    operator's", of kind "where the sides part", with the source line on both sides.
+    """
+    begun = [] if all(c.holds for c in result.conclusions) else divergences(result)
     if not begun:
-        return ""
-    first = explain(result, begun[0])
-    beside = f"; on the single device: {first.reference}" if first.reference else ""
-    return (
-        f". The first operator that leaves the single device's values: {first.message}{beside}."
-        f"{_value_text(result, begun[0])} "
-        "If both sides compute the same there, write it alike on both; if not, this is the fault"
-    )
+        return ()
+    first, there = begun[0], begun[0].counterpart
+    given = _value_text(result.parallel, first.instances[0])
+    wanted = "" if there < 0 else _value_text(result.single, there)
+    return (explain(result, first)._replace(kind=PARTED, expected=wanted, actual=given, group=1),)
 
 
-def _value_text(result: Partition, divergence: Divergence) -> str:
-    """What an operator gives, in the values of the single device, and what it gives there."""
-    instance = result.parallel.unrolled.instances[divergence.instances[0]]
-    given = next(
-        (x for v in instance.outputs if (x := result.parallel.lineages[v]) is not None), None
-    )
-    text = "" if given is None else f" It gives {_shortened(str(given))}"
-    if divergence.counterpart < 0 or not text:
-        return f"{text}, which is no value of the single device." if text else ""
-    there = result.single.unrolled.instances[divergence.counterpart]
-    wanted = next((x for v in there.outputs if (x := result.single.lineages[v]) is not None), None)
-    return f"{text}, expected a part of {_shortened(str(wanted))}."
+def _value_text(side: Side, instance: int) -> str:
+    """What an operator gives, in the values of the single device."""
+    made = (side.lineages[v] for v in side.unrolled.instances[instance].outputs)
+    given = next((lineage for lineage in made if lineage is not None), None)
+    return "" if given is None else _shortened(str(given))
 
 
 def _shortened(text: str) -> str:

@@ -83,3 +83,17 @@ def test_a_large_plan_with_one_rank_apart_is_decided_at_its_true_size(
     if verdict == "refuted":
         first = found.findings[0]
         assert (first.kind, first.operator, first.ranks) == ("mismatch", "rms_norm", (1,))
+
+
+@pytest.mark.parametrize("large", [True, False])
+def test_where_the_sides_part_is_told_of_what_is_too_large_to_be_run(
+    large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if large:
+        monkeypatch.setattr(true_size, "_affordable", lambda *_: False)
+    result = verify(with_epsilon(2 * LITTLE))
+    first = result.findings[0]
+    assert result.verdict == ("inconclusive" if large else "refuted")
+    assert first.kind == ("where the sides part" if large else "mismatch")
+    assert (first.operator, first.ranks) == ("rms_norm", (1,))
+    assert (TOO_LARGE in result.reason) == large

@@ -33,6 +33,16 @@ from tests.shardproof.faces import refuted
         ("--strict: the proof rests on what is inferred: x", None, "state the assumption"),
         ("local mismatch that no conclusion confirms: x", None, "--shapes +1"),
         (
+            "local mismatch that could not be confirmed (it is too large to be run): x",
+            None,
+            "the same code at a small size",
+        ),
+        (
+            "local mismatch that could not be confirmed (9000 numbers after shrinking): x",
+            None,
+            "the same code at a small size",
+        ),
+        (
             "not among the conclusions, though expected (--assume): x",
             None,
             "the single-device plan",
