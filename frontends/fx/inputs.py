@@ -86,14 +86,14 @@ class Inputs:
 
     def role(self, own: Node, node: Node) -> Role:
         """What an input of the ranks, which is ``own`` of the single side, looks like: a part of
-        the batch (integers, or what the user of a program of `torch.export` gives, by its name), or
-        a parameter.
+        the batch (integers that may choose rows, or what the user of a program of `torch.export`
+        gives, by its name), or a parameter.
 
         Example: ``ids`` of int64, and ``x`` beside ``p_up_weight``, but not that, are of the batch.
         """
         given = self.exported and not node.name.startswith(("p_", "b_", "c_"))
         role: Role = "parameter"
-        if given or place.kind_of(node.dtype) == "integer":
+        if given or place.may_choose(node.dtype):
             role = "batch"
         for sizes in zip(shape_of(own), shape_of(node), strict=False):
             self.roles.setdefault(sizes, set()).add(role)
@@ -312,7 +312,7 @@ def _cut_by_graphs(
     cut is known by its size alone, and what is fused is no ids."""
     full, part = shape_of(own), shape_of(node)
     moved = [d for d in range(len(full)) if len(part) == len(full) and full[d] != part[d]]
-    if len(moved) != 1 or place.kind_of(node.dtype) == "integer":
+    if len(moved) != 1 or place.may_choose(node.dtype):
         return NO_CUT
     (dim,) = moved
     sizes = sorted({max(layout) + 1 for layout in inputs.layouts})

@@ -314,3 +314,12 @@ def kind_of(dtype: str | None) -> str:
     """
     name = dtype or "float32"
     return "bool" if name == "bool" else "integer" if name.startswith(("int", "uint")) else "real"
+
+
+def may_choose(dtype: str | None) -> bool:
+    """Whether integers of this type may choose rows: PyTorch takes no others than those of 32 and
+    64 bits.  Shorter ones are numbers, as quantized weights are.
+
+    Example: "int64" is such a type; "int8" and "bfloat16" are not.
+    """
+    return kind_of(dtype) == "integer" and (dtype or "").endswith(("32", "64"))

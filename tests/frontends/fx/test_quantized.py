@@ -1,0 +1,48 @@
+"""Quantized weights as inputs: integers of 8 bits beside scales."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shardproof
+from shardproof.frontends.fx import place
+from tests.frontends.fx.graphs import Writer, verified
+
+
+def gated(rank: int = 0, ranks: int = 1, wrong: bool = False) -> dict[str, Any]:
+    """The product of gate and up, of one weight [8, 4] of integers and a scale of each row."""
+    w = Writer(rank)
+    wide = 8 // ranks
+    half = wide // 2
+    x, weight = w.given("x", (6, 4)), w.given("weight", (wide, 4), "int8")
+    scale = w.given("scale", (wide, 1))
+    numbers = w.call("to", "aten._to_copy.default", [weight], (wide, 4), dtype="torch.float32")
+    scaled = w.call("mul", "aten.mul.Tensor", [numbers, scale], (wide, 4))
+    turned = w.call("t", "aten.t.default", [scaled], (4, wide))
+    y = w.call("mm", "aten.mm.default", [x, turned], (6, wide))
+    gate = w.call("gate", "aten.slice.Tensor", [y, 1, 0, half], (6, half))
+    up = w.call("up", "aten.slice.Tensor", [y, 1, half, wide], (6, half))
+    bent = w.call("exp", "aten.exp.default", [up if wrong else gate], (6, half))
+    return w.output(w.call("product", "aten.mul.Tensor", [bent, up], (6, half)))
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_fused_weight_of_integers_is_in_pieces(wrong: bool, tmp_path: Path) -> None:
+    ranks = [gated(rank, 2, wrong) for rank in range(2)]
+    result = verified(tmp_path, gated(), ranks)
+    assert result.verdict == ("refuted" if wrong else "proved"), result.reason
+    if not wrong:
+        pieces = "weight is taken as dim = 0, pieces = [[0, 4], [4, 4]]"
+        assert any(pieces in a for a in result.assumptions)
+        assert shardproof.check(tmp_path / "run").ok
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [("int64", True), ("uint32", True), ("int8", False), ("uint8", False), ("float32", False)],
+)
+def test_short_integers_choose_no_rows(dtype: str, expected: bool) -> None:
+    assert place.may_choose(dtype) == expected
