@@ -79,6 +79,9 @@ def numbers(lo: Lowering, mask: Operand, dtype: str) -> Any:
         raise Unsupported("a mask that is an input, or of positions, as numbers")
     if lo.values[mask.number].dtype == dtype:
         return replace(mask, dtype=dtype, domain=None)
+    if dtype.startswith("int"):
+        number = numbers(lo, mask, "float32")
+        return lo.whole(lo.emit("mul", number, other=ONE), FLAGS, dtype)
     return lo.emits("to", [mask], {"dtype": dtype}, dtype)[0]
 
 

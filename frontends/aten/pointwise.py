@@ -156,11 +156,8 @@ def _fits(domain: tuple[int, int] | None, dtype: str) -> bool:
 
 def _between_kinds(lo: Lowering, x: Lowered, dtype: str) -> Any:
     """A cast of a mask or of whole numbers, or to these."""
-    if isinstance(x, Real) and x.dtype == "bool" and "float" in dtype:
+    if isinstance(x, Real) and x.dtype == "bool" and ("float" in dtype or dtype.startswith("int")):
         return numbers(lo, x, dtype)
-    if isinstance(x, Real) and x.dtype == "bool" and dtype.startswith("int"):
-        number = numbers(lo, x, "float32")
-        return lo.whole(lo.emit("mul", number, other=Fraction(1)), (0, 2), dtype)
     if isinstance(x, Real) and dtype in ("int64", "int32") and "float" in x.dtype:
         return replace(lo.unary("trunc", x), dtype=dtype)
     if isinstance(x, Real) and x.dtype.startswith("int") and "float" in dtype:

@@ -124,11 +124,24 @@ def _equality(name: str) -> None:
             # Of tokens with each other: as the numbers that they are.
             a, b = (replace(lo.real(i), dtype="float32", domain=None) for i in (x, y))
             return compared_numbers(lo, name, a, b)
-        return compared(lo, name.upper(), x, y) or compared_numbers(lo, name, x, y)
+        of_ids = compared(lo, name.upper(), x, y)
+        return of_ids or compared_numbers(lo, name, _placed(lo, x, y), _placed(lo, y, x))
 
 
 for _name in ("eq", "ne"):
     _equality(_name)
+
+
+def _placed(lo: Lowering, x: Operand, other: Operand) -> Operand:
+    """Positions, as numbers, beside numbers of the input; what is neither is left as it is.
+
+    Example: the number of tokens before this one, in float32, beside ``torch.arange(capacity)``.
+    """
+    if isinstance(x, Positions) and isinstance(other, Real) and other.dtype != "bool":
+        return replace(lo.real(x), dtype="float32", domain=None)
+    if isinstance(x, Real) and integral(x.dtype) and isinstance(other, Positions):
+        return replace(x, dtype="float32", domain=None)
+    return x
 
 
 for _name, _both in (

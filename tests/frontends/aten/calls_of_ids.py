@@ -453,3 +453,11 @@ def _(d: Draw) -> Call:
     along = lead.const + torch.arange(size).reshape(of_places.shape)
     indices = [Both(own, chosen), Both(of_places, along)]
     return (d.real(rows, places, *([width] if d.below(2) else [])), indices), {}
+
+
+@call("aten.eq.Tensor", "aten.ne.Tensor")
+def _(d: Draw) -> Call:
+    """Numbers that are whole against positions, in either order."""
+    shape = d.sizes(2)
+    of_input, at = d.real(*shape).mul(2).round(), positions(d, shape)
+    return ((of_input, at) if d.below(2) else (at, of_input)), {}
