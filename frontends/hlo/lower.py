@@ -6,6 +6,9 @@ What a rule cannot say is `Unsupported`, by the operator's name and line; nothin
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
+
+import numpy as np
 
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.assumption import Assumption
@@ -175,6 +178,8 @@ def _single(low: Lowering, node: Node, operands: Sequence[Item]) -> Item:
     """The result of an operator with one: of what is known, of bits, or by its rule."""
     if len(node.results) != 1:
         raise Unsupported(NO_RULE)
+    if not (prod(low.shape(node)) or node.groups or node.pairs):
+        return known.constant(np.zeros(low.shape(node), low.dtype(node)), low.type(node))
     folded = _folded(low, node, operands) or doubles.whole(low, node)
     if folded is None and any(isinstance(x, Bits) for x in operands):
         folded = bits.apply(low, node, operands)

@@ -43,3 +43,28 @@ def test_what_has_no_entries_is_left_out(word: str, expected: str, tmp_path: Pat
     result = shardproof.verify(one, many, out=tmp_path / "run", cache=False)
     assert result.verdict == expected, result.reason
     assert shardproof.check(tmp_path / "run").ok
+
+
+#: As the gradient of ``jax.lax.associative_scan``: zeros between entries of which there are none.
+SPREAD = """module @m {
+  func.func public @main(%arg0: tensor<ROWSx2xf32>) -> (tensor<ROWSx2xf32>) {
+    %e = stablehlo.slice %arg0 [0:ROWS, 0:0] : (tensor<ROWSx2xf32>) -> tensor<ROWSx0xf32>
+    %z = stablehlo.constant dense<0.0> : tensor<f32>
+    %s = stablehlo.pad %e, %z, low = [0, 1], high = [0, 1], interior = [0, 1] : \
+(tensor<ROWSx0xf32>, tensor<f32>) -> tensor<ROWSx2xf32>
+    %y = stablehlo.WORD %arg0, %arg0 : tensor<ROWSx2xf32>
+    %r = stablehlo.add %y, %s : tensor<ROWSx2xf32>
+    return %r : tensor<ROWSx2xf32>
+  }
+}
+"""
+
+
+@pytest.mark.parametrize(("word", "expected"), [("add", "proved"), ("multiply", "refuted")])
+def test_nothing_is_spread(word: str, expected: str, tmp_path: Path) -> None:
+    one, many = tmp_path / "one.mlir", tmp_path / "many.hlo"
+    one.write_text(SPREAD.replace("ROWS", "4").replace("WORD", "add"))
+    many.write_text(PARALLEL.replace("WORD", word))
+    result = shardproof.verify(one, many, out=tmp_path / "run", cache=False)
+    assert result.verdict == expected, result.reason
+    assert shardproof.check(tmp_path / "run").ok
