@@ -141,9 +141,12 @@ def _written_everywhere(lo: Lowering, x: Lowered, mask: Const, value: Operand) -
 
 def _without(lo: Lowering, x: Operand, hidden: Lowered) -> Any:
     """``x`` with minus infinity where a mask is true."""
-    if isinstance(hidden, (Compared, Bits)) and everywhere(hidden):
+    alike = everywhere(hidden) if isinstance(hidden, (Compared, Bits)) else None
+    if alike:
         given = (x.shape, x.dtype) if is_symbolic(x) or isinstance(x, Real) else ((), "float32")
         return nothing(lo, broadcast(given[0], hidden.shape), given[1])
+    if alike is not None and isinstance(x, Real):
+        return lo.expand(x, broadcast(x.shape, hidden.shape))
     if isinstance(hidden, (Compared, Bits)) and isinstance(x, Real):
         shape = broadcast(x.shape, hidden.shape)
         try:
@@ -208,6 +211,10 @@ def _shown(lo: Lowering, mask: Lowered, x: Operand, y: Operand) -> Any:
     if isinstance(mask, (Compared, Bits)):
         hidden, scores = (mask, y) if is_nothing(x) else (mask.inverse(), x)
         return lo.expand(_without(lo, scores, hidden), shape)
+    if isinstance(mask, Const):
+        picked = x if mask.value else y
+        if isinstance(picked, Real):
+            return lo.expand(picked, shape)
     kept = as_numbers(lo, mask)
     result = keep(lo, y, inverse(lo, kept)) if is_nothing(x) else keep(lo, x, kept)
     return result.expand(shape)

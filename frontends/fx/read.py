@@ -26,6 +26,7 @@ from shardproof.frontends.fx import (
 )
 from shardproof.frontends.fx.choose import Made, chosen
 from shardproof.frontends.fx.domains import Domains
+from shardproof.frontends.fx.endless import endless
 from shardproof.frontends.fx.inputs import Inputs, shape_of
 from shardproof.frontends.fx.inputs import placed as placed_inputs
 from shardproof.frontends.fx.layouts import Choice
@@ -104,10 +105,27 @@ def paired(single: Graph, ranks: Sequence[Graph], relations: Relations) -> tuple
 def _joined(
     single: Graph, ranks: Sequence[Graph], relations: Relations, choice: Choice
 ) -> tuple[Pairing, Plan]:
-    """``choice``: what is taken where several placements of inputs or outputs fit."""
+    """``choice``: what is taken where several placements of inputs or outputs fit.  Numbers that
+    hide scores are minus infinity where that is understood (`endless`)."""
     single, ranks = archived.alike(single, ranks)
     _same_interface(ranks)
-    assumed: list[Assumption] = []
+    read = endless(single, ranks)
+    if read is not None:
+        sides = read.single, read.ranks
+        both, plan, understood = _written(*sides, relations, choice, [read.assumed])
+        if understood:
+            return both, plan
+    return _written(single, ranks, relations, choice, [])[:2]
+
+
+def _written(
+    single: Graph,
+    ranks: Sequence[Graph],
+    relations: Relations,
+    choice: Choice,
+    assumed: list[Assumption],
+) -> tuple[Pairing, Plan, bool]:
+    """As `_joined`, and whether every operator has a rule; ``assumed``: what is so already."""
     inputs = placed_inputs(single, ranks, relations, assumed, choice)
     outputs = in_pieces(
         compared(single, ranks[0], relations, assumed), single, ranks, inputs, assumed
@@ -144,7 +162,7 @@ def _joined(
     )
     for rank, body in enumerate((alone, *bodies), -1):
         both.values[rank] = body.outputs
-    return both, plan
+    return both, plan, not any(body.gaps for body in (alone, *bodies))
 
 
 def _lowered(both: Pairing, assumed: list[Assumption]) -> tuple[RankBody, Masks, list[RankBody]]:
