@@ -296,9 +296,14 @@ def _matching_box(
     """Which box of which known tensor has these numbers, on every rank; None: none has. The
     smallest such tensor: one with just these numbers before one that has them among others (the
     windows of a smaller picture lie among those of a larger one).  Where it begins in one may be
-    known."""
+    known: that counts, unless all ranks have what one tensor is (a block of a causal mask, which
+    the single side made as such)."""
     alike = [item for item in known if item[1].drawn == constant.drawn]
     alike.sort(key=lambda item: item[1].arrays[0].size)
+    everywhere_alike = len(set(constant.begins)) == 1 and len(constant.arrays) == 1
+    for name, whole in alike if everywhere_alike else ():
+        if np.array_equal(whole.arrays[0], constant.arrays[0]):
+            return name, whole, everywhere(whole.arrays[0].shape, ranks)
     for name, whole in alike if constant.begins else ():
         (full,) = whole.arrays
         if holds(full, constant.begins, constant.arrays):

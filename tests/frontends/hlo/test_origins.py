@@ -112,3 +112,42 @@ def test_parts_of_tables_have_their_numbers() -> None:
     assert origins.part(Known((ones, zeros), "float32", ((0, 2), (2, 0))), [triangle]) is None
     assert origins.part(Known((zeros, ones), "float32"), [triangle]) is None
     assert origins.part(Known((zeros, ones), "float32", ((0, 3), (2, 0))), [triangle]) is None
+
+
+def blocked(rows: int, sharded: str, number: int) -> str:
+    """A block of keys that is hidden from the first queries, and a causal mask of all keys."""
+    ranks = ", num_partitions=2" if sharded else ""
+    return f"""HloModule m{ranks}
+
+ENTRY main {{
+  x = f32[{rows},4,2] parameter(0){sharded}
+  y = f32[{rows},4,4] parameter(1){sharded}
+  i = s32[4,2] iota(), iota_dimension=0
+  j = s32[4,2] iota(), iota_dimension=1
+  n = s32[] constant({number})
+  b = s32[4,2] broadcast(n), dimensions={{}}
+  k = s32[4,2] add(j, b)
+  m = pred[4,2] compare(i, k), direction=GE
+  u = s32[4,4] iota(), iota_dimension=0
+  v = s32[4,4] iota(), iota_dimension=1
+  o = pred[4,4] compare(u, v), direction=GE
+  z = f32[] constant(0)
+  p = pred[{rows},4,2] broadcast(m), dimensions={{1,2}}
+  q = pred[{rows},4,4] broadcast(o), dimensions={{1,2}}
+  g = f32[{rows},4,2] broadcast(z), dimensions={{}}
+  h = f32[{rows},4,4] broadcast(z), dimensions={{}}
+  a = f32[{rows},4,2] select(p, x, g)
+  c = f32[{rows},4,4] select(q, y, h)
+  d = f32[{rows},4,2] exponential(a)
+  e = f32[{rows},4,4] exponential(c)
+  ROOT r = (f32[{rows},4,2], f32[{rows},4,4]) tuple(d, e)
+}}
+"""
+
+
+@pytest.mark.parametrize(("number", "expected"), [(2, "proved"), (1, "refuted")])
+def test_a_block_that_both_sides_have_beside_a_mask_that_holds_it(
+    number: int, expected: str, tmp_path: Path
+) -> None:
+    parallel = blocked(1, ", sharding={devices=[2,1,1]<=[2]}", number)
+    verified(blocked(2, "", 2), parallel, tmp_path, expected)
