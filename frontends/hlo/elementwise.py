@@ -402,6 +402,8 @@ def select(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         return chosen_by_rank(low, by_rank, low.tensor(x), low.tensor(y))
     by_ids = isinstance(p, Ids) and any(isinstance(i, Ids | Lookup) for i in (x, y))
     if isinstance(p, Ids) and (by_ids or low.dtype(node) == "bool" or integral(low.dtype(node))):
+        if integral(low.dtype(node)) and not indices.of_one_id(p, x, y):
+            return _mixed(low, node, p, x, y)
         return indices.select(low, node, p, x, y)
     if isinstance(p, Known) and number_of(y) == -inf and masks.is_causal(p):
         return masks.causal(low, p, low.tensor(x))
@@ -426,8 +428,6 @@ def _gated(low: Lowering, p: Item, x: Item, y: Item) -> Gated | None:
 
 def _mixed(low: Lowering, node: Node, p: Item, x: Item, y: Item) -> Item:
     """p x + (1 - p) y of numbers."""
-    if isinstance(x, Ids) and isinstance(y, Ids | Known) and integral(low.dtype(node)):
-        raise Unsupported("ids that are chosen by other numbers")
     for other in (x, y):
         if isinstance(other, Known) and other.number() is not None and finite(other) is None:
             raise Unsupported(f"a choice of {other.number()}")

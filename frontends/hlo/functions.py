@@ -21,7 +21,7 @@ from shardproof.frontends.hlo.elementwise import finite
 from shardproof.frontends.hlo.items import Item, Tensor
 from shardproof.frontends.hlo.known import Known
 from shardproof.frontends.hlo.positive import nonnegative
-from shardproof.frontends.hlo.state import Lowering, Rule, integral
+from shardproof.frontends.hlo.state import Lowering, Rule
 
 HALF: Final = Fraction(1, 2)
 
@@ -116,10 +116,8 @@ def power(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 def remainder(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     """What a division of floats towards zero leaves, with the sign of the dividend.
 
-    Example: of -7 and 3 it is -1; of integers it is refused.
+    Example: of -7 and 3 it is -1.
     """
-    if integral(low.dtype(node)):
-        raise Unsupported("a remainder of integers")
     if finite(xs[1]) == 0:
         raise Unsupported("a division by the constant zero")
     x, y = (Number(low, low.tensor(i)) for i in xs)

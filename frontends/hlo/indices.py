@@ -24,6 +24,16 @@ def same_place(x: Ids, y: Ids) -> bool:
     return (x.origin, x.axes, x.shape) == (y.origin, y.axes, y.shape)
 
 
+def of_one_id(p: Ids, *xs: Item) -> bool:
+    """Whether items are known, rows, or functions of the id that a predicate is of.
+
+    Example: beside ``ids < 0``, ``ids + 9`` and 0 are; a number that is computed is not, nor are
+    other ids.
+    """
+    known = (isinstance(x, Known | Lookup) or (isinstance(x, Ids) and same_place(p, x)) for x in xs)
+    return all(known)
+
+
 def functions(item: Item, like: Ids, ranks: int) -> tuple[Function, ...]:
     """An operand as functions of the id of ``like``, on every rank.
 
