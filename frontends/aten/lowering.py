@@ -188,10 +188,10 @@ class Lowering:
         self.narrows = self.asks = False  # a lookup (a loss) needs ids (labels) that are known
         self.groups: Mapping[str, tuple[int, ...]] = {}  # ranks by the program's name of a group
         self.standins: dict[str, str] | None = None  # what stands for something else: of graphs
+        self.functions: dict[str, str] | None = None  # numbers of unknown functions: of graphs
         self.agreed: list[Any] | None = None  # constants that are gathered, unless others differ
         self.unwritten: Callable[[Undefined], Real] | None = None  # memory that has no value
-        #: A named input for the mask of the next random operator, by its shape; None: no masks.
-        self.mask: Callable[[Shape], Shard] | None = None
+        self.mask: Callable[[Shape], Shard] | None = None  # of the next random operator, by shape
 
     # -- values -----------------------------------------------------------------------------
 

@@ -191,7 +191,7 @@ class _Rank:
             cell = f"{node.target}, {node.name}"
             self.lo.source = Source(cell=cell, module=module, location=node.src or "")
             stands = self.standins.setdefault(node.name, {})
-            self.lo.standins = None if self.archived else stands
+            self.lo.standins, self.lo.functions = None if self.archived else stands, stands
             if self.archived and node.op != OUTPUT and self.numbers.is_known(node.name):
                 continue
             if node.op == PLACEHOLDER:

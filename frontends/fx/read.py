@@ -13,6 +13,7 @@ from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.expectations import PARTIAL
 from shardproof.engine.plan.ir import Addend, Expectation, Plan, Program, Shard
 from shardproof.engine.plan_files import store
+from shardproof.frontends.aten.opaque import NUMBERS
 from shardproof.frontends.aten.readings import Reading
 from shardproof.frontends.fx import (
     agreed_types,
@@ -303,7 +304,7 @@ def _constants(bodies: Sequence[RankBody], accepted: Sequence[str]) -> list[Assu
         Assumption("unwritten", what, "", f"{node} reads memory that nothing has written ({what})")
         for what, node in memory.items()
     ]
-    unknown = sorted(set(accepted) - others.keys())
+    unknown = sorted(what for what in accepted if what.startswith(NUMBERS) or what not in others)
     if unknown:
         raise InvalidInput("nothing of this name is taken for something else", unknown[0])
     assumed = [
@@ -426,14 +427,16 @@ def alone(path: str) -> bytes:
 
 def _inputs_of_ranks(single: RankBody, bodies: Sequence[RankBody]) -> list[Shard]:
     """Inputs of ranks of which the single side reads none: memory that they read before it is
-    written, and tables of constants.
+    written, tables of constants, and numbers of functions that it does not call.
 
     Example: of ranks that add `empty` to a value, ``unwritten memory 0 of rank 0`` and so on.
     """
+    there = {shard.name for shard in single.shards} | single.tables.keys()
     own = {
         shard.name: shard
         for body in bodies
         for shard in body.shards
-        if shard.name.startswith(MEMORY) or shard.name in body.tables.keys() - single.tables.keys()
+        if shard.name.startswith((MEMORY, NUMBERS)) or shard.name in body.tables
+        if shard.name not in there
     }
     return list(own.values())

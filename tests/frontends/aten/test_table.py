@@ -13,7 +13,7 @@ import torch
 from shardproof.engine.algebra.affine import affine
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.ir import Shard
-from shardproof.frontends.aten import TABLE, Const, Lowering, Real, rule_of
+from shardproof.frontends.aten import TABLE, Const, Lowering, Real, opaque, rule_of
 from shardproof.frontends.aten.aliases import ALIASES
 from shardproof.frontends.aten.ids import Ids
 from shardproof.frontends.aten.lowering import Undefined
@@ -68,6 +68,8 @@ OTHERS = {
     "aten.nonzero.default",
     "aten._assert_scalar.default",
     "aten._assert_tensor_metadata.default",
+    *opaque.FUNCTIONS,
+    *opaque.SOLVES,
 }
 DRAWS = 12
 
