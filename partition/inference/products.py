@@ -53,9 +53,9 @@ from shardproof.partition.inference.views import (
 )
 from shardproof.partition.inference.windows import Reads, is_endless
 
-#: Products of such addends that are kept apart (of one operand: `MOST_TERMS`, they stay as many).
-#: Partial sums that somebody completes are one or two; behind a fault there are as many as ranks,
-#: and every operator multiplies them.
+#: Products of such addends that are kept apart (of one operand, and of one with several parts of
+#: sums beside others of one addend: `MOST_TERMS`, they stay as many). Behind a fault there are as
+#: many as ranks, and every operator multiplies them.
 MOST_PRODUCTS = 4
 #: Products that are kept apart where the single-device program has every one of them: it has fewer
 #: in each region of a tensor of several values, of which a rank may have one region alone.
@@ -126,7 +126,7 @@ class Products(Complete):
         """The products of addends, kept apart where they are few; of operands taken as they are
         where they are many, unless the single-device program has them all."""
         count = prod(len(x.addends) for x in xs)
-        if count <= (MOST_PRODUCTS if len(xs) > 1 else MOST_TERMS):
+        if count <= (MOST_TERMS if len(xs) == 1 or _are_parts(xs) else MOST_PRODUCTS):
             return terms(xs)
         single = [Lineage(x.shape, (self._single(x),)) if len(x.addends) > 1 else x for x in xs]
         addends = terms(single)
@@ -479,3 +479,10 @@ class Products(Complete):
         """As in `Complete`, by its labels."""
         left, output = spec.split("->")
         return self._product(left.split(","), output, addends, {}, over)
+
+
+def _are_parts(xs: Sequence[Lineage]) -> bool:
+    """Whether one operand is several parts of sums, and every other one a single addend: a gradient
+    that goes back through layers before ranks add it up."""
+    several = [x for x in xs if len(x.addends) > 1]
+    return len(several) == 1 and all(t.partials for t in several[0].addends)

@@ -8,15 +8,16 @@ single device of the sum for all of them: ``f(a) + f(b)`` is ``f(a + b)``, howev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import count
 from string import ascii_letters
+from sys import maxsize
 from typing import NamedTuple
 
 from shardproof.engine.algebra.affine import ZERO
 from shardproof.engine.lineage.expressions import Combine, Einsum, Operand
-from shardproof.engine.lineage.lineage import Addend, Lineage, StridedInterval, View
+from shardproof.engine.lineage.lineage import BROADCAST, Addend, Lineage, StridedInterval, View
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.views import Misaligned
 from shardproof.partition.inference.canonical import Draft, canonical
@@ -29,24 +30,30 @@ MOST_ADDENDS, MOST_SUMS = 64, 24
 
 ONE = Fraction(1)
 
-#: The node of an operand that is left open.
-_OPEN = -2
+#: The node of an operand that is left open, behind all others, and that of the result, before them.
+_OPEN, _RESULT = maxsize, -1
 
 #: A product with one operand left open, and how an addend views it.
 Key = tuple[object, ...]
 
 
 class _Open(NamedTuple):
-    """An addend that is a view of a product, with one of its operands left open."""
+    """An addend that is a view of a product, with one of its operands left open; ``numbers``: of
+    its labels, by where they are in all else."""
 
     addend: Addend
     definition: Einsum
     place: int
+    numbers: Mapping[int, int]
 
     @property
     def operand(self) -> Operand:
-        """What is left open."""
-        return self.definition.operands[self.place]
+        """What is left open, in the order of its labels' numbers: its node may have its axes in any
+        other."""
+        operand = self.definition.operands[self.place]
+        return operand._replace(
+            intervals=tuple(sorted(operand.intervals, key=lambda own: self.numbers[own[-1]]))
+        )
 
 
 class _Made(NamedTuple):
@@ -169,28 +176,7 @@ class Together:
         if not isinstance(definition, Einsum) or self._table[addend.node].coordinates:
             return
         for place in range(len(definition.operands)):
-            one = _Open(addend, definition, place)
-            yield self._key(one), one
-
-    def _key(self, one: _Open) -> Key:
-        """All of an addend but what is left open, and its factor."""
-        drafts: list[Draft] = [
-            (
-                _OPEN if place == one.place else o.node,
-                tuple((StridedInterval(a, s, n, ZERO, n), x) for a, s, n, x in o.intervals),
-                () if place == one.place else _fixed(o),
-                (),
-            )
-            for place, o in enumerate(one.definition.operands)
-        ]
-        outputs = one.definition.outputs
-        extents = {x: n for o in one.definition.operands for _, _, n, x in o.intervals}
-        form = canonical(drafts, frozenset(outputs), extents)
-        axes = {axis: form.labels[x] for axis, x in enumerate(outputs)}
-        view = one.addend.view
-        seen = tuple(tuple((axes.get(a.axis), a[1:]) for a in dim) for dim in view.dims)
-        fixed = tuple((axes[a.axis], a[1:]) for a in view.fixed)
-        return form.operands, form.outputs, seen, fixed
+            yield _left_open(addend, definition, place)
 
     def _of_group(self, shape: tuple[int, ...], group: Sequence[_Open]) -> Sequence[Addend] | None:
         """Addends that differ in the operand that is left open, as one over the sum of these."""
@@ -201,7 +187,10 @@ class Together:
         inner = self._sum(Lineage(_sizes(first.operand), parts))
         if inner is None:
             return None
-        places = list(enumerate(first.definition.operands))
+        places = [
+            (place, first.operand if place == first.place else o)
+            for place, o in enumerate(first.definition.operands)
+        ]
         operands = [
             inner if place == first.place else Lineage(_sizes(o), (_read(o),))
             for place, o in places
@@ -213,6 +202,41 @@ class Together:
         self._opened |= {t.node for t in (*made.addends, *inner.addends)}
         whole = first.addend._replace(factor=Fraction(1))
         return [composed(whole, t) for t in made.addends]
+
+
+def _left_open(addend: Addend, definition: Einsum, place: int) -> tuple[Key, _Open]:
+    """A view of a product with one operand left open, and all of it but that operand's node and its
+    factor: the order of the axes of what is left open tells nothing."""
+    outputs = definition.outputs
+    inside = [a for dim in addend.view.dims for a in dim if a.axis != BROADCAST]
+    seen = [outputs[a.axis] for a in (*inside, *addend.view.fixed)]
+    extents = {x: n for o in definition.operands for _, _, n, x in o.intervals}
+    drafts: list[Draft] = [(_RESULT, _apart([(x, extents[x]) for x in seen]), (), ())]
+    for number, o in enumerate(definition.operands):
+        if number == place:
+            drafts.append((_OPEN, _apart([(x, n) for _, _, n, x in o.intervals]), (), ()))
+        else:
+            read = tuple((StridedInterval(a, s, n, ZERO, n), x) for a, s, n, x in o.intervals)
+            drafts.append((o.node, read, _fixed(o), ()))
+    form = canonical(drafts, frozenset(outputs), extents)
+    numbers = {x: number for x, (number, _, _) in form.labels.items()}
+    one = _Open(addend, definition, place, numbers)
+    labels = tuple((n, numbers[x]) for _, _, n, x in one.operand.intervals)
+    dims = tuple(
+        tuple((_number(a, outputs, numbers), a[1:]) for a in dim) for dim in addend.view.dims
+    )
+    fixed = tuple((_number(a, outputs, numbers), a[1:]) for a in addend.view.fixed)
+    return (form.operands[1:-1], labels, dims, fixed), one
+
+
+def _number(interval: StridedInterval, outputs: Sequence[int], numbers: Mapping[int, int]) -> int:
+    """The number of the label that an interval of a view runs along."""
+    return BROADCAST if interval.axis == BROADCAST else numbers[outputs[interval.axis]]
+
+
+def _apart(labels: Sequence[tuple[int, int]]) -> tuple[tuple[StridedInterval, int], ...]:
+    """Labels with their extents, each along an axis of its own."""
+    return tuple((StridedInterval(i, 1, n, ZERO, n), x) for i, (x, n) in enumerate(labels))
 
 
 def _fixed(operand: Operand) -> tuple[StridedInterval, ...]:

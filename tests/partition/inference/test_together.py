@@ -9,6 +9,7 @@ import pytest
 
 from shardproof.engine.algebra.affine import ZERO
 from shardproof.engine.lineage.expressions import Input
+from shardproof.engine.lineage.joining import permuted
 from shardproof.engine.lineage.lineage import Addend, Lineage, StridedInterval, View
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.partition.inference.interpreter import LineageInterpreter
@@ -58,6 +59,19 @@ def test_a_sum_of_what_ranks_made_is_made_of_the_sum(factor: Fraction) -> None:
         expected.shape, tuple(t._replace(factor=factor * t.factor) for t in expected.addends)
     )
     assert ranks.opened
+
+
+def test_what_is_added_up_may_have_its_axes_in_another_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # In a large plan nothing is multiplied out any more when it comes to this.
+    monkeypatch.setattr("shardproof.partition.inference.match.MOST_WORK", -1)
+    router = Router()
+    router.given[1:] = [permuted(router.input("turned", (CHOICES, ROWS)), (1, 0))]
+    expected = router.of_sum()
+    ranks = LineageInterpreter(router.nodes, len(router.nodes))
+    each = [router.backward(ranks, g, router.matrix) for g in router.given]
+    assert ranks.combine(each, [ONE] * 2, Fraction(0)) == expected
 
 
 @pytest.mark.parametrize("fault", ["one twice", "one left out", "another matrix", "another factor"])
