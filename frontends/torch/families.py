@@ -90,15 +90,17 @@ class Families:
 
 class Form(NamedTuple):
     """A lowered step: ``key`` is what ranks of one program have alike, ``starts`` are numbers that
-    may be affine, ``groups`` and ``peers`` the ranks that it names; all in a fixed order.
+    may be affine, ``groups`` and ``peers`` the ranks that it names, ``mixed`` whether a group may
+    be of several programs and of axes of theirs; all in a fixed order.
 
-    Example: rank 1 of an MLP under tensor parallelism has the ``groups`` ((0, 1),), no ``peers``,
-    and ``starts`` 8 where rank 0 has 0.
+    Example: rank 1 of an MLP under tensor parallelism has the ``groups`` ((0, 1),), which an
+    all-reduce mixes, no ``peers``, and ``starts`` 8 where rank 0 has 0.
     """
 
     key: tuple[Any, ...]
     starts: tuple[int, ...]
     groups: tuple[Ranks, ...]
+    mixed: tuple[bool, ...]
     peers: tuple[int, ...]
 
 
@@ -109,11 +111,13 @@ def form(side: Side) -> Form:
     """
     starts: list[int] = []
     groups: list[Ranks] = []
+    mixed: list[bool] = []
     peers: list[int] = []
 
-    def number_kind(kind: str, value: Attr) -> object:
+    def number_kind(kind: str, value: Attr, name: str) -> object:
         if kind == "group" and isinstance(value, Group):
             groups.append(value.ranks)
+            mixed.append(TABLE[name].joint)
         elif kind == "rank" and isinstance(value, int):
             peers.append(value)
         elif kind == "position" and isinstance(value, int):
@@ -126,7 +130,9 @@ def form(side: Side) -> Form:
     ops = []
     for op in body.ops:
         kinds = _places(op.name)
-        attrs = tuple((k, number_kind(kinds.get(k, ""), op.attrs[k])) for k in sorted(op.attrs))
+        attrs = tuple(
+            (k, number_kind(kinds.get(k, ""), op.attrs[k], op.name)) for k in sorted(op.attrs)
+        )
         ops.append((op.name, op.inputs, op.outputs, op.backward, attrs))
     shards = []
     for shard in side.program.shards:
@@ -139,6 +145,7 @@ def form(side: Side) -> Form:
         if box is not None:
             starts += box.offset
             groups += [ranks for _, ranks in box.partial]
+            mixed += [True for _ in box.partial]
             sums = tuple(how for how, _ in box.partial)
             results.append((about, box.name, box.full_shape, box.shape, box.said, sums))
         else:
@@ -151,7 +158,7 @@ def form(side: Side) -> Form:
         tuple(results),
         tuple(sorted(side.gaps)),
     )
-    return Form(key, tuple(starts), tuple(groups), tuple(peers))
+    return Form(key, tuple(starts), tuple(groups), tuple(mixed), tuple(peers))
 
 
 @cache
@@ -281,7 +288,7 @@ def _family(
     if any(f.key != own[0].key for f in own[1:]):
         return None
     starts = _starts(mesh, axes, members, [f.starts for f in own])
-    groups = _groups(mesh, along, members, [f.groups for f in own])
+    groups = _groups(mesh, along, members, own)
     peers = _peers(mesh, along, members, [f.peers for f in own])
     if starts is None or groups is None or peers is None:
         return None
@@ -364,14 +371,15 @@ def _groups(
     mesh: Mesh | None,
     along: frozenset[str],
     members: Sequence[int],
-    values: Sequence[tuple[Ranks, ...]],
+    forms: Sequence[Form],
 ) -> list[Group] | None:
-    """Groups as explicit ranks and axes; None if they are not alike at the members."""
+    """Groups as explicit ranks and axes; None if they are not alike at the members, or if there is
+    no rule for both in one."""
     if mesh is None or not along:
-        return [Group(ranks) for ranks in values[0]]
+        return [Group(ranks) for ranks in forms[0].groups]
     known: dict[tuple[Ranks, int], Spread | None] = {}
     groups = []
-    for vector in zip(*values, strict=True):
+    for mixed, *vector in zip(forms[0].mixed, *(f.groups for f in forms), strict=True):
         seen: set[Spread | None] = set()
         for rank, group in zip(members, vector, strict=True):
             if (group, rank) not in known:
@@ -381,6 +389,8 @@ def _groups(
         if seen or one is None:
             return None
         own = one.ranks if len(one.ranks) > 1 else ()
+        if own and one.axes and not mixed:
+            return None
         groups.append(Group(own, one.axes))
     return groups
 
