@@ -7,6 +7,7 @@ by its contents.
 
 from __future__ import annotations
 
+from fractions import Fraction
 from math import isfinite, prod
 from typing import Any
 
@@ -18,6 +19,7 @@ from shardproof.frontends.aten.lowering import Const, Lowering, Real, Shape, fra
 from shardproof.frontends.aten.masks import flags
 from shardproof.frontends.aten.positions import Compared, Positions
 from shardproof.frontends.aten.scores import nothing
+from shardproof.frontends.aten.singles import meant
 from shardproof.frontends.aten.tables import MOST_SEARCHED, Array, table
 
 #: Element types whose values are read.
@@ -53,7 +55,7 @@ def constant(lo: Lowering, data: bytes, shape: Shape, dtype: str) -> Any:
     """
     array = values(data, shape, dtype)
     if array.size and (array == array.flat[0]).all() and isfinite(float(array.flat[0])):
-        return Const(fraction(array.flat[0].item()), shape, dtype)
+        return Const(number_of(array.flat[0]), shape, dtype)
     if dtype == "bool":
         return mask(array)
     if array.dtype.kind == "i":
@@ -67,6 +69,16 @@ def constant(lo: Lowering, data: bytes, shape: Shape, dtype: str) -> Any:
     elif not np.isfinite(array).all():
         raise Unsupported("constants that are no numbers")
     return table(lo, array, dtype)
+
+
+def number_of(entry: Any) -> Fraction:
+    """An entry of known values as an exact number: of single precision as what is rounded to it.
+
+    Example: the float32 next to 0.9, 0.8999999761581421, is 9/10.
+    """
+    number = entry.item()
+    single = meant(number) if isinstance(entry, np.float32) else Fraction(number)
+    return fraction(number) if single == Fraction(number) else single
 
 
 def _positions(array: Array, dtype: str) -> Positions | None:

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from shardproof.frontends.aten.constants import KNOWN, mask, values
+from shardproof.frontends.aten.constants import KNOWN, mask, number_of, values
 from shardproof.frontends.aten.constants import constant as constant_or_table
 from shardproof.frontends.aten.hidden import in_pieces
-from shardproof.frontends.aten.lowering import Lowering, Shape, fraction
+from shardproof.frontends.aten.lowering import Lowering, Shape
 from shardproof.frontends.aten.masks import numbers
 from shardproof.frontends.aten.tables import Array, is_part, note_level
 
@@ -35,14 +35,14 @@ def constant(lo: Lowering, data: bytes, shape: Shape, dtype: str) -> Any:
         joined = in_pieces(lo, mask(holds))
         if joined is not None:
             note_level(lo, array)
-            return lo.scale(numbers(lo, joined, dtype), fraction(number))
+            return lo.scale(numbers(lo, joined, dtype), number_of(number))
     return constant_or_table(lo, data, shape, dtype)
 
 
-def _level(array: Array) -> tuple[float, Array] | None:
+def _level(array: Array) -> tuple[Any, Array] | None:
     """The one number beside zero that entries are, and where; None: they are others."""
     holds = array != 0
     if not holds.any() or holds.all():
         return None
-    number = float(array[holds][0])
+    number = array[holds][0]
     return (number, holds) if np.isfinite(number) and (array[holds] == number).all() else None

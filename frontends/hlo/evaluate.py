@@ -12,11 +12,11 @@ from math import isfinite
 import numpy as np
 
 from shardproof.engine.errors import InvalidInput, Unsupported
+from shardproof.frontends.aten.singles import meant
 from shardproof.frontends.graphs.graph import Graph, Node, PerRank
 from shardproof.frontends.hlo import semantics
 from shardproof.frontends.hlo.known import Known
 from shardproof.frontends.hlo.module import Array
-from shardproof.frontends.hlo.singles import meant
 
 
 def run(graph: Graph, inputs: Sequence[Sequence[Array]]) -> list[list[Array]]:

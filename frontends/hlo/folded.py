@@ -17,11 +17,11 @@ from typing import NamedTuple
 import numpy as np
 
 from shardproof.engine.plan.assumption import Assumption
+from shardproof.frontends.aten.singles import meant
 from shardproof.frontends.graphs.graph import Graph, Node, Value
 from shardproof.frontends.hlo import known
 from shardproof.frontends.hlo.known import Known
 from shardproof.frontends.hlo.module import Type
-from shardproof.frontends.hlo.singles import meant
 
 #: Programs with more unlike constants are left as they are.
 MOST_CONSTANTS = 64

@@ -18,6 +18,7 @@ import numpy as np
 
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.assumption import Assumption
+from shardproof.frontends.aten.singles import meant
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.builder.piecewise import Function, chosen_rows
 from shardproof.frontends.graphs.graph import PerRank, Shape
@@ -29,7 +30,6 @@ from shardproof.frontends.hlo.expressions import Expressions
 from shardproof.frontends.hlo.known import Known, compact
 from shardproof.frontends.hlo.module import Array
 from shardproof.frontends.hlo.repeats import Part
-from shardproof.frontends.hlo.singles import meant
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,23 @@ def test_one_number_is_a_constant() -> None:
     assert of(np.ones((2,), dtype=bool)) == Const(Fraction(1), (2,), "bool")
 
 
+@pytest.mark.parametrize(
+    ("number", "exact"),
+    [
+        (0.9, Fraction(9, 10)),
+        (1e-5, Fraction(1, 10**5)),
+        (1 / 3, Fraction(1, 3)),
+        (-64 / 63, Fraction(-64, 63)),
+        (3.0, Fraction(3)),
+        (2**-0.5, Fraction(repr(float(np.float32(2**-0.5))))),
+    ],
+)
+def test_a_number_of_single_precision_is_what_is_rounded_to_it(
+    number: float, exact: Fraction
+) -> None:
+    assert of(np.full((2, 3), number, dtype=np.float32)) == Const(exact, (2, 3), "float32")
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_affine_whole_numbers_are_positions(seed: int) -> None:
     random = np.random.default_rng(seed)

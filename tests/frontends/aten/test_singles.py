@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardproof.frontends.hlo.singles import meant
+from shardproof.frontends.aten.singles import meant
 from tests.frontends.hlo.verdicts import verified
 
 
