@@ -41,7 +41,7 @@ from shardproof.frontends.torch import (
     synchronised,
     trace,
 )
-from shardproof.frontends.torch.communicators import collectives_of
+from shardproof.frontends.torch.communicators import collectives_of, messages_of
 from shardproof.frontends.torch.futures import Awaited
 from shardproof.frontends.torch.generators import PythonDraws
 from shardproof.frontends.torch.job import Job
@@ -261,7 +261,10 @@ def record(
         conversions.install(step, is_own)
         extremes.install(job.note)
         objects.install(
-            job.note, exchanges, lambda ranks: collectives_of(rank, recorder.events, ranks)
+            job.note,
+            exchanges,
+            lambda ranks: collectives_of(rank, recorder.events, ranks),
+            lambda source, target: messages_of(rank, recorder.events, source, target),
         )
         _run(step, job)
     for note in python.notes():

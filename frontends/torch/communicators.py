@@ -119,6 +119,19 @@ def collectives_of(rank: int, events: Sequence[Event], group: tuple[int, ...]) -
     return sum(meeting_of(rank, event) == (group, "collective") for event in events)
 
 
+def messages_of(rank: int, events: Sequence[Event], source: int, target: int) -> int:
+    """How many messages from one rank to another, and collectives of both, are among events of a
+    rank.
+
+    Example: 2 from 0 to 1 after an all-reduce of ranks (0, 1, 2) and ``dist.send(x, 1)`` of rank 0.
+    """
+    meetings = [meeting for event in events if (meeting := meeting_of(rank, event))]
+    return sum(
+        ranks == (source, target) if kind == "message" else {source, target}.issubset(ranks)
+        for ranks, kind in meetings
+    )
+
+
 def _tagged(meeting: Meeting, first: Sequence[Event], second: Sequence[Event]) -> None:
     """Raise `InvalidInput` where messages between two ranks carry unlike tags: some backends match
     messages by their tags, others in the order in which they are sent."""

@@ -1,4 +1,5 @@
-"""Python objects that ranks exchange (`all_gather_object`, ...) while each is captured alone.
+"""Python objects that ranks exchange (`all_gather_object`, `send_object_list`, ...) while each is
+captured alone.
 
 A rank that comes to an exchange before it is known what the others give leaves its own object and
 ends; it is captured anew when theirs are there.  So a step runs once more for every exchange in it.
@@ -23,7 +24,8 @@ from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch.standins import replace
 from shardproof.frontends.torch.watched import Watched
 
-#: An exchange: the ranks of its group, and how many exchanges and collectives it had before.
+#: An exchange: the ranks of its group, and how many exchanges and collectives it had before; of a
+#: message the ranks are who sends, who receives, and who sends.
 Exchange: TypeAlias = tuple[tuple[int, ...], int]
 #: What ranks gave to exchanges, by rank.
 Given: TypeAlias = dict[Exchange, dict[int, bytes]]
@@ -56,8 +58,10 @@ class Exchanges:
         self.captured = captured
         self.given = given
         self.own: Given = {}
-        #: How many collectives some ranks had together so far.
+        #: How many collectives some ranks had together so far, and how many of these and of
+        #: messages there were from one rank to another.
         self.collectives: Callable[[tuple[int, ...]], int] = lambda ranks: 0
+        self.messages: Callable[[int, int], int] = lambda source, target: 0
         self._count: Counter[tuple[int, ...]] = Counter()
 
     def exchanged(
@@ -70,11 +74,27 @@ class Exchanges:
         within: Any = group or dist.group.WORLD
         ranks = tuple(dist.get_process_group_ranks(within))
         exchange = ranks, self._count[ranks] + self.collectives(ranks)
+        return self._given(exchange, within, ranks if givers is None else tuple(givers), x, takes)
+
+    def message(self, group: Any, source: int, target: int, x: Any) -> bytes | None:
+        """What one rank sends to another, as bytes; None on the one that sends. Raises as
+        `exchanged`. It stands among the messages between them, and the collectives and exchanges
+        that both take part in."""
+        ends, ranks = {source, target}, (source, target, source)
+        earlier = sum(n for of, n in self._count.items() if of == ranks or _has(of, ends))
+        exchange = ranks, earlier + self.messages(source, target)
+        takes = self.rank == target
+        given = self._given(exchange, group or dist.group.WORLD, (source,), x, takes)
+        return given[0] if takes else None
+
+    def _given(
+        self, exchange: Exchange, group: Any, givers: tuple[int, ...], x: Any, takes: bool
+    ) -> list[bytes]:
+        ranks, number = exchange
         self._count[ranks] += 1
         known = self.given.setdefault(exchange, {})
-        givers = ranks if givers is None else givers
-        own = msgspec.msgpack.encode((str(within.group_name), tuple(givers)))
-        self.own[ranks, _who(exchange[1])] = {self.rank: own}
+        own = msgspec.msgpack.encode((str(group.group_name), givers))
+        self.own[ranks, _who(number)] = {self.rank: own}
         if self.rank in givers:
             self.own[exchange] = {self.rank: known.setdefault(self.rank, packed(x))}
         if not takes:
@@ -87,6 +107,11 @@ class Exchanges:
         if any(giver not in known for giver in givers):
             raise Waits
         return [known[giver] for giver in givers]
+
+
+def _has(ranks: tuple[int, ...], ends: set[int]) -> bool:
+    """Whether ranks are those of a group that has both ends of a message."""
+    return len(set(ranks)) == len(ranks) and ends.issubset(ranks)
 
 
 class _Pickler(pickle.Pickler):
@@ -160,17 +185,19 @@ def install(
     note: Callable[[str], None],
     exchanges: Exchanges,
     collectives: Callable[[tuple[int, ...]], int],
+    messages: Callable[[int, int], int],
 ) -> None:
     """Put exchanges of objects in the place of torch's, in this process, for good; ``note`` is told
-    of what stands for them.  ``collectives``: how many some ranks had together so far; ranks whose
-    exchanges do not stand at one place among these wait for each other for ever.
+    of what stands for them.  ``collectives``, ``messages``: how many some ranks had together so
+    far, and one sent to another; ranks whose exchanges do not stand at one place among these wait
+    for each other for ever.
 
     Example: ``dist.all_gather_object(objects, rank)`` on two ranks puts 0 and 1 into ``objects``.
     """
-    exchanges.collectives = collectives
+    exchanges.collectives, exchanges.messages = collectives, messages
 
     def gathered(objects: list[Any], own: Any, group: Any = None) -> None:
-        if member(group):
+        if _member(note, group):
             _put(exchanges.exchanged(group, None, own, True), objects)
 
     def gathered_on_one(
@@ -180,7 +207,7 @@ def install(
         group: Any = None,
         group_dst: int | None = None,
     ) -> None:
-        if member(group):
+        if _member(note, group):
             takes = _rank_of(group, dst, group_dst) == exchanges.rank
             every = exchanges.exchanged(group, None, own, takes)
             if objects is not None:
@@ -193,7 +220,7 @@ def install(
         device: Any = None,
         group_src: int | None = None,
     ) -> None:
-        if member(group):
+        if _member(note, group):
             root = _rank_of(group, src, group_src)
             (given,) = exchanges.exchanged(group, [root], list(objects), True)
             _receive(given, objects, root == exchanges.rank)
@@ -205,25 +232,63 @@ def install(
         group: Any = None,
         group_src: int | None = None,
     ) -> None:
-        if member(group):
+        if _member(note, group):
             root = _rank_of(group, src, group_src)
             (every,) = exchanges.exchanged(group, [root], objects, True)
             place = dist.get_process_group_ranks(group or dist.group.WORLD).index(exchanges.rank)
             into[0] = pickle.loads(every)[place]
 
-    def member(group: Any) -> bool:
-        note(EXCHANGED)
-        return group is not dist.GroupMember.NON_GROUP_MEMBER
-
-    made: Mapping[str, Callable[..., None]] = {
+    made: Mapping[str, Callable[..., Any]] = {
         "all_gather_object": gathered,
         "gather_object": gathered_on_one,
         "broadcast_object_list": broadcast,
         "scatter_object_list": scattered,
+        **_sending(note, exchanges),
     }
     for name, by in made.items():
         replace(dist, name, by)
         replace(distributed_c10d, name, by)
+
+
+def _sending(note: Callable[[str], None], exchanges: Exchanges) -> Mapping[str, Callable[..., Any]]:
+    """What sends objects from one rank to another, and receives them."""
+
+    def sent(
+        objects: list[Any],
+        dst: int | None = None,
+        group: Any = None,
+        device: Any = None,
+        group_dst: int | None = None,
+        use_batch: bool = False,
+    ) -> None:
+        if _member(note, group):
+            target = _rank_of(group, dst, group_dst)
+            exchanges.message(group, exchanges.rank, target, list(objects))
+
+    def received(
+        objects: list[Any],
+        src: int | None = None,
+        group: Any = None,
+        device: Any = None,
+        group_src: int | None = None,
+        use_batch: bool = False,
+    ) -> int:
+        if not _member(note, group):
+            return -1
+        if src is None and group_src is None:
+            raise InvalidInput("recv_object_list from whoever sends first: say from which rank")
+        source = _rank_of(group, src, group_src)
+        given = exchanges.message(group, source, exchanges.rank, None)
+        if given is not None:
+            _receive(given, objects, is_root=False)
+        return source
+
+    return {"send_object_list": sent, "recv_object_list": received}
+
+
+def _member(note: Callable[[str], None], group: Any) -> bool:
+    note(EXCHANGED)
+    return group is not dist.GroupMember.NON_GROUP_MEMBER
 
 
 def _put(given: Sequence[bytes], objects: list[Any]) -> None:
@@ -237,9 +302,7 @@ def _receive(given: bytes, objects: list[Any], is_root: bool) -> None:
     what it gave: what it writes into them later others do not see."""
     every = pickle.loads(given)
     if len(every) != len(objects):
-        raise InvalidInput(
-            f"broadcast_object_list of {len(every)} objects into a list of {len(objects)}"
-        )
+        raise InvalidInput(f"{len(every)} objects of another rank into a list of {len(objects)}")
     if not is_root or packed(list(objects)) != given:
         objects[:] = every
 

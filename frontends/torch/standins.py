@@ -128,20 +128,18 @@ def _buffers(note: Callable[[str], None], known: Callable[[torch.Tensor], bool])
 
 
 def _pipelining(note: Callable[[str], None]) -> None:
-    """Stages of a pipeline vote on whether shapes are sent ahead of values; ranks that are captured
-    one by one cannot, so shapes have to be given when a stage is made."""
+    """Stages of a pipeline vote on whether shapes are sent ahead of values: if one of them was made
+    without, all do. Ranks that are captured one by one take each its own vote for that of all; if
+    they are not of one mind, one waits for shapes that others never send."""
     from torch.distributed.pipelining import schedules
     from torch.distributed.pipelining._utils import InferenceMode
 
     def agreed(self: Any, stages: Any, has_backward: bool, p2p_done: bool) -> None:
+        asks = any(InferenceMode.needs_dynamic(s._user_meta, has_backward) for s in stages)
         for stage in stages:
-            if InferenceMode.needs_dynamic(stage._user_meta, has_backward):
-                raise InvalidInput(
-                    "a PipelineStage without input_args and output_args: shapes that stages send "
-                    "each other while they run cannot be recorded"
-                )
-            stage._inference_mode = InferenceMode.STATIC
-        note("stand-in: stages of the pipeline agree that shapes are given when they are made")
+            stage._inference_mode = InferenceMode.DYNAMIC if asks else InferenceMode.STATIC
+        how = "are sent ahead of values" if asks else "are given when they are made"
+        note(f"stand-in: stages of the pipeline agree that shapes {how}")
 
     replace(schedules._PipelineSchedule, "_warmup_p2p", agreed)
 

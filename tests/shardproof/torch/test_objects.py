@@ -93,6 +93,52 @@ def written_after_gathering(gradient: Any, rank: int, rows: int) -> Any:
     return summed(gradient, sum(each["rows"] for each in both))  # type: ignore[index]
 
 
+def around(gradient: Any, rank: int, rows: int) -> Any:
+    """What one rank has travels to the other, which sends the sum back."""
+    if rank == 0:
+        dist.send_object_list([rows, "rows"], dst=1)
+        total: list[Any] = [None]
+        assert dist.recv_object_list(total, src=1) == 1
+    else:
+        both: list[Any] = [None, None]
+        assert dist.recv_object_list(both, group_src=0, use_batch=True) == 0
+        total = [both[0] + rows]
+        dist.send_object_list(total, group_dst=0, use_batch=True)
+    return summed(gradient, total[0])
+
+
+def around_unchanged(gradient: Any, rank: int, rows: int) -> Any:
+    """The mistake: what is sent back is what the other rank had."""
+    other: list[Any] = [None]
+    if rank == 0:
+        dist.send_object_list([rows], dst=1)
+        dist.recv_object_list(other, src=1)
+    else:
+        dist.recv_object_list(other, src=0)
+        dist.send_object_list([rows], dst=0)
+    return summed(gradient, other[0])
+
+
+def received_before_and_sent_behind(gradient: Any, rank: int, rows: int) -> Any:
+    """The mistake: one rank receives before gradients are added up, the other sends after that."""
+    other: list[Any] = [rows]
+    if rank == 0:
+        dist.recv_object_list(other, src=1)
+        return summed(gradient, other[0])
+    total = summed(gradient, rows)
+    dist.send_object_list(other, dst=0)
+    return total
+
+
+def from_anybody(gradient: Any, rank: int, rows: int) -> Any:
+    other: list[Any] = [rows]
+    if rank == 0:
+        dist.recv_object_list(other)
+    else:
+        dist.send_object_list(other, dst=0)
+    return summed(gradient, other[0])
+
+
 def verified(mean: Callable[[Any, int, int], Any], **options: Any) -> sp.Result:
     def single(job: sp.Job) -> None:
         model = torch.nn.Linear(WIDTH, WIDTH, bias=False)
@@ -118,6 +164,8 @@ def verified(mean: Callable[[Any, int, int], Any], **options: Any) -> sp.Result:
         (counted_by_all, "proved"),
         (own_count, "refuted"),
         (counted_by_one, "proved"),
+        (around, "proved"),
+        (around_unchanged, "refuted"),
         (settings_of_the_last, "proved"),
         (shares, "proved"),
         (other_shares, "refuted"),
@@ -196,8 +244,10 @@ def each_its_own_root(gradient: Any, rank: int, rows: int) -> Any:
         (of_tensors, {}, "a tensor in a Python object that ranks exchange"),
         (never_given, {}, "Python objects that others never give"),
         (crossed, {}, "Python objects that others never give"),
+        (received_before_and_sent_behind, {}, "Python objects that others never give"),
+        (from_anybody, {}, "recv_object_list from whoever sends first"),
         (each_its_own_root, {}, "have unlike ranks that give them: {0: (0,), 1: (1,)}"),
-        (into_another_length, {}, "broadcast_object_list of 1 objects into a list of 2"),
+        (into_another_length, {}, "1 objects of another rank into a list of 2"),
         (counted_by_all, {"ranks": [0]}, "Python objects of ranks [1], which are not captured"),
     ],
 )
