@@ -29,6 +29,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.system import portable
 from shardproof.frontends.torch import (
+    addresses,
     alike,
     conversions,
     devices,
@@ -36,9 +37,11 @@ from shardproof.frontends.torch import (
     files,
     objects,
     reading,
+    refusals,
     scaled,
     standins,
     synchronised,
+    threads,
     trace,
 )
 from shardproof.frontends.torch.communicators import collectives_of, messages_of
@@ -230,6 +233,7 @@ def record(
     Example: an MLP's step on one device has ``job.parameter`` for each parameter, ``job.start``,
     ..., ``job.loss``, ``job.gradient`` for each parameter, ``job.end``.
     """
+    refusals.begin()
     torch.set_num_threads(1)
     # Recurrent layers run as PyTorch's own cells, step by step, and not as one kernel of oneDNN.
     torch.backends.mkldnn.set_flags(False)  # type: ignore[no-untyped-call]
@@ -260,6 +264,8 @@ def record(
         synchronised.install(job.note)
         conversions.install(step, is_own)
         extremes.install(job.note)
+        addresses.install()
+        threads.install()
         objects.install(
             job.note,
             exchanges,
@@ -267,6 +273,8 @@ def record(
             lambda source, target: messages_of(rank, recorder.events, source, target),
         )
         _run(step, job)
+    if exchanges.waits:
+        raise Waits
     for note in python.notes():
         recorder.notes.setdefault(note)
     if not job.ended:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.torch.refusals import refuse
 
 _ATEN = torch.ops.aten
 
@@ -50,6 +50,6 @@ class Copies:
         Raises `InvalidInput` where a copy is not what the view would be."""
         if self.bases:
             if not self.stale.isdisjoint(read) or any(n in self.bases for n in written):
-                raise InvalidInput("memory is written that a conjugate shows")
+                refuse("memory is written that a conjugate shows")
             self.stale.update(copy for copy, base in self.bases.items() if base in written)
         self.bases.update((copy, base) for copy in copies for base in read)

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import torch
 
 from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.torch.refusals import answered
 from shardproof.frontends.torch.unread import Unread
 
 #: Modules of libraries that do so, for torch 2.13 and transformers 5.23: the optimizer Adafactor.
@@ -42,8 +42,10 @@ def _extreme(own: Callable[..., Any], largest: bool) -> Callable[..., Any]:
             return own(*args, **kwargs)
         if not any(isinstance(x, Unread) for x in args):
             # Where it depends on the inputs which of them it is, that is refused.
-            with suppress(InvalidInput):
+            try:
                 return own(*args)
+            except InvalidInput as error:
+                answered(error)
         return _number(args, largest)
 
     extreme.__name__ = extreme.__qualname__ = own.__name__

@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.torch.refusals import refuse
 from shardproof.frontends.torch.standins import replace
 from shardproof.frontends.torch.watched import Watched
 
@@ -58,6 +59,8 @@ class Exchanges:
         self.captured = captured
         self.given = given
         self.own: Given = {}
+        #: Whether an exchange has ended the capture.
+        self.waits = False
         #: How many collectives some ranks had together so far, and how many of these and of
         #: messages there were from one rank to another.
         self.collectives: Callable[[tuple[int, ...]], int] = lambda ranks: 0
@@ -100,11 +103,12 @@ class Exchanges:
         if not takes:
             return []
         if outside := sorted(set(givers).difference(self.captured)):
-            raise InvalidInput(
+            refuse(
                 f"Python objects of ranks {outside[:8]}, which are not captured together with this "
                 "one: capture all ranks in one process (ranks='all')"
             )
         if any(giver not in known for giver in givers):
+            self.waits = True
             raise Waits
         return [known[giver] for giver in givers]
 
@@ -117,9 +121,7 @@ def _has(ranks: tuple[int, ...], ends: set[int]) -> bool:
 class _Pickler(pickle.Pickler):
     def reducer_override(self, x: Any) -> Any:
         if isinstance(x, torch.Tensor):
-            raise InvalidInput(
-                "a tensor in a Python object that ranks exchange: communicate it as a tensor"
-            )
+            refuse("a tensor in a Python object that ranks exchange: communicate it as a tensor")
         return (int, (int(x),)) if isinstance(x, Watched) else NotImplemented
 
 

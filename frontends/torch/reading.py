@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch.places import place
 from shardproof.frontends.torch.record import Recorder
+from shardproof.frontends.torch.refusals import answered
 from shardproof.frontends.torch.standins import replace
 from shardproof.frontends.torch.unread import FUNCTIONS, Unread
 
@@ -65,17 +66,19 @@ def _tensors(recorder: Recorder) -> None:
     def read(x: torch.Tensor) -> Any:
         try:
             return item(x)
-        except InvalidInput:
+        except InvalidInput as error:
             if x.dtype is torch.bool:
                 raise
+            answered(error)
             return Unread(place(sys._getframe(1))[0], _element(x))
 
     def tolist(x: torch.Tensor) -> Any:
         try:
             return listed(x)
-        except InvalidInput:
+        except InvalidInput as error:
             if x.dtype is torch.bool:
                 raise
+            answered(error)
             return _numbers(x, place(sys._getframe(1))[0]).tolist()
 
     def numpy(x: torch.Tensor, *, force: bool = False) -> Any:

@@ -27,7 +27,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from shardproof.engine.errors import InvalidInput
-from shardproof.frontends.torch import complexes, copies, grouped
+from shardproof.frontends.torch import complexes, copies, grouped, refusals
 from shardproof.frontends.torch.draws import kind_of
 from shardproof.frontends.torch.generators import Generators
 from shardproof.frontends.torch.places import in_function, is_machinery, place
@@ -264,6 +264,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.generators.start()
         if name == END:
             self.shadows.check_lent()
+            refusals.require_none()
         source, _ = place(sys._getframe(1))
         made = {self.tensors[x.number].storage for x in outputs if isinstance(x, Tensor)}
         for key, (number, _) in self._storages.items():
@@ -316,7 +317,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = str(func)
         if any(not isinstance(x, FakeTensor) for x in written_by(func, args, kwargs)):
             where, _ = place(sys._getframe(1))
-            raise InvalidInput(
+            refusals.refuse(
                 f"a tensor that was there before the step is written ({name} at {where}); other "
                 "ranks and the other side would read what is left in it"
             )
@@ -400,7 +401,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         except KeyError:
             where, _ = place(sys._getframe(1))
             text = f"the shape of a tensor depends on the inputs of the step ({func} at {where})"
-            raise InvalidInput(text) from None
+            refusals.refuse(text)
 
     def _scalar(self, x: torch.Tensor) -> Any:
         """``.item()``: what is known without any input; refused otherwise, by the user's line."""
@@ -413,7 +414,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return read[0]
             where, _ = place(sys._getframe(1))
             text = "Python reads the value of a tensor that depends on the inputs of the step"
-            raise InvalidInput(f"{text} (.item(), bool() or tolist() at {where})") from None
+            refusals.refuse(f"{text} (.item(), bool() or tolist() at {where})")
 
     # -- waits ------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from torch.distributed.distributed_c10d import ReduceOp
 from torch.utils._python_dispatch import _disable_current_modes
 
 from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.torch.refusals import refuse
 
 #: Tensors of more elements have no shadow, and are no constants.
 MOST_SHADOW = 1 << 16
@@ -180,7 +181,7 @@ class Shadows:
         for x in gone:
             key = x.untyped_storage()._cdata
             if key in self.shown:
-                raise InvalidInput(f"{func} writes memory of which NumPy has an array")
+                refuse(f"{func} writes memory of which NumPy has an array")
             for known in (self.storages, self.sums, self.alike):
                 known.pop(key, None)
         self.sums |= {key: total for key, total in sums.items() if total is not None}

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.torch.refusals import refuse
 
 
 class Unread:
@@ -56,7 +56,7 @@ class Unread:
 
     def refused(self, *_: object) -> NoReturn:
         """Raises `InvalidInput`: what follows would depend on the value."""
-        raise InvalidInput(
+        refuse(
             "Python reads the value of a tensor that depends on the inputs of the step (.item() at "
             f"{self.where}), and does what depends on it"
         )

@@ -1,0 +1,49 @@
+"""Why a step cannot be recorded, also where the step itself catches the error.
+
+A step that reads a value which nobody knows in a ``try`` goes on without it, while the cluster goes
+on with it.  So what is refused is kept, and refused once more at the end of the step.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from shardproof.engine.errors import InvalidInput
+
+#: What was refused in this process, which records one step of one rank.
+_KEPT: list[InvalidInput] = []
+
+
+def begin() -> None:
+    """A step begins, of which nothing is refused yet.
+
+    Example: a second step that is recorded in one process, as tests do.
+    """
+    _KEPT.clear()
+
+
+def refuse(message: str) -> NoReturn:
+    """Raises `InvalidInput`, which is kept.
+
+    Example: ``refuse("Python reads the value of a tensor ...")`` for ``bool(x > 0)``.
+    """
+    error = InvalidInput(message)
+    _KEPT.append(error)
+    raise error
+
+
+def answered(error: InvalidInput) -> None:
+    """There is an answer where an error was raised: it is no refusal.
+
+    Example: ``loss.item()``, which is a number that stands for the tensor.
+    """
+    _KEPT[:] = [kept for kept in _KEPT if kept is not error]
+
+
+def require_none() -> None:
+    """Raises `InvalidInput` where something was refused, though the step goes on.
+
+    Example: ``try: big = loss.item() > 1`` and ``except Exception: big = False``.
+    """
+    if _KEPT:
+        raise InvalidInput(f"{_KEPT[0].message}; the step goes on all the same")
