@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch.places import place
 from shardproof.frontends.torch.record import Recorder
-from shardproof.frontends.torch.refusals import answered
+from shardproof.frontends.torch.refusals import answered, refuse
 from shardproof.frontends.torch.standins import replace
 from shardproof.frontends.torch.unread import FUNCTIONS, Unread
 
@@ -38,6 +38,7 @@ def install(note: Callable[[str], None], recorder: Recorder) -> None:
     ``torch.tensor(loss.item())`` is the loss.
     """
     _tensors(recorder)
+    _exports()
     replace(torch, "tensor", _made(torch.tensor, lambda _: None))
     for name in ("as_tensor", "from_numpy"):
         replace(torch, name, _made(getattr(torch, name), recorder.lend))
@@ -104,6 +105,19 @@ def _tensors(recorder: Recorder) -> None:
         ("__format__", formatted),
     ):
         replace(torch.Tensor, name, by)
+
+
+def _exports() -> None:
+    """Other libraries get no memory, which they would write unseen."""
+    export: Callable[..., Any] = torch.Tensor.__dlpack__
+
+    def exported(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(x, FakeTensor):
+            where, _ = place(sys._getframe(1))
+            refuse(f"another library is given the memory of a tensor (__dlpack__ at {where})")
+        return export(x, *args, **kwargs)
+
+    replace(torch.Tensor, "__dlpack__", exported)
 
 
 def _element(x: torch.Tensor) -> torch.Tensor | None:

@@ -44,7 +44,13 @@ class Unread:
         return id(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return float, ("nan",)
+        return Unread, (self.where, None)  # Another rank has the number, and no tensor of it.
+
+    def __copy__(self) -> Unread:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Unread:
+        return self
 
     def __float__(self) -> float:
         if _formats(_getframe(1)):
