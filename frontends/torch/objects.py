@@ -278,7 +278,7 @@ def _sending(note: Callable[[str], None], exchanges: Exchanges) -> Mapping[str, 
         if not _member(note, group):
             return -1
         if src is None and group_src is None:
-            raise InvalidInput("recv_object_list from whoever sends first: say from which rank")
+            refuse("recv_object_list from whoever sends first: say from which rank")
         source = _rank_of(group, src, group_src)
         given = exchanges.message(group, source, exchanges.rank, None)
         if given is not None:
@@ -304,7 +304,7 @@ def _receive(given: bytes, objects: list[Any], is_root: bool) -> None:
     what it gave: what it writes into them later others do not see."""
     every = pickle.loads(given)
     if len(every) != len(objects):
-        raise InvalidInput(f"{len(every)} objects of another rank into a list of {len(objects)}")
+        refuse(f"{len(every)} objects of another rank into a list of {len(objects)}")
     if not is_root or packed(list(objects)) != given:
         objects[:] = every
 

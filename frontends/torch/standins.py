@@ -20,7 +20,6 @@ from torch.nn.parallel import distributed as ddp
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch import cloned
 from shardproof.frontends.torch.futures import Awaited
-from shardproof.frontends.torch.refusals import refuse
 
 
 def install(
