@@ -308,8 +308,7 @@ def simulated(
         simulation = with_longer_numbers(simulation, result.plan, single, parallel)
         if simulation.differs and simulation.fewer:
             itself = confirmed(simulation, result.plan, single, parallel)
-            large = itself.failure and not simulation.counts(result.counted)
-            simulation = simulation if itself.differs or large else itself
+            simulation = _of_itself(result, simulation, itself)
         if simulation.differs or (until_defined and not simulation.undefined):
             return simulation
         if first is None or first.undefined:
@@ -334,6 +333,16 @@ def simulated(
         if itself.differs:
             return itself
     return first
+
+
+def _of_itself(result: Partition, fewer: Simulation, itself: Simulation) -> Simulation:
+    """What a difference of a plan with ``fewer`` positions says of the plan, of which ``itself`` is
+    what was run: nothing where it counts them, but for whoever looks at what differs there."""
+    if itself.differs:
+        return fewer
+    if not itself.failure:
+        return itself
+    return replace(itself, smaller=fewer) if fewer.counts(result.counted) else fewer
 
 
 def _slots(state: Partition, instances: Sequence[Instance]) -> Iterator[_Slot]:

@@ -92,7 +92,8 @@ class Simulation:
     program is not defined on these inputs, which are none, or numbers are too large for it;
     ``more``: see `simulate`.  ``fewer``: of every indexed axis
     (classes, experts, positions under a mask) of which what was run has fewer positions, a number
-    that divides all its true extents.
+    that divides all its true extents.  ``smaller``: what differs with fewer of them, where the plan
+    itself is too large to be run, and counts them.
     """
 
     comparisons: tuple[Comparison, ...] = ()
@@ -105,6 +106,7 @@ class Simulation:
     undefined: bool = False
     more: int = 0
     fewer: tuple[int, ...] = ()
+    smaller: Simulation | None = None
     sides: dict[str, Replay] = field(default_factory=dict)
 
     def counts(self, counted: Collection[int]) -> bool:

@@ -17,7 +17,6 @@ from shardproof.cluster.settings import Settings
 from shardproof.cluster.verdicts.cache import VerdictCache
 from shardproof.cluster.verdicts.ledger import Ledger
 from shardproof.diagnosis.explain.counterexample import simulated
-from shardproof.diagnosis.outcome import diagnosed
 from shardproof.diagnosis.search import Diagnosis, recorded_otherwise
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.findings import Finding
@@ -28,7 +27,6 @@ from shardproof.engine.plan.assumptions import stated_orders
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.plan.mesh import described, on_one_mesh
 from shardproof.engine.plan.unrolled import forms, moving
-from shardproof.engine.records.run import StageRecord
 from shardproof.engine.schedule import liveness
 from shardproof.engine.simulation.simulate import Simulation
 from shardproof.engine.small_model.kept_whole import kept_whole
@@ -45,7 +43,8 @@ from shardproof.partition.templates.memo import Memo
 from shardproof.run import certificate
 from shardproof.run.beside import BesideOneByOne
 from shardproof.run.early import EarlySimulation
-from shardproof.run.optional import is_all, optional, partials
+from shardproof.run.explained import explained
+from shardproof.run.optional import optional
 from shardproof.run.options import Options, path
 from shardproof.run.progress import Progress
 from shardproof.run.proofs import Proof, produce
@@ -261,7 +260,7 @@ class _Work(NamedTuple):
             return attempt.decision
         search = _search(result, _ahead(result, otherwise), self.progress)
         simulation = _run(result, self.progress, None)
-        return _explained(result, unproved(result, attempt.answers), simulation, search)
+        return explained(result, unproved(result, attempt.answers), simulation, search)
 
     def _with(
         self,
@@ -416,7 +415,7 @@ def _decide(
         late = draws is not None and result.parallel.unrolled.total > MOST_RUN_FIRST
         if simulation is None and (early.is_of_records(result) or not (late or result.unread)):
             simulation = _run(result, progress, draws)
-    return _explained(result, open_stages, simulation, search)
+    return explained(result, open_stages, simulation, search)
 
 
 def _search(
@@ -433,22 +432,6 @@ def _run(
     tell = partial(progress.update, detail="inputs tried")
     seeds = SEEDS if until_defined or any(not c.holds for c in result.conclusions) else 1
     return simulated(result, seeds, until_defined=until_defined, most=most, tell=tell)
-
-
-def _explained(
-    result: Partition,
-    open_stages: list[tuple[StageRecord, str]],
-    simulation: Simulation | None,
-    search: Diagnosis,
-) -> Decision:
-    """The decision on a plan that is not proved, with causes if it was seen to differ."""
-    causes: tuple[Finding, ...] = ()
-    summed = partials(result)
-    if result.faults or (simulation is not None and simulation.differs):
-        known = not result.faults and summed and is_all(result, summed)
-        causes = () if known else diagnosed(result, simulation, search=search)
-    others = (f._replace(group=f.group + len(summed)) if f.group else f for f in causes)
-    return decide(result, open_stages, (*summed, *others), simulation)
 
 
 def _is_explained(decision: Decision) -> bool:

@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import pytest
 
+from shardproof.diagnosis.search import Diagnosis
 from shardproof.engine.plan.expectations import GRADIENT, LOSS
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.simulation import true_size
@@ -14,7 +15,7 @@ from shardproof.engine.simulation.simulate import FAINT, Simulation, simulate
 from shardproof.engine.simulation.true_size import TOO_LARGE, confirmed, outright
 from shardproof.engine.specification.demands import Demand
 from shardproof.partition.stages.partition import partition
-from shardproof.run import early, pipeline
+from shardproof.run import early, explained, pipeline
 from tests.faults.plans import apart_llama, attrs, edit_op, named, verify
 
 LITTLE = Fraction(1, 100_000)
@@ -85,15 +86,39 @@ def test_a_large_plan_with_one_rank_apart_is_decided_at_its_true_size(
         assert (first.kind, first.operator, first.ranks) == ("mismatch", "rms_norm", (1,))
 
 
-@pytest.mark.parametrize("large", [True, False])
-def test_where_the_sides_part_is_told_of_what_is_too_large_to_be_run(
-    large: bool, monkeypatch: pytest.MonkeyPatch
+def test_a_repair_tells_what_differs_where_a_plan_is_too_large_to_be_run(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if large:
-        monkeypatch.setattr(true_size, "_affordable", lambda *_: False)
+    """With the repair the plan holds, and the same plan at fewer positions too: its difference
+    there is that of the repair."""
+    monkeypatch.setattr(true_size, "_affordable", lambda *_: False)
     result = verify(with_epsilon(2 * LITTLE))
     first = result.findings[0]
-    assert result.verdict == ("inconclusive" if large else "refuted")
-    assert first.kind == ("where the sides part" if large else "mismatch")
-    assert (first.operator, first.ranks) == ("rms_norm", (1,))
-    assert (TOO_LARGE in result.reason) == large
+    assert (result.verdict, result.reason) == ("refuted", explained.SEEN_SMALLER)
+    assert (first.kind, first.operator, first.ranks) == ("mismatch", "rms_norm", (1,))
+    assert first.repair.startswith("holds with")
+    assert verify(with_epsilon(LITTLE)).verdict == "proved"
+
+
+@pytest.mark.parametrize(
+    "again", [Simulation(failure="too large"), Simulation(undefined=True), None], ids=str
+)
+def test_a_plan_that_differs_at_fewer_positions_with_its_repair_too_is_not_refuted(
+    again: Simulation | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What differs may be that there are fewer positions: where the sides part is told, no more."""
+    monkeypatch.setattr(true_size, "_affordable", lambda *_: False)
+    monkeypatch.setattr(explained, "simulate_again", lambda fewer, *_: again or fewer)
+    result = verify(with_epsilon(2 * LITTLE))
+    first = result.findings[0]
+    assert result.verdict == "inconclusive"
+    assert TOO_LARGE in result.reason
+    assert (first.kind, first.operator, first.ranks) == ("where the sides part", "rms_norm", (1,))
+
+
+def test_what_no_repair_mends_is_not_refuted_where_it_is_too_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(true_size, "_affordable", lambda *_: False)
+    monkeypatch.setattr(Diagnosis, "run", lambda *_: False)
+    assert verify(with_epsilon(2 * LITTLE)).verdict == "inconclusive"
