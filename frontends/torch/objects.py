@@ -264,7 +264,7 @@ def _sending(note: Callable[[str], None], exchanges: Exchanges) -> Mapping[str, 
         use_batch: bool = False,
     ) -> None:
         if _member(note, group):
-            target = _rank_of(group, dst, group_dst)
+            target = _other(group, dst, group_dst, "destination")
             exchanges.message(group, exchanges.rank, target, list(objects))
 
     def received(
@@ -277,15 +277,21 @@ def _sending(note: Callable[[str], None], exchanges: Exchanges) -> Mapping[str, 
     ) -> int:
         if not _member(note, group):
             return -1
-        if src is None and group_src is None:
-            refuse("recv_object_list from whoever sends first: say from which rank")
-        source = _rank_of(group, src, group_src)
+        source = _other(group, src, group_src, "source")
         given = exchanges.message(group, source, exchanges.rank, None)
         if given is not None:
             _receive(given, objects, is_root=False)
         return source
 
     return {"send_object_list": sent, "recv_object_list": received}
+
+
+def _other(group: Any, rank: int | None, place: int | None, what: str) -> int:
+    """The other end of a message as a rank of the world; torch's own errors for none, or both."""
+    within: Any = group or dist.group.WORLD
+    own: int = distributed_c10d._canonicalize_group_rank(within, rank, place)
+    distributed_c10d._check_not_self_rank(within, own, what)
+    return int(dist.get_process_group_ranks(within)[own])
 
 
 def _member(note: Callable[[str], None], group: Any) -> bool:

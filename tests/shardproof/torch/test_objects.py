@@ -130,13 +130,14 @@ def received_before_and_sent_behind(gradient: Any, rank: int, rows: int) -> Any:
     return total
 
 
-def from_anybody(gradient: Any, rank: int, rows: int) -> Any:
-    other: list[Any] = [rows]
-    if rank == 0:
-        dist.recv_object_list(other)
-    else:
-        dist.send_object_list(other, dst=0)
-    return summed(gradient, other[0])
+def to_nobody(gradient: Any, rank: int, rows: int) -> Any:
+    dist.send_object_list([rows])
+    return summed(gradient, rows)
+
+
+def to_itself(gradient: Any, rank: int, rows: int) -> Any:
+    dist.send_object_list([rows], dst=rank)
+    return summed(gradient, rows)
 
 
 def verified(mean: Callable[[Any, int, int], Any], **options: Any) -> sp.Result:
@@ -245,7 +246,8 @@ def each_its_own_root(gradient: Any, rank: int, rows: int) -> Any:
         (never_given, {}, "Python objects that others never give"),
         (crossed, {}, "Python objects that others never give"),
         (received_before_and_sent_behind, {}, "Python objects that others never give"),
-        (from_anybody, {}, "recv_object_list from whoever sends first"),
+        (to_nobody, {}, "Must specify global_rank or group_rank"),
+        (to_itself, {}, "Invalid destination rank"),
         (each_its_own_root, {}, "have unlike ranks that give them: {0: (0,), 1: (1,)}"),
         (into_another_length, {}, "1 objects of another rank into a list of 2"),
         (counted_by_all, {"ranks": [0]}, "Python objects of ranks [1], which are not captured"),
