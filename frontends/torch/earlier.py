@@ -30,7 +30,8 @@ class Earlier:
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
         self._read = 0
-        self._drawn: set[int] = set()
+        #: Values that depend on what is drawn, and which operators draw it.
+        self._drawn: dict[int, frozenset[int]] = {}
         #: What parameters began with, and the piece that is their input since.
         self._began: list[tuple[int, int, Piece]] = []
 
@@ -42,11 +43,22 @@ class Earlier:
         ops = self.memory.out.ops
         for op in ops[self._read :]:
             given = trace.tensors_of(*op.args, *op.kwargs.values())
-            if op.name.startswith(_DRAWN) or not self._drawn.isdisjoint(given):
-                self._drawn.update(op.outputs)
+            draws = frozenset(op.outputs if op.name.startswith(_DRAWN) else ())
+            draws = draws.union(*(self._drawn[n] for n in given if n in self._drawn))
+            if draws:
+                self._drawn.update(dict.fromkeys(op.outputs, draws))
         self._read = len(ops)
         made = self.memory.made.get(value)
         return value in self._drawn or (made is not None and made.name == INPUT)
+
+    def is_alone(self, value: int) -> bool:
+        """Whether a value depends on what is drawn, of which no parameter began with anything.
+
+        Example: random features in a buffer; half of a weight as it began is the weight's affair.
+        """
+        self.is_drawn(value)
+        others = (self._drawn[v] for v, _, _ in self._began)
+        return value in self._drawn and self._drawn[value].isdisjoint(frozenset().union(*others))
 
     def piece(self, tensor: StridedTensor) -> Piece | None:
         """The piece of memory that a tensor is, all of it; None: it is another part of memory.

@@ -272,6 +272,8 @@ class Replay(State):
             self.parameter(event, name)
         elif event.name == trace.START:
             self.out.copied += self.earlier.copies()
+        elif event.name == trace.BUFFER:
+            self.buffer(event, name)
         elif event.name in (LOSS, GRADIENT, OUTPUT, UPDATED, STATE):
             self.compare(event, name)
         elif event.name == trace.END:
@@ -307,6 +309,16 @@ class Replay(State):
             self.earlier.begins(tensor, began)
         self.out.boxes[name] = box
         self.out.inputs.append(Input("parameter", name, value, trainable, box))
+
+    def buffer(self, event: Event, name: str) -> None:
+        """A buffer that was drawn before the start is an input, as a parameter is; one that was
+        computed keeps what it is made of."""
+        tensor = self.location(event.outputs[0])
+        began = self.earlier.piece(tensor)
+        if began is not None and self.earlier.is_alone(began.value):
+            value = self.input("parameter", name, tensor)
+            self.out.boxes[name] = event.boxes[0]
+            self.out.inputs.append(Input("parameter", name, value, False, event.boxes[0]))
 
     def made(self, name: str, box: Box, pieces: Sequence[Computed]) -> None:
         """A parameter that the program cut from full ones, or put together of pieces of them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from shardproof.frontends.torch.record import Recorder
 from shardproof.frontends.torch.stated import Piece, Same, Statement, TensorSpec
 from shardproof.frontends.torch.trace import (
     BATCH,
+    BUFFER,
     END,
     FULL,
     PARAMETER,
@@ -188,6 +189,24 @@ class Job:
         if owned:
             self.note(DIVIDED)
         self._recorder.mark(START)
+        self._buffers(models)
+
+    def _buffers(self, models: Sequence[torch.nn.Module]) -> None:
+        """Buffers of numbers that are not known, which are inputs too if they were drawn; on ranks
+        those that have the name and shape of one of the single device."""
+        parameters = {part.name for part in self._parameters}
+        for name, buffer in named(models, torch.nn.Module.named_buffers):
+            full = self._known.get(name)
+            alike = self.world_size == 1 if full is None else full.shape == tuple(buffer.shape)
+            known = name in parameters or self._recorder.is_known(buffer)
+            if alike and not known and buffer.is_floating_point():
+                box = whole(name, tuple(buffer.shape), "same name")
+                self._recorder.mark(
+                    BUFFER,
+                    outputs=(self._recorder.tensor(buffer),),
+                    boxes=(box,),
+                    kwargs={"name": name},
+                )
 
     def note(self, text: str) -> None:
         """Print this with the verdict: what stands in for something else while it is recorded."""
@@ -386,16 +405,19 @@ class Job:
 
 def named(
     models: Sequence[torch.nn.Module],
-) -> Iterator[tuple[str, torch.nn.Parameter]]:
-    """Parameters, each once; a name that an earlier model has too begins with the model's number
-    (stages of a pipeline that count their layers from 0).
+    own: Callable[[torch.nn.Module], Iterator[tuple[str, Any]]] = (
+        torch.nn.Module.named_parameters
+    ),
+) -> Iterator[tuple[str, Any]]:
+    """Parameters (or what else ``own`` gives), each once; a name that an earlier model has too
+    begins with the model's number (stages of a pipeline that count their layers from 0).
 
     Example: two stages with a layer "0" each: ``0.weight``, and ``1.0.weight`` of the second.
     """
     names: set[str] = set()
     marked: set[int] = set()
     for number, model in enumerate(models):
-        for path, parameter in model.named_parameters():
+        for path, parameter in own(model):
             if id(parameter) in marked:
                 continue
             marked.add(id(parameter))

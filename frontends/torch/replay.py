@@ -104,6 +104,7 @@ class Rank:
         parts: draws.Parts,
     ) -> None:
         self.computed, self.copied, self.parts = step.made, step.copied, parts
+        self.inputs_by_name = frozenset(step.boxes)
         self.started = False
         self.trace, self.world, self.inputs = recorded, world, inputs
         sizes: dict[int, tuple[int, str]] = {}
@@ -263,7 +264,9 @@ class Rank:
                 elif self.trace.tensors[number].storage in self.spoiled:
                     target.copy_(values.view(target.shape))
                     self.spoiled.discard(self.trace.tensors[number].storage)
-        elif event.name == trace.PARAMETER and name not in self.computed:
+        elif (event.name == trace.PARAMETER and name not in self.computed) or (
+            event.name == trace.BUFFER and name in self.inputs_by_name
+        ):
             box = event.boxes[0]
             target = self.view(event.outputs[0])
             full = self.inputs("parameter", box.name, box.full_shape, "float32")

@@ -25,6 +25,7 @@ MOST_WORLD = 1 << 17
 
 #: Marks of the job, as names of events.
 BATCH, FULL, PARAMETER, CONSTANT = "job.batch", "job.full", "job.parameter", "job.constant"
+BUFFER = "job.buffer"
 #: Who says of a box that it is all of the parameter, since it has its name and shape.
 BY_NAME = ("same name", "DDP")
 START, END, WAIT = "job.start", "job.end", "job.wait"

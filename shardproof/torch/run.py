@@ -13,7 +13,7 @@ from shardproof.frontends.torch.choice import Chosen, captured
 from shardproof.frontends.torch.job import Job
 from shardproof.frontends.torch.sides import Known, uncaptured
 from shardproof.frontends.torch.stated import TensorSpec
-from shardproof.frontends.torch.trace import PARAMETER, Tensor, Trace
+from shardproof.frontends.torch.trace import BUFFER, PARAMETER, Tensor, Trace
 from shardproof.recorded import Combine, answered, measured
 from shardproof.run.options import Options
 from shardproof.run.progress import Progress
@@ -100,13 +100,13 @@ def chosen(
 
 
 def full_parameters(single: Trace) -> dict[str, TensorSpec]:
-    """The parameters of the single side, by name: what a rank may ask for in full.
+    """The parameters and buffers of the single side, by name: what a rank may ask for in full.
 
     Example: ``{"w": TensorSpec((16, 16), "float32")}``.
     """
     parameters = {}
     for event in single.events:
-        if event.name == PARAMETER and isinstance(event.outputs[0], Tensor):
+        if event.name in (PARAMETER, BUFFER) and isinstance(event.outputs[0], Tensor):
             tensor = single.tensors[event.outputs[0].number]
             parameters[str(event.kwargs["name"])] = TensorSpec(tensor.shape, tensor.dtype)
     return parameters
