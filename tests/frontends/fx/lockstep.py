@@ -4,6 +4,7 @@ rule and no declaration."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import torch
@@ -67,6 +68,7 @@ def _joined(nodes: Sequence[Node], known: Sequence[dict[str, Any]]) -> None:
     given = [_argument(node.args[0], values) for node, values in zip(nodes, known, strict=True)]
     for node, values in zip(nodes, known, strict=True):
         if node.target.startswith("_c10d_functional.all_reduce"):
-            values[node.name] = sum(given[1:], start=given[0])
+            joined = {"sum": torch.add, "max": torch.maximum, "min": torch.minimum}[node.args[1]]
+            values[node.name] = reduce(joined, given)
         else:
             values[node.name] = torch.cat(given)
