@@ -132,3 +132,25 @@ def interleaved(single: Graph, own: Graph, full: int, part: int, ranks: int) -> 
                     for start, n, share in zip(starts, cut, shares, strict=True)
                 ]
     return []
+
+
+def in_blocks(single: Graph, own: Graph, full: int, part: int, ranks: int) -> list[Piece]:
+    """The pieces of an axis of which every position stands for a block of positions of an axis that
+    both sides cut (`interleaved`); none: there are none.
+
+    Example: of 6 scales, one for each block of 8 rows of a fused weight [48, 64] of which the
+    product is cut into 24 and 24: two pieces of 3.
+    """
+    for block in sorted({c // full for c in cuts(single) if c > full and c % full == 0}):
+        pieces = interleaved(single, own, full * block, part * block, ranks)
+        if pieces and not any(p.start % block or p.size % block for p in pieces):
+            return [Piece(p.start // block, p.size // block, p.copies) for p in pieces]
+    return []
+
+
+def is_quantized(graph: Graph) -> bool:
+    """Whether a graph has inputs of 8 bits: weights beside which scales stand for blocks.
+
+    Example: of a weight of "int8" or "float8_e4m3fn".
+    """
+    return any((node.dtype or "").startswith(("int8", "uint8", "float8")) for node in graph.inputs)

@@ -12,13 +12,18 @@ from shardproof.frontends.fx import place
 from tests.frontends.fx.graphs import Writer, verified
 
 
-def gated(rank: int = 0, ranks: int = 1, wrong: bool = False) -> dict[str, Any]:
-    """The product of gate and up, of one weight [8, 4] of integers and a scale of each row."""
+def gated(rank: int = 0, ranks: int = 1, wrong: bool = False, block: int = 1) -> dict[str, Any]:
+    """The product of gate and up, of one weight [8, 4] of integers and a scale of each block of
+    rows."""
     w = Writer(rank)
     wide = 8 // ranks
     half = wide // 2
     x, weight = w.given("x", (6, 4)), w.given("weight", (wide, 4), "int8")
-    scale = w.given("scale", (wide, 1))
+    scale = w.given("scale", (wide // block, 1))
+    if block > 1:
+        many = (wide // block, block)
+        scale = w.call("many", "aten.expand.default", [scale, list(many)], many)
+        scale = w.call("rows", "aten.reshape.default", [scale, [wide, 1]], (wide, 1))
     numbers = w.call("to", "aten._to_copy.default", [weight], (wide, 4), dtype="torch.float32")
     scaled = w.call("mul", "aten.mul.Tensor", [numbers, scale], (wide, 4))
     turned = w.call("t", "aten.t.default", [scaled], (4, wide))
@@ -29,10 +34,12 @@ def gated(rank: int = 0, ranks: int = 1, wrong: bool = False) -> dict[str, Any]:
     return w.output(w.call("product", "aten.mul.Tensor", [bent, up], (6, half)))
 
 
+@pytest.mark.parametrize("block", [1, 2])
 @pytest.mark.parametrize("wrong", [False, True])
-def test_a_fused_weight_of_integers_is_in_pieces(wrong: bool, tmp_path: Path) -> None:
-    ranks = [gated(rank, 2, wrong) for rank in range(2)]
-    result = verified(tmp_path, gated(), ranks)
+def test_a_fused_weight_of_integers_is_in_pieces(wrong: bool, block: int, tmp_path: Path) -> None:
+    """So are scales of blocks of its rows, which nothing cuts."""
+    ranks = [gated(rank, 2, wrong, block) for rank in range(2)]
+    result = verified(tmp_path, gated(block=block), ranks)
     assert result.verdict == ("refuted" if wrong else "proved"), result.reason
     if not wrong:
         pieces = "weight is taken as dim = 0, pieces = [[0, 4], [4, 4]]"
