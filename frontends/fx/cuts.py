@@ -143,7 +143,8 @@ def in_blocks(single: Graph, own: Graph, full: int, part: int, ranks: int) -> li
     """
     for block in sorted({c // full for c in cuts(single) if c > full and c % full == 0}):
         pieces = interleaved(single, own, full * block, part * block, ranks)
-        if pieces and not any(p.start % block or p.size % block for p in pieces):
+        shares = [p.size * p.copies // ranks for p in pieces]
+        if pieces and not any(n % block for n in (*shares, *(p.start for p in pieces))):
             return [Piece(p.start // block, p.size // block, p.copies) for p in pieces]
     return []
 

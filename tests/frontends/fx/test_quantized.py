@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import shardproof
-from shardproof.frontends.fx import place
+from shardproof.frontends.fx import cuts, place
+from shardproof.frontends.fx.records import Graph
 from tests.frontends.fx.graphs import Writer, verified
 
 
@@ -45,6 +47,13 @@ def test_a_fused_weight_of_integers_is_in_pieces(wrong: bool, block: int, tmp_pa
         pieces = "weight is taken as dim = 0, pieces = [[0, 4], [4, 4]]"
         assert any(pieces in a for a in result.assumptions)
         assert shardproof.check(tmp_path / "run").ok
+
+
+def test_blocks_are_divided_as_their_rows() -> None:
+    """Of a fused axis of 8, which is cut into 4 and 4: no block is on two ranks."""
+    single, own = (msgspec.convert(gated(0, n), Graph) for n in (1, 2))
+    assert cuts.in_blocks(single, own, 4, 2, 2) == [place.Piece(0, 2), place.Piece(2, 2)]
+    assert cuts.in_blocks(single, own, 2, 1, 2) == []
 
 
 @pytest.mark.parametrize(
