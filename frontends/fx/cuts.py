@@ -16,6 +16,8 @@ from shardproof.frontends.fx.records import Graph, Node, operand
 
 Cut = tuple[int, ...]
 Shapes = Mapping[str, list[int] | None]
+#: How the names of types of 8 bits begin.
+_SHORT: Final = ("int8", "uint8", "float8")
 #: Operators that cut an axis into parts of one size.
 CHUNK: Final = "aten.chunk.default"
 PARTS: Final = frozenset({CHUNK, "aten.split.Tensor"})
@@ -149,9 +151,16 @@ def in_blocks(single: Graph, own: Graph, full: int, part: int, ranks: int) -> li
     return []
 
 
-def is_quantized(graph: Graph) -> bool:
-    """Whether a graph has inputs of 8 bits: weights beside which scales stand for blocks.
+def stands_for_blocks(graph: Graph, shape: Sequence[int]) -> bool:
+    """Whether an input of this shape may be scales of blocks of a weight of 8 bits: of as many
+    dimensions, each of which divides the weight's, with a number for four entries or more.
 
-    Example: of a weight of "int8" or "float8_e4m3fn".
+    Example: [6, 2] beside a weight [48, 64] of "int8" or "float8_e4m3fn"; not [24, 64].
     """
-    return any((node.dtype or "").startswith(("int8", "uint8", "float8")) for node in graph.inputs)
+    weights = [node for node in graph.inputs if (node.dtype or "").startswith(_SHORT)]
+    return prod(shape) > 0 and any(
+        len(weight.shape or ()) == len(shape)
+        and not any(n % m for n, m in zip(weight.shape or (), shape, strict=True))
+        and prod(weight.shape or ()) >= 4 * prod(shape)
+        for weight in weights
+    )

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.frontends.fx import complexes, layouts, lists, place
-from shardproof.frontends.fx.cuts import in_blocks, interleaved, is_quantized
+from shardproof.frontends.fx.cuts import in_blocks, interleaved, stands_for_blocks
 from shardproof.frontends.fx.groups import groups
 from shardproof.frontends.fx.layouts import Choice, Kind, Layout, Role
 from shardproof.frontends.fx.place import Box, Part, Piece, Shape
@@ -318,7 +318,7 @@ def _cut_by_graphs(
     sizes = sorted({max(layout) + 1 for layout in inputs.layouts})
     known = ((n, interleaved(single, ranks[0], full[dim], part[dim], n)) for n in sizes)
     size, pieces = next(((n, pieces) for n, pieces in known if pieces), (0, []))
-    if not pieces and is_quantized(single):
+    if not pieces and stands_for_blocks(single, full):
         known = ((n, in_blocks(single, ranks[0], full[dim], part[dim], n)) for n in sizes)
         size, pieces = next(((n, pieces) for n, pieces in known if pieces), (0, []))
     if not pieces:
