@@ -269,12 +269,12 @@ class Examples:
         )
 
     def _run(self, state: Partition) -> Simulation | None:
-        """Another plan on the same inputs as the one that is diagnosed."""
+        """The values of another plan on the same inputs as those of the one that is diagnosed."""
         simulation = self.simulation
         if simulation is None:
             return None
         single, parallel = self.result.derived, state.parallel.unrolled
-        return simulate_again(simulation, state.plan, single, parallel)
+        return simulate_again(simulation, state.plan, single, parallel, plain=True)
 
 
 def simulated(

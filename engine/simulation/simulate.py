@@ -192,9 +192,10 @@ def simulate_again(
     parallel: Unrolled,
     *,
     long: bool = False,
+    plain: bool = False,
 ) -> Simulation:
     """Another parallel side on the inputs of a simulation, evaluated as far as it was; ``long``: of
-    numbers with more digits.
+    numbers with more digits; ``plain``: for values alone, differences that are rounding are left.
 
     Example: whether a repair of the plan mends what was seen: with the all-reduce, nothing differs
     on the inputs that showed that it is missing.
@@ -209,6 +210,7 @@ def simulate_again(
         simulation.indexed,
         of_losses=simulation.of_losses,
         long=long,
+        plain=plain,
     )
 
 
@@ -285,9 +287,10 @@ def simulate_along(
     *,
     of_losses: bool = False,
     long: bool = False,
+    plain: bool = False,
 ) -> Simulation:
     """See `simulate`; members along ``expanded`` are evaluated one by one, and no others.
-    ``of_losses``: only what the losses depend on; ``long``: numbers have more digits.
+    ``of_losses``: only what the losses depend on; ``long``, ``plain``: see `run_both`.
 
     Example: along ``{"dp", "mb"}`` each replica and microbatch has its own slice, else all one.
     """
@@ -298,7 +301,7 @@ def simulate_along(
             sizes = small_shapes(plan, one, many, expanded, 1, demands=required)
         if sizes.entries > MOST_ENTRIES:
             raise Unsupported(f"{sizes.entries} numbers after shrinking")
-        result = run_both(plan, one, many, sizes, seed, required, long=long)
+        result = run_both(plan, one, many, sizes, seed, required, long=long, plain=plain)
         return replace(result, indexed=indexed, of_losses=of_losses, more=more)
     except ShapeMismatch as error:
         return Simulation(expanded=expanded, failure=str(error), impossible=True)
@@ -316,9 +319,11 @@ def run_both(
     *,
     forgetful: bool = False,
     long: bool = False,
+    plain: bool = False,
 ) -> Simulation:
     """Both sides on one random input, compared; ``forgetful``: no values are kept but those that
-    demands are about; ``long``: of numbers with more digits, of which none is rounding.
+    demands are about; ``long``: of numbers with more digits, of which none is rounding; ``plain``:
+    it is not looked at whether differences are rounding, which takes further runs.
 
     Example: with ``forgetful`` and the demands of losses, ``sides`` of the result have the losses
     alone."""
@@ -334,10 +339,11 @@ def run_both(
 
     one, many, wanted = evaluated(0, 0.0)
     comparisons = tuple(_comparisons(demands, wanted, one, many))
-    if not long and any(comparison.differs for comparison in comparisons):
+    looked = not long and not plain
+    if looked and any(comparison.differs for comparison in comparisons):
         comparisons = tuple(map(settled, comparisons, beside(1, NUDGE)))
     # What is too large for values to be kept is too large to be run so often, too.
-    if not long and any(may_be_left(c, small=forgetful) for c in comparisons):
+    if looked and any(may_be_left(c, small=forgetful) for c in comparisons):
         ways = ((beside(n, BEND), beside(n, -BEND)) for n in range(1, WAYS + 1))
         comparisons = straight(comparisons, ways)
     undefined = any(bool(np.isnan(data).any()) for data in wanted.values())

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import pytest
 
 from shardproof.diagnosis.search import Diagnosis
 from shardproof.engine.plan.expectations import GRADIENT, LOSS
 from shardproof.engine.plan.ir import Plan
+from shardproof.engine.simulation import simulate as simulation
 from shardproof.engine.simulation import true_size
-from shardproof.engine.simulation.simulate import FAINT, Simulation, simulate
+from shardproof.engine.simulation.simulate import FAINT, Simulation, simulate, simulate_again
 from shardproof.engine.simulation.true_size import TOO_LARGE, confirmed, outright
 from shardproof.engine.specification.demands import Demand
 from shardproof.partition.stages.partition import partition
@@ -122,3 +124,23 @@ def test_what_no_repair_mends_is_not_refuted_where_it_is_too_large(
     monkeypatch.setattr(true_size, "_affordable", lambda *_: False)
     monkeypatch.setattr(Diagnosis, "run", lambda *_: False)
     assert verify(with_epsilon(2 * LITTLE)).verdict == "inconclusive"
+
+
+@pytest.mark.parametrize(("plain", "runs"), [(True, 1), (False, 2)])
+def test_for_values_alone_both_sides_are_run_once(
+    plain: bool, runs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether a difference is rounding takes further runs, on inputs next to these."""
+    result = partition(with_epsilon(2 * LITTLE))
+    single, parallel = result.derived, result.parallel.unrolled
+    first = simulate(result.plan, single, parallel)
+    evaluated, real = [], simulation._evaluated
+
+    def counted(*given: Any, **options: Any) -> Any:
+        evaluated.append(given)
+        return real(*given, **options)
+
+    monkeypatch.setattr(simulation, "_evaluated", counted)
+    again = simulate_again(first, result.plan, single, parallel, plain=plain)
+    assert again.differs
+    assert len(evaluated) == runs if plain else len(evaluated) >= runs
