@@ -2,13 +2,13 @@
 
 Ranks of one program issue the same operators.  What differs is how values are numbered, who is in
 a group, and where their parts of parameters, and slices of floats, begin; lowering reads none of
-these (of groups and of slices, it may read which are equal), so the program of the one is that of
-the other, renamed.
+these (of groups and of slices, also those that rules make, it may read which are equal), so the
+program of the one is that of the other, renamed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -37,7 +37,7 @@ class Once:
 
     def __call__(self, step: Functional) -> Side:
         for first, side in self.done:
-            names = _names(first, side.slices, step)
+            names = _names(first, side, step)
             if names is not None:
                 return _renamed(side, step, names)
         side = self.lower(step)
@@ -129,14 +129,16 @@ def _ordered(*groups: Members) -> bool:
     return all(list(group) == sorted(group) for group in groups)
 
 
-def _names(first: Functional, slices: Mapping[int, int], own: Functional) -> _Names | None:
-    """How ``own`` is ``first``, renamed; None: it is not."""
+def _names(first: Functional, side: Side, own: Functional) -> _Names | None:
+    """How ``own`` is ``first``, of which ``side`` was made, renamed; None: it is not."""
     if len(first.ops) != len(own.ops) or len(first.compared) != len(own.compared):
         return None
     written = first.trace, own.trace
     if len({t.sources for t in written}) > 1 or len({t.modules for t in written}) > 1:
         return None
-    names = _Names(slices)
+    names = _Names(side.slices)
+    for place in _of_rules(side):
+        names.starts[place] = names.back[place] = place
     inputs = [{i.value: i for i in step.inputs} for step in (first, own)]
     for a, b in zip(first.ops, own.ops, strict=True):
         if not _same(first, a, own, b) or not _alike(names, first, a, b):
@@ -148,6 +150,18 @@ def _names(first: Functional, slices: Mapping[int, int], own: Functional) -> _Na
                 return None
     compared = ((c.value, d.value) for c, d in zip(first.compared, own.compared, strict=True))
     return names if all(names.values.get(d, d) == c for c, d in compared) else None
+
+
+def _of_rules(side: Side) -> Iterator[_Slice]:
+    """Slices that rules of operators make, which begin at the same place on every rank: lowering
+    may read whether a slice of the step is the same as one of these."""
+    (body,) = side.program.bodies
+    of_step = set(side.slices.values())
+    for place, op in enumerate(body.ops):
+        if op.name == "slice" and not op.backward and place not in of_step:
+            dim, size, start = (op.attrs[key] for key in ("dim", "size", "start"))
+            if isinstance(dim, int) and isinstance(size, int) and isinstance(start, int):
+                yield body.values[op.inputs[0]].shape, dim, size, start
 
 
 def _alike(names: _Names, first: Functional, a: Step, b: Step) -> bool:

@@ -20,7 +20,7 @@ from shardproof.frontends.torch.memory import (
     Value,
 )
 from shardproof.frontends.torch.memory import Op as Step
-from shardproof.frontends.torch.trace import Box, Event, Ranks, Tensor, Trace
+from shardproof.frontends.torch.trace import Box, Event, Items, Ranks, Tensor, Trace
 from shardproof.frontends.torch.twins import Once
 
 ROWS, WIDTH = 8, 4
@@ -173,3 +173,47 @@ def test_starts_outside_of_the_dimension_are_not_taken_over() -> None:
         other = changed(at, args=(Tensor(5), 0, 6, 4))(other)
     assert once(other).gaps.keys() == lowered(other).gaps.keys() == {SLICE}
     assert counted.count == 2
+
+
+def cleared(rank: int, start: int) -> Functional:
+    """A mask of some columns of scores hides these; another one, of the columns that are left where
+    the last ones are cut off, writes numbers into what is left."""
+    ops = [
+        Step(INPUT, ("batch", "x"), {}, (0,), 0),
+        Step(SLICE, (Tensor(0), 1, start, 4), {}, (1,), 0),
+        Step("aten.constant_pad_nd.default", (Tensor(0), Items((0, -4)), 0.0), {}, (2,), 0),
+        Step("aten.le.Scalar", (Tensor(1), 0), {}, (3,), 0),
+        Step("aten.le.Scalar", (Tensor(2), 0), {}, (4,), 0),
+        Step("aten.masked_fill.Scalar", (Tensor(1), Tensor(3), float("-inf")), {}, (5,), 0),
+        Step("aten._log_softmax.default", (Tensor(5), 1, False), {}, (6,), 0),
+        Step("aten.masked_fill.Scalar", (Tensor(6), Tensor(4), 0.0), {}, (7,), 0),
+    ]
+    kinds = ("float32", "float32", "bool", "bool", "float32", "float32", "float32")
+    return Functional(
+        trace(rank),
+        values=[Value((ROWS, 8), "float32"), *(Value((ROWS, 4), kind) for kind in kinds)],
+        ops=ops,
+        inputs=[Input("batch", "x", 0)],
+        compared=[Compared("output", "out", 7, None, 1)],
+    )
+
+
+@pytest.mark.parametrize("starts", [(0, 4), (4, 0)])
+def test_slices_that_a_rule_makes_begin_where_they_do(starts: tuple[int, int]) -> None:
+    """Of the ranks with another mask nobody knows whether minus infinity is left."""
+    counted = Counted()
+    once = Once(counted)
+    sides = [once(cleared(rank, start)) for rank, start in enumerate(starts)]
+    for rank, (side, start) in enumerate(zip(sides, starts, strict=True)):
+        assert alike(side, lowered(cleared(rank, start)))
+        assert bool(side.gaps) == (start != 0)
+    assert counted.count == 2
+
+
+def test_slices_from_elsewhere_are_moved_beside_those_of_a_rule() -> None:
+    counted = Counted()
+    once = Once(counted)
+    once(cleared(0, 2))
+    other = once(cleared(1, 3))
+    assert alike(other, lowered(cleared(1, 3)))
+    assert counted.count == 1
