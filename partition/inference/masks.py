@@ -62,6 +62,16 @@ def is_of_a_table(nodes: NodeTable, addends: Sequence[Addend], owners: Sequence[
     return not all(_is_of_positions(nodes, t.node) for t in addends)
 
 
+def are_positions(nodes: NodeTable, addends: Sequence[Addend], owners: Sequence[int]) -> bool:
+    """Whether what has a label says of positions how they lie, and no more: a sum along it counts
+    positions.
+
+    Example: of the sum of the order of positions ``[i, j]``, ``j`` is, and of its product with
+    ``x[b, j]`` it is not.
+    """
+    return all(_is_of_positions(nodes, addends[k].node) for k in owners)
+
+
 def _is_of_positions(nodes: NodeTable, number: int) -> bool:
     """Whether a node says of positions how they lie, or is a product of such."""
     definition = nodes[number].definition

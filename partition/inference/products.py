@@ -39,7 +39,12 @@ from shardproof.partition.inference.laws import (
     left,
     outside,
 )
-from shardproof.partition.inference.masks import is_of_a_table, is_order, seen_anyway
+from shardproof.partition.inference.masks import (
+    are_positions,
+    is_of_a_table,
+    is_order,
+    seen_anyway,
+)
 from shardproof.partition.inference.pieces import each, multiplied
 from shardproof.partition.inference.sums import MOST_TERMS
 from shardproof.partition.inference.together import Together
@@ -306,6 +311,8 @@ class Products(Complete):
                         self.counted.add(joined.size)
                     dim.append(joined)
                     continue
+                if name not in output and are_positions(self.table, addends, owners):
+                    self.counted.add(SOME)
                 extents[label] = joined.extent
                 intervals[label] = joined
                 dim.append(label)
