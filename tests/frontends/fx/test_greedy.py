@@ -14,8 +14,8 @@ from shardproof.frontends.fx.records import GETITEM, Graph
 from shardproof.frontends.fx.words import MARK, whole_rows
 from tests.frontends.fx.graphs import Writer, verified
 from tests.frontends.fx.lockstep import run
+from tests.frontends.fx.scores import ROWS, WIDTH, WORDS, largest_of, of_rank, word
 
-ROWS, WORDS, WIDTH = 5, 6, 4
 GATHER = "_c10d_functional.all_gather_into_tensor.default"
 WAIT = "_c10d_functional.wait_tensor.default"
 KINDS = ("columns", "rows")
@@ -41,17 +41,13 @@ def sent(w: Writer, name: str, x: Any, kind: str, ranks: int, dtype: str) -> Any
 def decoded(rank: int = 0, ranks: int = 1, kind: str = "columns", wrong: str = "") -> Any:
     """The word of each row, by scores of which a rank has some columns."""
     w = Writer(rank)
-    own = WORDS // ranks
-    x, head = w.given("x", (ROWS, WIDTH)), w.given("head", (WIDTH, own))
-    z = w.call("z", "aten.mm.default", [x, head], (ROWS, own))
+    z = of_rank(w, ranks)
     if ranks == 1:
-        return w.output(w.call("y", "aten.argmax.default", [z, -1], (ROWS,), "int64"))
-    w.call("m", "aten.max.dim", [z, -1], None)
-    value = w.call("v", GETITEM, [{"n": "m"}, 0], (ROWS,))
+        return word(w, z)
+    value, place = largest_of(w, z)
     if wrong == "other scores":
         value = w.call("n", "aten.neg.default", [value], (ROWS,))
-    place = w.call("i", GETITEM, [{"n": "m"}, 1], (ROWS,), "int64")
-    first = {"first": 0, "order": (ranks - 1 - rank) * own}.get(wrong, rank * own)
+    first = {"first": 0, "order": ranks - 1 - rank}.get(wrong, rank) * WORDS // ranks
     place = w.call("f", "aten.add.Tensor", [place, first], (ROWS,), "int64")
     values = sent(w, "V", value, kind, ranks, "float32")
     places = sent(w, "I", place, kind, ranks, "int64")

@@ -15,8 +15,9 @@ from shardproof.frontends.fx.records import GETITEM, Graph
 from shardproof.frontends.fx.words import MARK, whole_rows
 from tests.frontends.fx.graphs import Writer, verified
 from tests.frontends.fx.lockstep import run
+from tests.frontends.fx.scores import ROWS, WIDTH, WORDS, largest_of, of_rank, word
 
-ROWS, WORDS, WIDTH, MOST = 5, 6, 4, 2
+MOST = 2
 REDUCE = "_c10d_functional.all_reduce.default"
 GATHER = "_c10d_functional.all_gather_into_tensor.default"
 WAIT = "_c10d_functional.wait_tensor.default"
@@ -30,15 +31,11 @@ def reduced(w: Writer, name: str, x: Any, how: str, dtype: str) -> Any:
 def least(rank: int = 0, ranks: int = 1, wrong: str = "") -> Any:
     """The least place of the largest score."""
     w = Writer(rank)
-    own = WORDS // ranks
-    x, head = w.given("x", (ROWS, WIDTH)), w.given("head", (WIDTH, own))
-    z = w.call("z", "aten.mm.default", [x, head], (ROWS, own))
+    z = of_rank(w, ranks)
     if ranks == 1:
-        return w.output(w.call("y", "aten.argmax.default", [z, -1], (ROWS,), "int64"))
-    w.call("m", "aten.max.dim", [z, -1], None)
-    value = w.call("v", GETITEM, [{"n": "m"}, 0], (ROWS,))
-    place = w.call("i", GETITEM, [{"n": "m"}, 1], (ROWS,), "int64")
-    first = 0 if wrong == "first" else rank * own
+        return word(w, z)
+    value, place = largest_of(w, z)
+    first = 0 if wrong == "first" else rank * WORDS // ranks
     place = w.call("f", "aten.add.Tensor", [place, first], (ROWS,), "int64")
     most = reduced(w, "most", value, "min" if wrong == "smallest" else "max", "float32")
     name = "aten.ge.Tensor" if wrong == "all" else "aten.eq.Tensor"
@@ -52,9 +49,7 @@ def least(rank: int = 0, ranks: int = 1, wrong: str = "") -> Any:
 def largest(rank: int = 0, ranks: int = 1, dim: int = 1, wrong: str = "") -> Any:
     """The two largest scores of each row, or of each column of scores that are turned."""
     w = Writer(rank)
-    own = WORDS // ranks
-    x, head = w.given("x", (ROWS, WIDTH)), w.given("head", (WIDTH, own))
-    z = w.call("z", "aten.mm.default", [x, head], (ROWS, own))
+    own, z = WORDS // ranks, of_rank(w, ranks)
     lines, most, every = (ROWS, own), (ROWS, MOST), (ROWS, MOST * ranks)
     if dim == 0:
         z = w.call("t", "aten.t.default", [z], (own, ROWS))

@@ -110,20 +110,13 @@ def test_ranks_of_one_program_are_lowered_once(rank: int) -> None:
     assert counted.count == 1
 
 
-def changed(at: int, **fields: object) -> Callable[[Functional], Functional]:
+def changed(at: int, of: str = "ops", **fields: object) -> Callable[[Functional], Functional]:
+    """A step whose operator, or input, number ``at`` has other fields."""
+
     def change(one: Functional) -> Functional:
-        ops = list(one.ops)
-        ops[at] = ops[at]._replace(**fields)
-        return replace(one, ops=ops)
-
-    return change
-
-
-def of_inputs(at: int, **fields: object) -> Callable[[Functional], Functional]:
-    def change(one: Functional) -> Functional:
-        inputs = list(one.inputs)
-        inputs[at] = inputs[at]._replace(**fields)
-        return replace(one, inputs=inputs)
+        rows = list(getattr(one, of))
+        rows[at] = rows[at]._replace(**fields)
+        return replace(one, **{of: rows})
 
     return change
 
@@ -142,12 +135,12 @@ OTHERWISE: dict[str, Callable[[Functional], Functional]] = {
         changed(6, args=(Tensor(5), 1, 0, 4))(one),
         values=[*one.values[:7], Value((ROWS, WIDTH), "float32"), *one.values[8:]],
     ),
-    "another part of the batch": of_inputs(
-        0, box=Box("x", (2 * ROWS, WIDTH), (ROWS, 0), (ROWS, WIDTH), "stated")
+    "another part of the batch": changed(
+        0, "inputs", box=Box("x", (2 * ROWS, WIDTH), (ROWS, 0), (ROWS, WIDTH), "stated")
     ),
-    "another domain": of_inputs(2, high=4),
-    "a parameter that is not trained": of_inputs(1, trainable=False),
-    "a mark": of_inputs(2, low=-1, mark=-100),
+    "another domain": changed(2, "inputs", high=4),
+    "a parameter that is not trained": changed(1, "inputs", trainable=False),
+    "a mark": changed(2, "inputs", low=-1, mark=-100),
     "another result": lambda one: replace(
         one, compared=[one.compared[0]._replace(value=one.compared[0].value - 1)]
     ),
