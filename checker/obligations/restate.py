@@ -15,6 +15,7 @@ from shardproof.checker.result import Problems
 from shardproof.checker.values.sides import UNCLAIMED, Side
 from shardproof.engine.algebra.terms import Term
 from shardproof.engine.claims.cone import Cut, cone
+from shardproof.engine.claims.scattered import of_the_sum
 from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.lineage.expressions import Unary
 from shardproof.engine.lineage.nodes import NodeTable
@@ -103,6 +104,7 @@ class Rebuilder:
                 continue
             try:
                 known = defined if live else None
+                claim = of_the_sum(self.nodes, claim)
                 self.claim(claim, stage.template, where, known, stage.opened)
             except _FORESEEN as error:
                 self.problems.add("unproved", f"{where}: its obligation cannot be stated: {error}")

@@ -15,6 +15,7 @@ from itertools import islice, permutations
 from typing import NamedTuple
 
 from shardproof.engine.algebra.affine import ZERO, Affine
+from shardproof.engine.lineage.containing import containing
 from shardproof.engine.lineage.joining import joined
 from shardproof.engine.lineage.lineage import Lineage
 from shardproof.engine.lineage.members import axes_of, concrete, every
@@ -405,7 +406,26 @@ def _differs(
     want: Lineage,
     extents: Mapping[str, int],
 ) -> str:
-    """`_difference`, of a family as one."""
+    """`_difference`, of a family as one; a box of a local tensor is the expected one if all of that
+    tensor is."""
+    message = _box_differs(nodes, demand, where, have, want, extents)
+    larger = containing(nodes, have) if message and demand.offset else None
+    if larger is None:
+        return message
+    whole, starts = larger
+    place = tuple(at - start for at, start in zip(demand.offset, starts, strict=True))
+    around = replace(demand, shape=whole.shape, offset=place)
+    return message if _differs(nodes, around, where, whole, want, extents) else ""
+
+
+def _box_differs(
+    nodes: NodeTable,
+    demand: Demand,
+    where: str,
+    have: Lineage,
+    want: Lineage,
+    extents: Mapping[str, int],
+) -> str:
     if not demand.offset and have.shape != want.shape:
         return f"{where} has shape {list(have.shape)}, the single-device one {list(want.shape)}"
     try:

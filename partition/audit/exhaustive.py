@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.claims.cone import Cut, cone
+from shardproof.engine.claims.scattered import of_the_sum
 from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.lineage.members import concrete
 from shardproof.engine.obligations.obligation import Claim, Obligation, build, points
@@ -95,7 +96,7 @@ def _families(result: Partition) -> Iterator[tuple[int, Claim, tuple[str, ...]]]
             side = result.side(stage.side)
             claim = side.claim(side.unrolled.instances[stage.row])
             if claim is not None:
-                yield number, claim, member_axes(result, stage)
+                yield number, of_the_sum(result.nodes, claim), member_axes(result, stage)
 
 
 def member_axes(result: Partition, stage: StageRecord) -> tuple[str, ...]:
@@ -132,6 +133,7 @@ class _Lookup:
             claim = result.side(side).claim(result.side(side).unrolled.instances[row])
             if claim is None or template in result.wider:
                 continue
+            claim = of_the_sum(result.nodes, claim)
             for here in _points(result, claim):
                 member = _member(claim, here)
                 form = key(result.nodes, member)

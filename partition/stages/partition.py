@@ -15,6 +15,7 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from shardproof.engine.claims.cone import Cut, recomputed
+from shardproof.engine.claims.scattered import of_the_sum
 from shardproof.engine.claims.symmetry import is_translated
 from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from shardproof.engine.findings import UNSUPPORTED, Finding
@@ -299,6 +300,7 @@ def _template(result: Partition, name: str, number: int, known: Known) -> Lowere
     claim = side.claim(side.unrolled.instances[number])
     if claim is None:
         return LoweredClaim(NONE, "a tensor without a lineage")
+    claim = of_the_sum(result.nodes, claim)
     try:
         signature = known.signatures(claim)
     except Unsupported as error:

@@ -88,21 +88,13 @@ def told(folder: Path, factor: float) -> sp.Result:
 
 
 def test_ranks_that_hold_other_halves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The axis of the shards is written out, and no other; `check` reads the same plan."""
-    monkeypatch.setattr(unrolled, "MOST_PROGRAMS", DP)
+    """Parts of a sum of which no rank has all are read as parts of it: all ranks stay one program,
+    in the check too."""
+    monkeypatch.setattr(unrolled, "MOST_PROGRAMS", 1)
     result = told(tmp_path, 1)
     assert result.verdict == "proved", sp.told(result)
     assert check(tmp_path / "run").ok
 
 
-@pytest.mark.slow
-def test_too_many_to_be_written_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unrolled, "MOST_PROGRAMS", DP - 1)
-    result = told(tmp_path, 1)
-    assert result.verdict == "inconclusive"
-    assert "a box that is no view" in sp.told(result)
-
-
-@pytest.mark.slow
 def test_a_gradient_that_is_doubled_is_refuted(tmp_path: Path) -> None:
     assert told(tmp_path, 2).verdict == "refuted"
