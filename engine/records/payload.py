@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from fractions import Fraction
+from functools import cache
 from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
@@ -66,6 +67,7 @@ def _affine(const: int, terms: tuple[tuple[str, int], ...]) -> Affine:
     return result
 
 
+@cache
 def _names(cls: type) -> tuple[str, ...]:
     """The fields of a frozen dataclass or a named tuple."""
     names: tuple[str, ...] = getattr(cls, "_fields", ())
@@ -73,14 +75,17 @@ def _names(cls: type) -> tuple[str, ...]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON values."""
-    if isinstance(value, Fraction):
+    """A value as JSON values; what has no such value is left to the encoder, which refuses it."""
+    kind = type(value)
+    if kind is int or kind is str:
+        return value
+    if kind is Fraction:
         return fraction_text(value)
-    if isinstance(value, Addend) and not value.places:
+    if kind is Addend and not value.places:
         value = value[:4]  # a term without places has no list of them
-    if is_dataclass(value):
-        return [_plain(getattr(value, name)) for name in _names(type(value))]
-    return [_plain(part) for part in value] if isinstance(value, tuple) else value
+    if isinstance(value, tuple):
+        return [_plain(part) for part in value]
+    return [_plain(getattr(value, name)) for name in _names(kind)] if is_dataclass(kind) else value
 
 
 def _reader(cls: Any) -> Callable[[Any], Any]:

@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from shardproof.engine.algebra.affine import Affine, affine
 from shardproof.engine.lineage.cutting import cut_up
 from shardproof.engine.lineage.joining import joined
-from shardproof.engine.lineage.lineage import Addend, Dim, Lineage
+from shardproof.engine.lineage.lineage import Addend, Lineage
 from shardproof.engine.lineage.places import of_dim
 from shardproof.engine.lineage.views import Misaligned, narrow
 
 
-def _interval(dim: Dim, start: Affine, size: int, extents: Mapping[str, int]) -> Dim:
-    """Positions [start, start + size) of a dimension; raises `Misaligned` if they are no view.
+def _blocks(start: Affine, size: int, extents: Mapping[str, int]) -> list[tuple[Affine, int]]:
+    """Positions [start, start + size), which move along several axes, axis by axis: each block of
+    (start, size) within the one before it.
 
-    A position along several axes is taken axis by axis, each within the block of the one outside:
-    a dimension of several atoms is cut in one of them at a time.
+    Example: 8 positions from ``64*dp + 8*tp`` on, with ``tp`` of 8, are 8 from ``8*tp`` on of the
+    64 from ``64*dp`` on.
     """
-    outer = max(start.terms, key=lambda term: term[1], default=None)
-    if outer is not None and len(start.terms) > 1:
-        axis, block = outer
+    blocks = []
+    while len(start.terms) > 1:
+        axis, block = max(start.terms, key=lambda term: term[1])
         rest = start - affine(0, {axis: block})
         reach = [c * (extents[a] - 1) for a, c in rest.terms]
-        if all(x >= 0 for x in (rest.const, *reach)) and rest.const + sum(reach) + size <= block:
-            return _interval(narrow(dim, start - rest, block), rest, size, extents)
-    return narrow(dim, start, size)
+        if any(x < 0 for x in (rest.const, *reach)) or rest.const + sum(reach) + size > block:
+            break
+        blocks.append((start - rest, block))
+        start = rest
+    return [*blocks, (start, size)]
 
 
 def box_of(
@@ -61,11 +65,27 @@ def _box_along(
 ) -> list[Addend]:
     """An addend of a box along one dimension; several where its rows lie in digits that the box
     ends within (nine rows of heads of four); none where it is zero there."""
+    blocks = _blocks(start, size, extents)
     if of_dim(addend, dim):
-        return cut_up(addend, shape, dim, start, size)
-    dims = list(addend.view.dims)
+        with suppress(Misaligned):
+            return cut_up(addend, shape, dim, start, size)
+        return _within_places(addend, shape, dim, blocks)
+    own = addend.view.dims[dim]
     try:
-        dims[dim] = _interval(dims[dim], start, size, extents)
+        for place, count in blocks:
+            own = narrow(own, place, count)
     except Misaligned:
         return cut_up(addend, shape, dim, start, size)
-    return [addend._replace(view=addend.view._replace(dims=tuple(dims)))]
+    dims = (*addend.view.dims[:dim], own, *addend.view.dims[dim + 1 :])
+    return [addend._replace(view=addend.view._replace(dims=dims))]
+
+
+def _within_places(
+    addend: Addend, shape: tuple[int, ...], dim: int, blocks: Sequence[tuple[Affine, int]]
+) -> list[Addend]:
+    """`_box_along`, of what lies in places along the dimension, block by block."""
+    addends = [addend]
+    for start, size in blocks:
+        addends = [part for one in addends for part in cut_up(one, shape, dim, start, size)]
+        shape = (*shape[:dim], size, *shape[dim + 1 :])
+    return addends
