@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import product
 from math import prod
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from numpy.typing import NDArray
 
@@ -23,6 +23,9 @@ from shardproof.engine.errors import ShapeMismatch, Unsupported
 
 Factor = tuple[int, ...]
 Dim = tuple[Factor, ...]
+
+#: Dimensions of which normal form and weights are kept: a program has few distinct ones.
+MOST_KEPT: Final = 512
 
 
 class Joined(tuple[int, ...]):
@@ -122,6 +125,7 @@ def is_exact(dim: Dim) -> bool:
     return all(map(_is_unit, dim))
 
 
+@lru_cache(MOST_KEPT)
 def weights(dim: Dim) -> tuple[int, ...]:
     """How many positions each representative of a dimension stands for.
 
@@ -130,6 +134,7 @@ def weights(dim: Dim) -> tuple[int, ...]:
     return tuple(prod(combination) for combination in product(*dim))
 
 
+@lru_cache(MOST_KEPT)
 def normal(dim: Dim) -> Dim:
     """The representation that equal dimensions share; raises `ValueError` for weights below 1.
 
@@ -247,6 +252,7 @@ def regroup(dims: Sequence[Dim], sizes: Sequence[int]) -> tuple[Dim, ...]:
     return tuple(reversed(result))
 
 
+@lru_cache(MOST_KEPT)
 def narrow(dim: Dim, start: int, size: int) -> tuple[Dim, slice]:
     """Positions [start, start + size) of a dimension, and the representatives that they have.
 
