@@ -36,7 +36,13 @@ from shardproof.engine.simulation.simulate import (
     simulate_again,
     with_longer_numbers,
 )
-from shardproof.engine.simulation.true_size import TURNS, confirmed, every_id, with_numbers
+from shardproof.engine.simulation.true_size import (
+    LATER,
+    TURNS,
+    confirmed,
+    every_id,
+    with_numbers,
+)
 from shardproof.engine.specification.conclusions import row_name
 from shardproof.engine.specification.demands import Demand
 from shardproof.partition.stages.partition import Partition
@@ -337,12 +343,28 @@ def simulated(
 
 def _of_itself(result: Partition, fewer: Simulation, itself: Simulation) -> Simulation:
     """What a difference of a plan with ``fewer`` positions says of the plan, of which ``itself`` is
-    what was run: nothing where it counts them, but for whoever looks at what differs there."""
+    what was run: nothing where it counts them, but for whoever looks at what differs there.
+
+    That a plan counts positions inference sees where it sums what does not vary along them, and
+    numbers show where it sums what is 1 by a law of functions (a softmax, ``x / x``): there both
+    sides agree once each position counts as often as it stands for others.
+    """
     if itself.differs:
         return fewer
     if not itself.failure:
         return itself
-    return replace(itself, smaller=fewer) if fewer.counts(result.counted) else fewer
+    believed = not fewer.counts(result.counted) and _differs_standing(result, fewer)
+    return fewer if believed else replace(itself, smaller=fewer)
+
+
+def _differs_standing(result: Partition, fewer: Simulation) -> bool:
+    """Whether both sides differ where each position that is left stands for as many true ones, on
+    one of a few inputs: labels that come in the order of the ids hide what reads the wrong ones."""
+    single, parallel = result.derived, result.parallel.unrolled
+    inputs = (replace(fewer, seed=fewer.seed + later) for later in LATER)
+    return any(
+        simulate_again(one, result.plan, single, parallel, standing=True).differs for one in inputs
+    )
 
 
 def _slots(state: Partition, instances: Sequence[Instance]) -> Iterator[_Slot]:

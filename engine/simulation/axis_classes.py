@@ -49,15 +49,17 @@ class AxisClass:
     ``common``: greatest common divisor of all extents and offsets; ``least``, ``most``: the
     smallest and the largest extent (index data of this axis is below ``most``).
     ``positional``: indexed (a mask, classes): evaluated at its small size, while every other kept
-    position stands for several true ones.  ``frozen``: keeps its true extents.  ``slices``: the
-    coordinate along which the batch is divided into this many slices.  ``rules``: must hold for a
-    divisor.  ``parts``: (outer class, inner class, inner extent) once it is split.
+    position stands for several true ones; ``chosen``: of experts that are chosen among.
+    ``frozen``: keeps its true extents.  ``slices``: the coordinate along which the batch is divided
+    into this many slices.  ``rules``: must hold for a divisor.  ``parts``: (outer class, inner
+    class, inner extent) once it is split.
     """
 
     common: int = 0
     least: int = 0
     most: int = 0
     positional: bool = False
+    chosen: bool = False
     frozen: bool = False
     slices: str = ""
     rules: list[Callable[[int], bool]] = field(default_factory=list)
@@ -182,6 +184,7 @@ class Axes:
         x.least = min(x.least or y.least, y.least or x.least)
         x.most = max(x.most, y.most)
         x.positional = x.positional or y.positional
+        x.chosen = x.chosen or y.chosen
         x.frozen = x.frozen or y.frozen
         x.rules += y.rules
         self._parent[b] = a

@@ -159,6 +159,7 @@ class Inputs:
             if self.repeated and self.wide:
                 last = max(first + 1, min(last, classes))
             drawn = self._ids(shape or [1], last - first).reshape(shape) + first
+            drawn = drawn * self.sizes.step(axis)
         elif self.wide and low >= 0 and high - low > MOST_DRAWN:
             drawn = low + self._counts(high - low, shape)
         else:
@@ -291,6 +292,9 @@ class Inputs:
                 drawn += [*(n if a in self.sizes.expanded else 1 for a, n in axes), size]
                 shape += [*(n for _, n in axes), size]
             classes = self.sizes.classes(tensor.domain)
-            values = self._ids(drawn, classes) if classes else self._nudged(self._numbers(drawn))
+            if classes:
+                values = self._ids(drawn, classes) * self.sizes.step(tensor.domain)
+            else:
+                values = self._nudged(self._numbers(drawn))
             self._batch[number] = np.broadcast_to(values, shape)
         return self._batch[number]

@@ -221,6 +221,7 @@ class RecordingInterpreter:
         if axis is None:
             axis = self.axes.new()
             self.axes[axis].frozen, self.axes[axis].most = True, count
+        self.axes[axis].chosen = True
         self.axes[axis].rules.append(lambda divisor: _selectable(count // divisor, selection))
         return Recorded((rows, self.axes.fixed(selection.topk)), axis)
 

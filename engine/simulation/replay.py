@@ -29,6 +29,7 @@ from shardproof.engine.simulation.axis_classes import Factors, extent
 from shardproof.engine.simulation.inputs import Inputs
 from shardproof.engine.simulation.lifetimes import MOST_SHARED, Evaluated, last_uses
 from shardproof.engine.simulation.small_shapes import Sizes
+from shardproof.engine.simulation.standing import StandingInterpreter
 from shardproof.engine.simulation.trace_axes import (
     Recording,
     attribute_dim,
@@ -178,7 +179,8 @@ class Replay:
         """The float64 interpreter at coordinates, one for each place."""
         key = tuple(at.items())
         if key not in self._interpreters:
-            self._interpreters[key] = FloatInterpreter(coordinates=dict(at))
+            kind = StandingInterpreter if self.sizes.standing else FloatInterpreter
+            self._interpreters[key] = kind(coordinates=dict(at))
         return self._interpreters[key]
 
     # -- instances ---------------------------------------------------------------------------------

@@ -193,9 +193,11 @@ def simulate_again(
     *,
     long: bool = False,
     plain: bool = False,
+    standing: bool = False,
 ) -> Simulation:
     """Another parallel side on the inputs of a simulation, evaluated as far as it was; ``long``: of
-    numbers with more digits; ``plain``: for values alone, differences that are rounding are left.
+    numbers with more digits; ``plain``: for values alone, differences that are rounding are left;
+    ``standing``: positions of indexed axes stand for as many true ones (`.standing`).
 
     Example: whether a repair of the plan mends what was seen: with the all-reduce, nothing differs
     on the inputs that showed that it is missing.
@@ -211,6 +213,7 @@ def simulate_again(
         of_losses=simulation.of_losses,
         long=long,
         plain=plain,
+        standing=standing,
     )
 
 
@@ -288,17 +291,21 @@ def simulate_along(
     of_losses: bool = False,
     long: bool = False,
     plain: bool = False,
+    standing: bool = False,
 ) -> Simulation:
     """See `simulate`; members along ``expanded`` are evaluated one by one, and no others.
-    ``of_losses``: only what the losses depend on; ``long``, ``plain``: see `run_both`.
+    ``of_losses``: only what the losses depend on; ``long``, ``plain``: see `run_both`;
+    ``standing``: see `simulate_again`.
 
     Example: along ``{"dp", "mb"}`` each replica and microbatch has its own slice, else all one.
     """
     required, one, many = _required(plan, single, parallel, of_losses=of_losses)
     try:
-        sizes = small_shapes(plan, one, many, expanded, 2 + more, indexed, required)
+        sizes = small_shapes(
+            plan, one, many, expanded, 2 + more, indexed, required, standing=standing
+        )
         if sizes.entries > MOST_ENTRIES:
-            sizes = small_shapes(plan, one, many, expanded, 1, demands=required)
+            sizes = small_shapes(plan, one, many, expanded, 1, demands=required, standing=standing)
         if sizes.entries > MOST_ENTRIES:
             raise Unsupported(f"{sizes.entries} numbers after shrinking")
         result = run_both(plan, one, many, sizes, seed, required, long=long, plain=plain)

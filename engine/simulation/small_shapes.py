@@ -38,7 +38,8 @@ class Sizes:
     """The sizes at which a plan is evaluated.  ``expanded``: slice coordinates along which data is
     distinct; along the others one slice stands for all.  ``indexed``: the least that an indexed
     axis keeps per shard, where that is more than ``per_shard``; ``whole``: it keeps its true size;
-    ``true``: so does every axis.
+    ``true``: so does every axis; ``standing``: kept positions of indexed axes, too, stand for as
+    many true ones, but experts that are chosen among, which keep their number.
 
     Example: a layer of [16, 8] of which two ranks have [8, 8] each is evaluated as [4, 2], ranks
     with [2, 2].
@@ -53,6 +54,7 @@ class Sizes:
     indexed: int = 0
     whole: bool = False
     true: bool = False
+    standing: bool = False
     _divisors: dict[int, int] = field(default_factory=dict)
     _dims: dict[Factors, Dim] = field(default_factory=dict)
     _positions: dict[Factors, int] = field(default_factory=dict)
@@ -71,6 +73,7 @@ class Sizes:
             or axis_class.frozen
             or axis_class.parts is not None
             or (self.whole and axis_class.positional)
+            or (self.standing and axis_class.chosen)
         ):
             return 1
         if axis_class.slices:
@@ -89,7 +92,7 @@ class Sizes:
         result = []
         for axis, size in self.recorder.axes.resolve(dim):
             divisor = self.divisor(axis)
-            weight = 1 if self.recorder.axes[axis].positional else divisor
+            weight = 1 if self.recorder.axes[axis].positional and not self.standing else divisor
             result.append((weight,) * (size // divisor))
         return normal(tuple(result))
 
@@ -115,13 +118,19 @@ class Sizes:
         that divides all its true extents."""
         axes = self.recorder.axes
         axis_classes = [
-            axes[a] for a in axes.unsplit() if axes[a].positional and self.divisor(a) > 1
+            axes[a]
+            for a in axes.unsplit()
+            if axes[a].positional and self.divisor(a) > 1 and not self.standing
         ]
         return tuple(sorted({a.common for a in axis_classes}))
 
     def classes(self, axis: int) -> int:
         """The number of positions that index data of this domain may have."""
         return self.recorder.axes[axis].most // self.divisor(axis)
+
+    def step(self, axis: int) -> int:
+        """How far apart kept positions of an axis are, as index data tells them."""
+        return self.divisor(axis) if self.standing else 1
 
     def scaled(self, value: int | Affine, dim: Factors) -> Affine:
         """A position of a dimension, at its small size."""
@@ -229,6 +238,7 @@ def small_shapes(
     demands: Sequence[Demand] = (),
     *,
     whole: bool = False,
+    standing: bool = False,
 ) -> Sizes:
     """A small size for every dimension of both sides of a plan.
 
@@ -238,7 +248,8 @@ def small_shapes(
     ``expanded``: coordinates of the batch's slices along which data is to be distinct.
     ``per_shard``: positions that the smallest part of each axis keeps, if possible; ``indexed``:
     that of an indexed axis, where it is more (few classes make few distinct slices); ``whole``:
-    indexed axes keep their true sizes, so that this very plan is evaluated.  ``demands``: the
+    indexed axes keep their true sizes, so that this very plan is evaluated; ``standing``: see
+    `Sizes`.  ``demands``: the
     plan's demands, which relate values of one side to those of the other.  Raises `Unsupported`,
     `ShapeMismatch` or `InvalidInput` where operators do not fit their tensors.
     """
@@ -247,7 +258,9 @@ def small_shapes(
     second = recorder.run(plan.programs, parallel)
     for demand in demands:
         recorder.expect(demand, first, second)
-    sizes = Sizes(plan, recorder, first, second, expanded, per_shard, indexed, whole)
+    sizes = Sizes(
+        plan, recorder, first, second, expanded, per_shard, indexed, whole, standing=standing
+    )
     if recorder.axes.exact and sizes.entries > MOST_EXACT:
         raise Unsupported("index data that is computed, in a plan too large for its true sizes")
     return sizes

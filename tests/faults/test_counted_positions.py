@@ -65,3 +65,35 @@ def test_a_running_sum_counts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not partition(plan(running)).counted
     monkeypatch.setattr(true_size, "_affordable", lambda *_: False)
     assert verify(plan(running, by_number)).verdict == "refuted"
+
+
+def shares(b: BodyBuilder, y: int) -> int:
+    """Of each row the softmax of a product of any two of its numbers."""
+    return b.softmax(b.op("einsum", y, y, equation="ri,rj->rij"))
+
+
+def by_law(b: BodyBuilder, x: int, w: int) -> int:
+    h = running(b, x, w)
+    return b.op("div", h, b.sum(b.sum(shares(b, h), 2), 1, keepdim=True))
+
+
+def by_width(b: BodyBuilder, x: int, w: int) -> int:
+    return by_number(b, x, w, WIDTH)
+
+
+def of_squares(b: BodyBuilder, x: int, w: int) -> int:
+    h = running(b, x, w)
+    return b.mul_constant(b.mul(h, h), Fraction(1, WIDTH))
+
+
+def test_sums_that_are_one_by_a_law_count_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inference does not see that: where each position counts as often as it stands for others,
+    both sides agree, and the wrong one does not."""
+    right = plan(by_law, by_width)
+    result = partition(right)
+    fewer = simulate(right, result.derived, result.parallel.unrolled)
+    assert fewer.differs
+    assert not fewer.counts(result.counted)
+    monkeypatch.setattr(true_size, "_affordable", lambda *_: False)
+    assert verify(right).verdict == "inconclusive"
+    assert verify(plan(by_law, of_squares)).verdict == "refuted"
