@@ -40,6 +40,7 @@ from shardproof.frontends.torch import (
     refusals,
     scaled,
     standins,
+    stores,
     synchronised,
     threads,
     trace,
@@ -266,6 +267,7 @@ def record(
         extremes.install(job.note)
         addresses.install()
         threads.install()
+        stores.install()
         objects.install(
             job.note,
             exchanges,

@@ -19,7 +19,7 @@ import torch
 
 from shardproof.frontends.torch import extremes
 from shardproof.frontends.torch.standins import replace
-from shardproof.frontends.torch.unread import Unread
+from shardproof.frontends.torch.unread import Unread, read_back
 
 
 class _Reading(type):
@@ -33,6 +33,8 @@ class _Reading(type):
             if isinstance(x, torch.Tensor):
                 value = x.item()
                 return value if isinstance(value, Unread) else float(value)
+            if isinstance(x, str):
+                read_back(x, sys._getframe(1))
         return float(*args)
 
     def __instancecheck__(cls, x: object) -> bool:
@@ -51,7 +53,7 @@ class _Reading(type):
 class Float(float, metaclass=_Reading):
     """What ``float`` is in the modules of a program that is recorded.
 
-    Example: ``float(loss)`` prints as "nan", ``float("inf")`` and ``isinstance(1.0, float)`` are as
+    Example: ``float(loss)`` prints as "n/a", ``float("inf")`` and ``isinstance(1.0, float)`` are as
     ever.
     """
 
@@ -64,7 +66,7 @@ def install(step: Callable[..., Any], own: Callable[[str], bool]) -> None:
     """Put it into the modules that are there, those that are imported later, and the globals of the
     step; ``own`` says whether a file is the program's.
 
-    Example: after it, ``float(loss)`` in train.py gives a number that prints as "nan".
+    Example: after it, ``float(loss)`` in train.py gives a number that prints as "n/a".
     """
     for module in list(sys.modules.values()):
         _name_it(module, own)

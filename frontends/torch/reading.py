@@ -22,7 +22,7 @@ from shardproof.frontends.torch.places import place
 from shardproof.frontends.torch.record import Recorder
 from shardproof.frontends.torch.refusals import answered, refuse
 from shardproof.frontends.torch.standins import replace
-from shardproof.frontends.torch.unread import FUNCTIONS, Unread
+from shardproof.frontends.torch.unread import FUNCTIONS, TEXT, Unread
 
 #: What is printed where a step asks whether numbers are finite.
 FINITE = "stand-in: whether numbers of the step are finite: they are, where it asks"
@@ -34,7 +34,7 @@ def install(note: Callable[[str], None], recorder: Recorder) -> None:
     """Let ``.item()``, ``.tolist()``, ``.numpy()`` and formats give such numbers; ``note`` is told
     where a step asks whether numbers are finite.
 
-    Example: ``print(f"{loss.item():.3f} {loss:.3f}")`` prints "nan nan", and
+    Example: ``print(f"{loss.item():.3f} {loss:.3f}")`` prints "n/a n/a", and
     ``torch.tensor(loss.item())`` is the loss.
     """
     _tensors(recorder)
@@ -52,7 +52,7 @@ def install(note: Callable[[str], None], recorder: Recorder) -> None:
     default = json.JSONEncoder.default
 
     def encoded(self: json.JSONEncoder, x: object) -> Any:
-        return math.nan if isinstance(x, Unread) else default(self, x)
+        return TEXT if isinstance(x, Unread) else default(self, x)
 
     replace(json.JSONEncoder, "default", encoded)
 
@@ -85,14 +85,14 @@ def _tensors(recorder: Recorder) -> None:
     def numpy(x: torch.Tensor, *, force: bool = False) -> Any:
         if not isinstance(x, FakeTensor):
             return array(x, force=force)
-        real = recorder.shown(x)
+        where, _ = place(sys._getframe(1))
+        real = recorder.shown(x, where)
         if real is not None or (x.requires_grad and not force):
             with _disable_current_modes():
-                made = array(x if real is None else real, force=force)
-        else:
-            made = _numbers(x, place(sys._getframe(1))[0], shares=True)
-        # It is the memory of the tensor, which would not be seen to be written by NumPy.
-        made.flags.writeable = False
+                return array(x if real is None else real, force=force)
+        made = _numbers(x, where, shares=True)
+        one = made.size > MOST_NUMBERS
+        recorder.shadows.give(made[(slice(1),) * made.ndim] if one else made, where)
         return made
 
     def formatted(x: torch.Tensor, spec: str) -> str:
@@ -128,11 +128,12 @@ def _element(x: torch.Tensor) -> torch.Tensor | None:
 
 def _numbers(x: torch.Tensor, where: str, shares: bool = False) -> Any:
     """An array of objects: a number for every element, as it is now, or, where the array
-    ``shares`` the tensor's memory, as it is when it is read."""
-    numbers = np.empty(tuple(x.shape), dtype=object)
+    ``shares`` the tensor's memory, as it is when it is read; of many elements one for all, of which
+    nobody can say what it is."""
     if x.numel() > MOST_NUMBERS:
-        numbers.fill(Unread(where, None))
-        return numbers
+        all_one = np.array([Unread(where, None)], dtype=object)
+        return np.lib.stride_tricks.as_strided(all_one, tuple(x.shape), (0,) * x.dim())
+    numbers = np.empty(tuple(x.shape), dtype=object)
     for index in np.ndindex(numbers.shape):
         one = x.detach()[index]
         numbers[index] = Unread(where, one if shares else _element(one))

@@ -176,12 +176,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Whether a tensor depends on no input."""
         return not isinstance(x, FakeTensor) or self.shadows.known(x)
 
-    def shown(self, x: torch.Tensor) -> torch.Tensor | None:
+    def shown(self, x: torch.Tensor, where: str) -> torch.Tensor | None:
         """The values of a tensor that depends on no input, in their own memory, which somebody else
-        reads from here on; None of others."""
+        reads from here on, as asked at a place; None of others."""
         if not self.is_known(x):
             return None
-        self.shadows.shown.add(x.untyped_storage()._cdata)
+        self.shadows.show(x, where)
         with _disable_current_modes(), torch.no_grad():
             values: torch.Tensor = self.shadows.real(x)
             return values
@@ -263,7 +263,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name == START:
             self.generators.start()
         if name == END:
-            self.shadows.check_lent()
+            self.shadows.check_arrays()
             refusals.require_none()
         source, _ = place(sys._getframe(1))
         made = {self.tensors[x.number].storage for x in outputs if isinstance(x, Tensor)}

@@ -25,6 +25,9 @@ MOST_SHADOW = 1 << 16
 #: is as large has a shadow.
 MOST_COMPUTED = 1 << 21
 
+#: Why a step is refused whose arrays of NumPy are not as they were given.
+WRITTEN = "NumPy writes an array that is a tensor's memory (that of .numpy() at {})"
+
 #: Operators whose result is memory that nothing has written, and those that write all of a tensor.
 ALLOCATES = ("aten.empty", "aten.new_empty")
 FILLS = frozenset(
@@ -62,6 +65,12 @@ def written_by(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Ite
             yield from (x for x in flat(value) if isinstance(x, torch.Tensor))
 
 
+def _bytes(storage: torch.UntypedStorage) -> bytes:
+    """What is in real memory."""
+    with _disable_current_modes():
+        return bytes(torch.empty(0, dtype=torch.uint8).set_(storage).numpy())
+
+
 def _in_memory_of(x: torch.Tensor, others: Sequence[Any]) -> bool:
     """Whether a tensor among others lies in the memory of ``x``: what is read there is not blank,
     as of ``x[:] += 1``, which writes ``x[:]`` over itself in the end."""
@@ -80,8 +89,11 @@ class Shadows:
         self.storages: dict[int, Any] = {}
         #: Arrays that are tensors' memory, and what they had when they became it.
         self.lent: list[tuple[Any, bytes]] = []
-        #: Those that NumPy reads, too: what is written there has to be known.
-        self.shown: set[int] = set()
+        #: Those that NumPy has an array of, what is there, and who asked for it: what is written
+        #: has to be known.
+        self.shown: dict[int, tuple[bytes, str]] = {}
+        #: Arrays that NumPy has of other memory, and what they were given with.
+        self.given: list[tuple[Any, Any, str]] = []
         #: Of whole numbers that ranks add up: the sums, if all ranks have the same.
         self.sums: dict[int, Any] = {}
         #: Of memory without a shadow that was made like other memory: the number in all places.
@@ -115,10 +127,30 @@ class Shadows:
         if plain and array.size <= MOST_SHADOW:
             self.lent.append((array, array.tobytes()))
 
-    def check_lent(self) -> None:
-        """Raises `InvalidInput` where NumPy has written an array that is a tensor's memory."""
+    def show(self, x: torch.Tensor, where: str) -> None:
+        """Note memory that has a shadow, of which NumPy gets an array at this place."""
+        key = x.untyped_storage()._cdata
+        self.shown[key] = _bytes(self.storages[key]), where
+
+    def give(self, array: Any, where: str) -> None:
+        """Note an array of numbers that stand for memory without a shadow."""
+        self.given.append((array, array.copy(), where))
+
+    def check_arrays(self) -> None:
+        """Raises `InvalidInput` where NumPy has written an array that is a tensor's memory, also
+        where the step would catch an error at once."""
         if any(array.tobytes() != before for array, before in self.lent):
             raise InvalidInput("an array that a tensor was made of is written by NumPy later on")
+        for key in self.shown:
+            self._check_shown(key)
+        for array, before, where in self.given:
+            if array.tobytes() != before.tobytes():
+                refuse(WRITTEN.format(where))
+
+    def _check_shown(self, key: int) -> None:
+        before, where = self.shown[key]
+        if _bytes(self.storages[key]) != before:
+            refuse(WRITTEN.format(where))
 
     def follow(self, func: Any, args: Any, kwargs: Mapping[str, Any], out: Any) -> bool:
         """Compute the operator on shadows too; False if what it reads that has a shadow meets what
@@ -146,6 +178,11 @@ class Shadows:
     ) -> bool:
         if str(func) in FILLS and not _in_memory_of(args[0], args[1:]):
             self._blank(args[0])
+        shown = self.shown.keys() & {
+            x.untyped_storage()._cdata for x in written_by(func, args, kwargs)
+        }
+        for key in shown:
+            self._check_shown(key)
         try:
             with _disable_current_modes(), torch.no_grad():
                 real = func(*self.real(args), **{k: self.real(v) for k, v in kwargs.items()})
@@ -154,6 +191,8 @@ class Shadows:
         tensors = [x for x in flat(real) if isinstance(x, torch.Tensor)]
         for x, y in zip(results, tensors, strict=False):
             self.storages[x.untyped_storage()._cdata] = y.untyped_storage()
+        for key in shown:
+            self.shown[key] = _bytes(self.storages[key]), self.shown[key][1]
         return True
 
     def _blank(self, x: torch.Tensor) -> None:

@@ -1,7 +1,8 @@
 """What Python reads of a tensor whose value nobody knows while a step is recorded.
 
 A loss is read to be printed, kept, averaged or divided by.  No value of it is there, so Python gets
-an object that stands for the number: it is printed as "nan", what is calculated of it is calculated
+an object that stands for the number: its text is "n/a", which nobody reads as a number ("nan" by
+``%``, which is refused where ``float`` reads it back), what is calculated of it is calculated
 of the tensor that was read, and where it meets a tensor it is that tensor.  Who compares it or
 counts by it is refused, since the step would go another way with another value.  Whether one number
 is finite has an answer: numbers are real.  How it is read: `shardproof.frontends.torch.reading`.
@@ -10,6 +11,7 @@ is finite has an answer: numbers are real.  How it is read: `shardproof.frontend
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dis import opmap
 from numbers import Number
@@ -21,12 +23,17 @@ import torch
 
 from shardproof.frontends.torch.refusals import refuse
 
+#: What is printed.
+TEXT = "n/a"
+#: Where numbers that became "nan" in a text were read.
+_AS_FLOATS: list[str] = []
+
 
 class Unread:
     """The number that Python read at ``where`` of a tensor of one element; ``tensor``: that element
     (None: nobody can say).
 
-    Example: of ``loss.item() / 2`` the text is "nan"; ``x / count.item()`` divides by the count;
+    Example: of ``loss.item() / 2`` the text is "n/a"; ``x / count.item()`` divides by the count;
     ``loss.item() < 2`` is refused.
     """
 
@@ -35,10 +42,14 @@ class Unread:
         self.tensor = tensor
 
     def __repr__(self) -> str:
-        return "nan"
+        return TEXT
 
     def __format__(self, spec: str) -> str:
-        return format(math.nan, spec)
+        padding = _PADDING.match(spec)
+        assert padding is not None
+        fill, align, width = padding.groups(default="")
+        align = align if align in ("<", "^") else ">"
+        return format(TEXT, f"{fill}{align}{width}")
 
     def __hash__(self) -> int:
         return id(self)
@@ -54,6 +65,7 @@ class Unread:
 
     def __float__(self) -> float:
         if _formats(_getframe(1)):
+            _AS_FLOATS.append(self.where)
             return math.nan
         self.refused()
 
@@ -115,6 +127,25 @@ def _operand(x: object) -> object:
 
 #: Functions, in place or not, with the name of a factor of the operand behind the first one.
 FACTORS = {"add": "alpha", "sub": "alpha", "addcmul": "value", "addcdiv": "value"}
+
+#: What a format says of where a number stands: how it is filled and aligned, and its width.
+_PADDING = re.compile(r"(?:(.?)([<>^=]))?[+\- ]?z?#?0?(\d*)")
+
+
+def read_back(text: str, frame: FrameType) -> None:
+    """Raises `InvalidInput` where a text is that of such a number, and no literal of the code that
+    reads it.
+
+    Example: ``float("%.3f" % loss.item())``; ``float("nan")`` is what it is.
+    """
+    number = text.strip().lower().lstrip("+-")
+    wrote = number == TEXT or (number == "nan" and _AS_FLOATS)
+    if wrote and not any(text is literal for literal in frame.f_code.co_consts):
+        refuse(
+            "Python reads the value of a tensor that depends on the inputs of the step "
+            f"back from a text (in {frame.f_code.co_name})"
+        )
+
 
 #: How a program writes ``"%.3f" % number``: an operator with this number, or in place.
 _BINARY, _REMAINDERS = opmap["BINARY_OP"], (6, 19)

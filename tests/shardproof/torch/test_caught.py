@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -101,6 +102,12 @@ def reloaded(_: Any, x: Any, own: nn.Module) -> float:
     return 2.0 if torch.load(file) else 1.0
 
 
+def kept(*_: Any) -> float:
+    store = dist.TCPStore("localhost", 29500, dist.get_world_size(), dist.get_rank() == 0)
+    store.set(f"rank{dist.get_rank()}", "2.0")
+    return float(dist.PrefixStore("", store).get("rank0"))
+
+
 READS = {
     "an item": caught(lambda loss, *_: 2.0 if loss.item() > 0 else 1.0),
     "a flag": caught(lambda _, x, __: 2.0 if (x > 0).any() else 1.0),
@@ -111,6 +118,9 @@ READS = {
     "a callback": promised,
     "another thread": beside,
     "a file": caught(reloaded),
+    "a text": caught(lambda loss, *_: 2.0 if float(f"{loss.item():.3f}") > 1 else 1.0),
+    "a formatted text": caught(lambda loss, *_: 2.0 if float("%.3f" % loss.item()) > 1 else 1.0),  # noqa: UP031
+    "a store": caught(kept),
 }
 
 
@@ -129,10 +139,13 @@ def otherwise_viewed(loss: Any, x: Any, own: nn.Module) -> float:
     return 2.0
 
 
-def logged(loss: Any, *_: Any) -> float:
+def logged(loss: Any, x: Any, _: nn.Module) -> float:
+    """Texts in another thread and in a store, an array that is read."""
     with ThreadPoolExecutor(1) as pool:
         text = pool.submit(f"loss {loss.item():.3f} {{}}".format, loss.shape).result()
-    return 1.0 if text else 2.0
+    store = dist.FileStore("nowhere", dist.get_world_size())
+    store.set("loss", f"{text} {(x > 0).sum().item():,d} {x.numpy().mean():08.2e}")
+    return 1.0 if math.isnan(float("nan")) and torch.arange(3).numpy().sum() == 3 else 2.0
 
 
 @pytest.mark.parametrize("factor", [otherwise_viewed, logged], ids=["PyTorch's own", "a log"])

@@ -65,7 +65,7 @@ def test_a_copy_is_not_compared(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", COPIES)
 def test_a_copy_is_printed(name: str, tmp_path: Path) -> None:
     def factor(number: Any) -> Any:
-        assert f"{COPIES[name](number):.2f}" == "nan"
+        assert f"{COPIES[name](number):.2f}" == "n/a"
         return 1 + number / 2
 
     assert verified(tmp_path, factor).verdict == "proved"

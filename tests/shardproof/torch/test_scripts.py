@@ -57,8 +57,8 @@ def logged(loss: Any, folder: Path, rank: int) -> str:
 
 
 TEXTS = (
-    "nan; loss: nan; nan nan nan; nan nan; [nan, nan] True; "
-    '{"loss": NaN}; NVIDIA H100 0 0; inf 3.0 True'
+    "nan; loss: nan; n/a n/a n/a; n/a n/a; [n/a, n/a] True; "
+    '{"loss": "n/a"}; NVIDIA H100 0 0; inf 3.0 True'
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import numpy as np
@@ -31,14 +32,30 @@ def unknown(x: torch.Tensor) -> torch.Tensor:
 
 def written_known(x: torch.Tensor) -> torch.Tensor:
     table = torch.zeros(4)
-    table.numpy()[1] = 5
+    with contextlib.suppress(ValueError):
+        table.numpy()[1] = 5
     return table
+
+
+def written_before(x: torch.Tensor) -> torch.Tensor:
+    table = torch.arange(4.0)
+    with contextlib.suppress(ValueError):
+        table.numpy()[:] = 0
+    return table.mul_(0)
 
 
 def written_unknown(x: torch.Tensor) -> torch.Tensor:
     row = x[0] * 1
-    row.numpy()[0] = 5
+    with contextlib.suppress(ValueError):
+        row.numpy()[0] = 5
     return row + 0
+
+
+def written_large(x: torch.Tensor) -> torch.Tensor:
+    rows = x.repeat(5, 1)
+    with contextlib.suppress(ValueError):
+        rows.__array__().fill(5)
+    return rows[0]
 
 
 def forgotten(x: torch.Tensor) -> torch.Tensor:
@@ -82,7 +99,9 @@ def verdict(left: Made, right: Made) -> str:
         (unknown, lambda x: x[0] + 1, "proved"),
         (unknown, lambda x: x[0] + 0, "refuted"),
         (written_known, lambda x: torch.zeros(4), "invalid input"),
+        (written_before, lambda x: torch.zeros(4), "invalid input"),
         (written_unknown, lambda x: x[0] + 0, "invalid input"),
+        (written_large, lambda x: x[0] + 0, "invalid input"),
         (buffer(False), lambda x: x + torch.tensor([0.0, 10.0, 0.0, 0.0]), "proved"),
         (buffer(True), lambda x: x + 0, "invalid input"),
         (forgotten, lambda x: torch.ones(4), "invalid input"),
