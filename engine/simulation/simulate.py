@@ -30,6 +30,7 @@ from shardproof.engine.simulation.comparisons import (
     unrounded,
 )
 from shardproof.engine.simulation.inputs import BEND, FAINT_SCALE, NUDGE, Inputs, read_by
+from shardproof.engine.simulation.nearer import nearer
 from shardproof.engine.simulation.outcomes import outcomes
 from shardproof.engine.simulation.replay import (
     Coordinates,
@@ -335,13 +336,15 @@ def run_both(
     Example: with ``forgetful`` and the demands of losses, ``sides`` of the result have the losses
     alone."""
 
-    def evaluated(way: int, nudge: float) -> tuple[Replay, Replay, dict[int, Floats]]:
+    def evaluated(
+        way: int, nudge: float, first: Unrolled = single, second: Unrolled = parallel
+    ) -> tuple[Replay, Replay, dict[int, Floats]]:
         return _evaluated(
-            plan, single, parallel, sizes, seed, demands, way, nudge, forgetful=forgetful, long=long
+            plan, first, second, sizes, seed, demands, way, nudge, forgetful=forgetful, long=long
         )
 
-    def beside(way: int, nudge: float) -> tuple[Comparison, ...]:
-        near = evaluated(way, nudge)
+    def beside(way: int, nudge: float, *sides: Unrolled) -> tuple[Comparison, ...]:
+        near = evaluated(way, nudge, *sides)
         return tuple(_comparisons(demands, near[2], near[0], near[1]))
 
     one, many, wanted = evaluated(0, 0.0)
@@ -353,6 +356,11 @@ def run_both(
     if looked and any(may_be_left(c, small=forgetful) for c in comparisons):
         ways = ((beside(n, BEND), beside(n, -BEND)) for n in range(1, WAYS + 1))
         comparisons = straight(comparisons, ways)
+    if looked and any(comparison.differs for comparison in comparisons):
+        sides = nearer(single), nearer(parallel)
+        if any(sides):
+            again = beside(0, 0.0, sides[0] or single, sides[1] or parallel)
+            comparisons = unrounded(comparisons, again)
     undefined = any(bool(np.isnan(data).any()) for data in wanted.values())
     undefined |= any(map(divides_by_zero, comparisons))
     if seed % WIDE >= SHARP or seed >= STEEP:

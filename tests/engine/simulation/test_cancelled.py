@@ -158,3 +158,40 @@ def test_rounding_of_large_numbers_refutes_nothing(
     many.write_text(OF_SQUARES.replace("TIMES", times))
     result = shardproof.verify(one, many, out=tmp_path / "run", cache=False)
     assert (result.verdict == "refuted") is refuted, result.reason
+
+
+COPIED = """HloModule m
+
+ENTRY main {
+  x = f32[4,3] parameter(0)
+  ROOT y = f32[4,3] copy(x)
+}
+"""
+#: What is added to a number beside which it is rounded away is there over the reals.
+BESIDE_LARGE = """HloModule m, num_partitions=2
+
+ENTRY main {
+  x = f32[2,3] parameter(0), sharding={devices=[2,1]<=[2]}
+  l = f32[] constant(1e30)
+  k = f32[2,3] broadcast(l), dimensions={}
+  t = f32[2,3] maximum(x, k)
+  a = f32[2,3] add(x, t)
+  q = f32[2,3] multiply(t, t)
+  r = f32[2,3] sqrt(q)
+  d = f32[2,3] subtract(a, r)
+  f = f32[] constant(TIMES)
+  g = f32[2,3] broadcast(f), dimensions={}
+  ROOT v = f32[2,3] multiply(d, g)
+}
+"""
+
+
+@pytest.mark.parametrize(("times", "refuted"), [("1", False), ("1.5", True)])
+def test_what_a_large_number_rounds_away_refutes_nothing(
+    times: str, refuted: bool, tmp_path: Path
+) -> None:
+    one, many = tmp_path / "one.hlo", tmp_path / "many.hlo"
+    one.write_text(COPIED)
+    many.write_text(BESIDE_LARGE.replace("TIMES", times))
+    result = shardproof.verify(one, many, out=tmp_path / "run", cache=False)
+    assert (result.verdict == "refuted") is refuted, result.reason
