@@ -4,6 +4,9 @@ Flash attention in a ring writes ``out - sigmoid(b - a) (out - part)`` and ``a -
 b)``, where ``a`` and ``b`` are the logarithms of the sums of two blocks.  By what sigmoid is, with
 ``m = log(exp(a) + exp(b))`` the first is ``out exp(a - m) + part exp(b - m)``, and the second is
 ``m``, for all real numbers.  Written so, sums of blocks are parts of one sum.
+
+Flash decoding gathers the logarithms of all ranks' sums, and weighs what the ranks give by their
+softmax.  By what it is, that of ``a`` is ``exp(a - log(sum(exp(a))))``.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from typing import Any
 
 from shardproof.engine.plan.ir import Op
 from shardproof.frontends.aten.lowering import Lowered, Lowering, Operand, Real
-from shardproof.frontends.aten.roots import maker, origin, value
+from shardproof.frontends.aten.roots import VIEWS, maker, origin, value
 
 
 def merged(lo: Lowering, x: Lowered, y: Operand) -> Any:
@@ -39,6 +42,19 @@ def merged(lo: Lowering, x: Lowered, y: Operand) -> Any:
         part = value(lo, other.inputs[1])
         return lo.add(_share(lo, x, of_x, total), _share(lo, part, of_part, total))
     return None
+
+
+def gathered_logarithms(lo: Lowering, x: Real) -> bool:
+    """Whether ranks have gathered a value of logarithms of sums.
+
+    Example: ``all_gather(scores.logsumexp(-1))``; not the scores themselves, gathered or not.
+    """
+    op, gathered = maker(lo, x.number), False
+    while op is not None and (op.name in VIEWS or op.name == "all_gather"):
+        gathered |= op.name == "all_gather"
+        x = value(lo, op.inputs[0])
+        op = maker(lo, x.number)
+    return gathered and _is_logarithm(lo, x.number)
 
 
 def _share(lo: Lowering, x: Real, own: Real, total: Any) -> Any:

@@ -19,9 +19,10 @@ from shardproof.frontends.aten.lowering import (
     fraction,
 )
 from shardproof.frontends.aten.masks import flags
+from shardproof.frontends.aten.merges import gathered_logarithms
 from shardproof.frontends.aten.rules import lowers
 from shardproof.frontends.aten.scores import Hidden
-from shardproof.frontends.aten.statistics import normalised_gradients
+from shardproof.frontends.aten.statistics import _logsumexp, normalised_gradients
 
 ONE = Fraction(1)
 
@@ -31,7 +32,11 @@ def _softmax(lo: Lowering, x: Lowered, dim: int, half: bool = False) -> Any:
     (at,) = dimensions(x.shape, dim)
     if (scores := masked(lo, x)) is not None:
         return softmax(lo, scores, at, safe=False)
-    return lo.emit("softmax", lo.real(x), dim=at)
+    real = lo.real(x)
+    if gathered_logarithms(lo, real):
+        total = _logsumexp(lo, real, [at], True)
+        return lo.unary("exp", lo.sub(real, total))
+    return lo.emit("softmax", real, dim=at)
 
 
 @lowers("aten._safe_softmax.default")
