@@ -163,7 +163,9 @@ class Inputs:
         elif self.wide and low >= 0 and high - low > MOST_DRAWN:
             drawn = low + self._counts(high - low, shape)
         else:
-            drawn = self.random.integers(low, high, shape).astype(float)
+            # What masks something is 0 or 1, which few of any numbers are.
+            most = min(high, low + 2) if self.repeated and low >= 0 else high
+            drawn = self.random.integers(low, most, shape).astype(float)
         if low < 0:
             often = OFTEN if self.wide and (self.repeated or self.signed) else NEGATIVE
             drawn = np.where(self.random.random(shape) < often, float(low), drawn)

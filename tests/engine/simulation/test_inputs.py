@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from shardproof.engine.algebra.affine import ZERO
+from shardproof.engine.plan.ir import Shard
 from shardproof.engine.simulation import inputs
 from shardproof.engine.simulation.inputs import Inputs
 
@@ -33,3 +36,15 @@ def test_ids_of_many_classes_are_drawn_without_an_order_of_all(
     assert ids.max() < classes
     assert repeated or all(len(set(row)) == 4 for row in ids.tolist())
     assert max(ordered, default=0) <= inputs.MOST_ORDERED
+
+
+@pytest.mark.parametrize("domain", [None, (0, 1 << 30), (1, 4)])
+def test_integers_that_are_no_ids_are_two_numbers_now_and_then(domain: Any) -> None:
+    """A mask of integers hides everything, or nothing, where it is any number."""
+    sizes: Any = SimpleNamespace(classes=lambda axis: 0)
+    shard = Shard("mask", (4, 4), (4, 4), (ZERO, ZERO), "int64", domain=domain)
+    random = np.random.default_rng(0)
+    drawn = Inputs(sizes, frozenset(), frozenset(), random, repeated=True)
+    low = 0 if domain is None else domain[0]
+    dims: Any = (((1, 1, 1, 1),), ((1, 1, 1, 1),))
+    assert set(drawn._integers(shard, 0, dims).reshape(-1)) == {low, low + 1}
