@@ -27,7 +27,7 @@ from shardproof.frontends.hlo import exchange, origins, repeats
 from shardproof.frontends.hlo.endless import Endless, Lowest
 from shardproof.frontends.hlo.exchange import Exchanged
 from shardproof.frontends.hlo.expressions import Expressions
-from shardproof.frontends.hlo.known import Known, compact
+from shardproof.frontends.hlo.known import Known, compact, core
 from shardproof.frontends.hlo.module import Array
 from shardproof.frontends.hlo.repeats import Part
 
@@ -128,6 +128,17 @@ class Gated:
 
 
 @dataclass(frozen=True, slots=True)
+class Either:
+    """``yes`` where a predicate is 1, ``no`` where it is 0: one of two integers, or what is made of
+    each (`either`).  Example: ``select(mask, ids, 7)`` of a mask that is computed."""
+
+    gate: Ids
+    yes: Item
+    no: Item
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
 class Bits:
     """Integers (or what is made of them) of which only expressions are known: their numbers, once
     for all ranks, or for each.
@@ -151,7 +162,7 @@ MOST_DRAWN = 1 << 30
 #: Places at which another function of an id begins, where it becomes a number.
 MOST_KINKS = 8
 
-Item: TypeAlias = "Tensor|Known|Ids|Lookup|Vectors|Gated|Bits|Exchanged|Endless|Lowest"
+Item: TypeAlias = "Tensor|Known|Ids|Lookup|Vectors|Gated|Either|Bits|Exchanged|Endless|Lowest"
 
 
 class Narrow(Exception):
@@ -224,8 +235,8 @@ class Values:
                 return self.recorder.once(("gated", value, gate), known)
             case Bits():
                 return self.bits(item)
-            case Vectors():
-                raise Unsupported("vectors of indices read as numbers")
+            case Vectors() | Either():
+                raise Unsupported("indices read as numbers")
             case Endless() | Lowest():
                 raise Unsupported("the constant inf")
             case Ids() | Lookup() | Exchanged():
@@ -259,7 +270,7 @@ class Values:
             return self.broadcast(value, part.dims, item.shape)
         if all(compact(a).size and compact(a).min() == compact(a).max() for a in item.arrays):
             return self.by_rank([compact(a).reshape(-1)[0].item() for a in item.arrays], item.shape)
-        cores = [_core(a) for a in item.arrays]
+        cores = [core(a) for a in item.arrays]
         wide = tuple(max(c.shape[d] for c in cores) for d in range(len(item.shape)))
         cores = [np.broadcast_to(c, wide) for c in cores]
         kept = tuple(d for d, n in enumerate(wide) if n > 1)
@@ -485,16 +496,3 @@ def exact(number: object) -> Fraction:
     if isinstance(number, float) and math.isfinite(number):
         return meant(number)
     raise Unsupported(f"the constant {number}")
-
-
-def _core(
-    array: np.ndarray[tuple[int, ...], np.dtype[np.generic]],
-) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
-    """One position of every dimension along which all numbers repeat."""
-    core = compact(array)
-    for d, n in enumerate(core.shape):
-        if n > 1:
-            first = np.take(core, [0], axis=d)
-            if np.array_equal(np.broadcast_to(first, core.shape), core):
-                core = first
-    return core

@@ -82,6 +82,20 @@ def compact(array: Array) -> Array:
     ]
 
 
+def core(array: Array) -> Array:
+    """One position of every dimension along which all numbers repeat.
+
+    Example: of ``[[1, 2], [1, 2]]``, ``[[1, 2]]``.
+    """
+    made = compact(array)
+    for d, n in enumerate(made.shape):
+        if n > 1:
+            first = np.take(made, [0], axis=d)
+            if np.array_equal(np.broadcast_to(first, made.shape), made):
+                made = first
+    return made
+
+
 def constant(array: Array, type: Type) -> Known:
     """An array that is the same on all ranks.
 

@@ -23,6 +23,7 @@ from shardproof.frontends.hlo import (
     collectives,
     custom,
     doubles,
+    either,
     elementwise,
     functions,
     index_vectors,
@@ -39,7 +40,7 @@ from shardproof.frontends.hlo import (
 )
 from shardproof.frontends.hlo.endless import Lowest
 from shardproof.frontends.hlo.expressions import Expressions, interval_of
-from shardproof.frontends.hlo.items import Bits, Ids, Item, Narrow, Tensor, Vectors
+from shardproof.frontends.hlo.items import Bits, Either, Ids, Item, Narrow, Tensor, Vectors
 from shardproof.frontends.hlo.known import Known
 from shardproof.frontends.hlo.module import Type
 from shardproof.frontends.hlo.opcodes import NO_RULE
@@ -162,7 +163,7 @@ def _node(low: Lowering, node: Node) -> None:
         return
     operands = [low.items[v] for v in node.operands]
     if node.target in SEVERAL and (node.target != "reduce" or len(node.results) > 1):
-        results = SEVERAL[node.target](low, node, operands)
+        results = SEVERAL[node.target](low, node, [either.number(low, x) for x in operands])
     else:
         results = (_single(low, node, operands),)
     for result, item in zip(node.results, results, strict=True):
@@ -193,7 +194,10 @@ def _single(low: Lowering, node: Node, operands: Sequence[Item]) -> Item:
         return lowest.apply(low, node, operands, _fitting(rule))
     if any(isinstance(x, Vectors) for x in operands) and node.target not in ("gather", "scatter"):
         return index_vectors.apply(low, node, operands, _fitting(rule))
-    return _fitting(rule)(low, node, operands)
+    if any(isinstance(x, Either) for x in operands):
+        return either.apply(low, node, operands, _single)
+    chosen = either.chosen(low, node, operands) if node.target == "select" else None
+    return _fitting(rule)(low, node, operands) if chosen is None else chosen
 
 
 def _fitting(rule: Rule) -> Rule:
@@ -221,6 +225,7 @@ def _outputs(low: Lowering) -> list[int]:
     for output in low.graph.outputs:
         node = Node("", f"output {output.name}", (), (output.value,))
         try:
+            low.items[output.value] = either.number(low, low.items[output.value])
             low.tensor(low.items[output.value])
         except Unsupported as error:
             low.refuse(node, error)
