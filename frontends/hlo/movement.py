@@ -27,8 +27,6 @@ from shardproof.frontends.hlo.semantics import dot_equation
 from shardproof.frontends.hlo.state import Framed, Lowering
 from shardproof.frontends.hlo.viewed import viewed
 
-#: Entries of which there is a product.
-MOST_FACTORS = 64
 #: Positions of a dimension that is put in reverse order.
 MOST_REVERSED = 64
 
@@ -296,8 +294,8 @@ def dot(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     Example: ``f32[8,16]`` and ``f32[8,16,4]``, batch dimension 0 and contracting dimension 1 of
     both, is ``einsum`` by ``ab,abc->ac``.
     """
-    if not low.dtype(node).startswith(("float", "bfloat")):
-        raise Unsupported("a product of integers")
+    if low.dtype(node) == "bool":
+        raise Unsupported("a product of predicates")
     left, right = (len(low.graph.values[v].shape) for v in node.operands)
     equation = dot_equation(node.attrs, left, right)
     return low.op("einsum", *(low.tensor(x) for x in xs), equation=equation)
@@ -333,7 +331,7 @@ def _product(low: Lowering, xs: Sequence[Item], dims: Shape) -> Item:
     shape = low.recorder.shape(value)
     kept = tuple(d for d in range(len(shape)) if d not in dims)
     sizes, count = tuple(shape[d] for d in kept), prod(shape[d] for d in dims)
-    if count > MOST_FACTORS:
+    if count > windows.MOST_FACTORS:
         raise Unsupported(f"a product of {count} entries")
     if (*kept, *dims) != tuple(range(len(shape))):
         value = low.recorder.op("permute", value, dims=(*kept, *dims))

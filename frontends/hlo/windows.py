@@ -23,11 +23,14 @@ from shardproof.frontends.hlo import pooling, semantics
 from shardproof.frontends.hlo.divided import Pattern, patterns
 from shardproof.frontends.hlo.elementwise import number_of
 from shardproof.frontends.hlo.items import Ids, Item, Tensor
+from shardproof.frontends.hlo.known import Known
 from shardproof.frontends.hlo.opcodes import Taps
 from shardproof.frontends.hlo.state import Lowering
 
 #: Sums up to each of more positions are told by the order of positions, and by no table.
 MOST_ROWS = 1024
+#: Entries of which there is a product.
+MOST_FACTORS = 64
 _PLAIN = Taps(1)
 
 
@@ -88,8 +91,8 @@ def _contracted(low: Lowering, value: int, dim: int, table: object) -> int:
 
 
 def reduce_window(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """The sum, maximum or minimum over every window, dimension by dimension, from the neutral
-    number.
+    """The sum, maximum or minimum over every window, dimension by dimension, or a running product,
+    from the neutral number.
 
     Example: ``window={size=2 stride=2}`` by ``add`` of six entries is the ``sum`` of each row of
     the ``view`` as [3, 2]; ``window={size=6 pad=5_0}``, a cumulative sum, is a product with a
@@ -98,18 +101,47 @@ def reduce_window(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     how, shape = node.attrs["to_apply"], low.shape(node)
     if isinstance(xs[0], Ids) or low.dtype(node) == "bool":
         raise Unsupported(f"windows of ids or predicates by {how}")
-    neutral = {"add": 0, "maximum": -inf, "minimum": inf}.get(how)
+    neutral = {"add": 0, "multiply": 1, "maximum": -inf, "minimum": inf}.get(how)
     if neutral is None or number_of(xs[1]) != neutral:
         raise Unsupported(f"windows by {how} from {number_of(xs[1])}")
+    if how == "multiply" and (isinstance(xs[0], Known) or node.operands[0] in low.numbers):
+        # Of constants alone it is a table.
+        raise Unsupported("a running product of constants")
     value = low.tensor(xs[0])
     moving = [d for d, taps in enumerate(node.attrs["window"]) if taps != _PLAIN]
     for d in moving:
         taps = node.attrs["window"][d]
         if how == "add":
             value = _summed(low, value, d, taps, shape[d])
+        elif how == "multiply":
+            value = _running_product(low, value, d, taps, shape[d])
         else:
             value = _largest(low, value, d, taps, shape[d], how == "minimum")
     return Tensor(value)
+
+
+def _running_product(low: Lowering, value: int, dim: int, taps: Taps, steps: int) -> int:
+    """The products of all positions up to each, or from each on, one after the other.
+
+    Example: of [2, 3, 5], [2, 6, 30].
+    """
+    count = low.recorder.shape(value)[dim]
+    up_to = np.triu(np.ones((count, count)))
+    if count != steps or not 0 < count <= MOST_FACTORS:
+        raise Unsupported("products of windows that are no running products of few positions")
+    reads = semantics.reads(taps, count, steps).any(axis=1)
+    if not any(np.array_equal(reads, table) for table in (up_to, up_to.T)):
+        raise Unsupported("products of windows that are no running products of few positions")
+    order = range(count) if np.array_equal(reads, up_to) else range(count - 1, -1, -1)
+    made: dict[int, int] = {}
+    total = -1
+    for place in order:
+        own = low.recorder.op("slice", value, dim=dim, start=place, size=1)
+        total = own if total < 0 else low.recorder.op("mul", total, own)
+        made[place] = total
+    if count == 1:
+        return total
+    return low.recorder.op("concat", *(made[place] for place in range(count)), dim=dim)
 
 
 def _summed(low: Lowering, value: int, dim: int, taps: Taps, steps: int) -> int:

@@ -50,3 +50,89 @@ def test_products_of_many_entries_are_refused_by_name() -> None:
     program = SINGLE.replace("FIRST", "1").replace("[4,3]", "[4,65]")
     low, _, _ = lower(inline.graph(text.parse(program)))
     assert [op.name for op in low.recorder.ops] == ["reduce of HLO (a product of 65 entries)"]
+
+
+#: Windows of a running product, from the first entry on or from the last one.
+RUNNING = {
+    "up to each": "size=1x3x1 pad=0_0x2_0x0_0",
+    "from each on": "size=1x3x1 pad=0_0x0_2x0_0",
+    "of both": "size=2x3x1 pad=1_0x2_0x0_0",
+}
+
+
+@pytest.mark.parametrize("window", RUNNING.values(), ids=RUNNING)
+def test_running_products_are_lowered_to_what_they_compute(window: str) -> None:
+    body = (
+        f"{TIMES}ENTRY e {{\n  x = f32[2,3,4] parameter(0)\n  c = f32[] constant(1)\n"
+        f"  ROOT y = f32[2,3,4] reduce-window(x, c), window={{{window}}}, to_apply=times\n}}\n"
+    )
+    agree(inline.graph(text.parse("HloModule m\n\n" + body)))
+
+
+def running(text: str, window: str = "size=1x3 pad=0_0x2_0") -> str:
+    rows = "2" if "[2" in text else "4"
+    return (
+        text.replace("FIRST", "1")
+        .replace(f"f32[{rows}] reduce(", f"f32[{rows},3] reduce-window(")
+        .replace("dimensions={1}", f"window={{{window}}}")
+    )
+
+
+@pytest.mark.parametrize(
+    ("window", "expected"),
+    [("size=1x3 pad=0_0x2_0", "proved"), ("size=1x3 pad=0_0x0_2", "refuted")],
+)
+def test_running_products_of_rows(window: str, expected: str, tmp_path: Path) -> None:
+    verified(running(SINGLE), running(PARALLEL, window), tmp_path, expected)
+
+
+def test_products_of_other_windows_are_refused_by_name() -> None:
+    program = running(SINGLE, "size=1x2 pad=0_0x1_0")
+    low, _, _ = lower(inline.graph(text.parse(program)))
+    (op,) = low.recorder.ops
+    assert "no running products" in op.name
+
+
+#: Rows by a matrix of 8 bits, summed as integers of 32.
+WHOLE = """HloModule m
+
+add {
+  a = s32[] parameter(0)
+  b = s32[] parameter(1)
+  ROOT c = s32[] add(a, b)
+}
+
+ENTRY main {
+  x = f32[2,4] parameter(0)
+  w = s8[4,3] parameter(1)
+  r = f32[2,4] round-nearest-even(x)
+  q = s8[2,4] convert(r)
+  d = s32[2,3] dot(q, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT y = f32[2,3] convert(d)
+}
+"""
+REDUCED = (
+    "s = s32[2,3] all-reduce(d), channel_id=1, replica_groups={{0,1}}, use_global_device_ids=true, "
+    "to_apply=add\n  ROOT y = f32[2,3] convert(s)"
+)
+HALVES = (
+    WHOLE.replace("HloModule m", "HloModule m, num_partitions=2")
+    .replace(
+        "x = f32[2,4] parameter(0)", "x = f32[2,2] parameter(0), sharding={devices=[1,2]<=[2]}"
+    )
+    .replace("w = s8[4,3] parameter(1)", "w = s8[2,3] parameter(1), sharding={devices=[2,1]<=[2]}")
+    .replace("[2,4]", "[2,2]")
+)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_products_of_integers(whole: bool, tmp_path: Path) -> None:
+    parallel = HALVES.replace("ROOT y = f32[2,3] convert(d)", REDUCED) if whole else HALVES
+    verified(WHOLE, parallel, tmp_path, "proved" if whole else "refuted")
+
+
+@pytest.mark.parametrize(("dtype", "why"), [("s8", "may wrap around"), ("pred", "of predicates")])
+def test_products_that_wrap_around_are_refused_by_name(dtype: str, why: str) -> None:
+    program = WHOLE.replace("s32[2,3] dot", f"{dtype}[2,3] dot")
+    low, _, _ = lower(inline.graph(text.parse(program)))
+    assert any(why in op.name for op in low.recorder.ops)
