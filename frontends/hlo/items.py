@@ -27,7 +27,7 @@ from shardproof.frontends.hlo import exchange, origins, repeats
 from shardproof.frontends.hlo.endless import Endless, Lowest
 from shardproof.frontends.hlo.exchange import Exchanged
 from shardproof.frontends.hlo.expressions import Expressions
-from shardproof.frontends.hlo.known import Known, compact, core
+from shardproof.frontends.hlo.known import Known, compact, core, flags
 from shardproof.frontends.hlo.module import Array
 from shardproof.frontends.hlo.repeats import Part
 
@@ -264,6 +264,8 @@ class Values:
             return self.full(item.shape, exact(number))
         if any(not np.all(np.isfinite(compact(a).astype(np.float64))) for a in item.arrays):
             raise Unsupported("a constant with numbers that are not finite")
+        if (factored := flags(item)) is not None:
+            return self.recorder.op("mul", self.known(factored[0]), other=exact(factored[1]))
         part = origins.part(item, self.tables)
         if part is not None:
             value = self.recorder.constant(part.arrays, part.begins)

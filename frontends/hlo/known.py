@@ -25,6 +25,8 @@ from shardproof.frontends.hlo.origins import Begins
 MOST_KNOWN = 1 << 26
 #: Floats that are whole numbers are computed with up to this many.
 MOST_WHOLE = 1 << 20
+#: Larger numbers are no factors: scores are hidden by them.
+MOST_FACTOR = 1 << 20
 #: What is exact for floats too.
 _EXACT = frozenset({*MOVEMENT, "select", "compare", "is-finite"})
 #: What gives whole numbers of whole numbers.
@@ -80,6 +82,24 @@ def compact(array: Array) -> Array:
             for step, n in zip(array.strides, array.shape, strict=True)
         )
     ]
+
+
+def flags(item: Known) -> tuple[Known, float] | None:
+    """Numbers that are all 0 or one other number as zeros and ones, and that number; None: they
+    are others, or zeros and ones.
+
+    Example: ``[-1/4, 0, 0]``, what the gradient of a mean over the first column begins with, is
+    -1/4 times ``[1, 0, 0]``: on ranks with a part of the rows it is the same, times another number.
+    """
+    if not item.dtype.startswith(("float", "bfloat")):
+        return None
+    numbers = np.unique(np.concatenate([np.unique(compact(a)) for a in item.arrays]))
+    others = [float(n) for n in numbers if n]
+    if len(others) != 1 or len(numbers) != 2 or others[0] == 1 or abs(others[0]) > MOST_FACTOR:
+        return None
+    arrays = tuple((a != 0).astype(a.dtype) for a in map(compact, item.arrays))
+    wide = tuple(np.broadcast_to(a, item.shape) for a in arrays)
+    return replace(item, arrays=wide), others[0]
 
 
 def core(array: Array) -> Array:
