@@ -90,7 +90,9 @@ class SmallInterpreter(TermInterpreter):
 
     def select(self, scores: Weighted, selection: Selection) -> Weighted:
         """A function of the row's scores, not interpreted, for every choice that represents
-        others."""
+        others; raises `Unsupported` where a mask hides scores."""
+        if any(entry is MASKED for entry in scores.data.flat):
+            raise Unsupported("a choice among masked entries")
         size = int(scores.shape[1])
         chosen = self.representatives.positions((-1, 0), 1, selection.topk, selection.topk)
         entries = np.empty((scores.data.shape[0], len(chosen)), dtype=object)

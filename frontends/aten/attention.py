@@ -149,8 +149,11 @@ def _without(lo: Lowering, x: Operand, hidden: Lowered) -> Any:
         return lo.expand(x, broadcast(x.shape, hidden.shape))
     if isinstance(hidden, (Compared, Bits)) and isinstance(x, Real):
         shape = broadcast(x.shape, hidden.shape)
+        every = lo.real(lo.expand(x, shape))
         try:
-            return hide(lo, lo.real(lo.expand(x, shape)), hidden)
+            left = hide(lo, every, hidden)
+            lo.hides[left.number] = every, hidden.expand(shape)
+            return left
         except Unsupported:  # Other than an interval of a row is shown.
             pass
     scores = keep(lo, x, inverse(lo, as_numbers(lo, hidden)))

@@ -12,6 +12,7 @@ from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten import ids, lookups
 from shardproof.frontends.aten.constants import numbered
 from shardproof.frontends.aten.flat import Flat
+from shardproof.frontends.aten.hidden import opened
 from shardproof.frontends.aten.known import added_by, entries_of, rows_by
 from shardproof.frontends.aten.lowering import (
     Const,
@@ -256,6 +257,7 @@ def largest(lo: Lowering, x: Lowered, count: int, dim: int, least: bool = False)
     """
     if not x.shape:
         raise Unsupported("the largest of a number")
+    x = opened(lo, x)
     (at,) = dimensions(x.shape, dim)
     if x.shape[at] == 1 == count:
         return x, Const(Fraction(0), x.shape, "int64")

@@ -8,6 +8,7 @@ every c. (Causal masks have operators of their own: `attention.causal`.)
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from math import isfinite
 from typing import Any, TypeAlias
@@ -185,6 +186,23 @@ def keep(lo: Lowering, x: Operand, kept: Lowered) -> Hidden:
     return Hidden(lo, lo.expand(scores, shape), lo.expand(kept, shape), x.dtype)
 
 
+def shown_at(lo: Lowering, x: Hidden, mask: Lowered, number: float, dims: Sequence[int]) -> Hidden:
+    """Masked scores, ``number`` where a mask is 1: there it is kept, whatever was hidden.  Along
+    ``dims`` every line has such a place.  Raises `Unsupported` for what is no number.
+
+    Example: ``torch.full((4, 6), -inf).scatter(-1, scores.topk(2).indices, 0)`` is 0 at two places
+    of each row, which are all that it keeps.
+    """
+    if not isfinite(number):
+        raise Unsupported(f"masked scores of which some become {number}")
+    lines = frozenset(dims)
+    if x.keeps_nothing:
+        return Hidden(lo, Const(fraction(number), x.shape, x.dtype), mask, x.dtype, lines)
+    others = inverse(lo, mask)
+    scores = lo.add(lo.mul(x.scores, others), lo.scale(mask, fraction(number)))
+    return Hidden(lo, scores, inverse(lo, lo.mul(inverse(lo, x.kept), others)), x.dtype, lines)
+
+
 def cleared(lo: Lowering, x: Hidden, kept: Lowered, other: Operand) -> Any:
     """Scores where ``kept`` is 1, ``other`` where it is 0; raises `Unsupported` where minus
     infinity may be left: what the scores keep has to be the same values, computed alike.
@@ -214,6 +232,20 @@ def is_nothing(x: Operand) -> bool:
     if isinstance(x, Additive):
         return bool(everywhere(x.where))
     return isinstance(x, float) and x == -float("inf")
+
+
+def opened(lo: Lowering, x: Operand) -> Any:
+    """Scores of which an operator hides some by a mask of positions, as masked scores, for what
+    does not read a mask but entries; others as they are.  Every row of keys shows one.
+
+    Example: ``scores.masked_fill(torch.ones(4, 4).triu(1).bool(), -inf)``, of which the largest two
+    of each row are asked for.
+    """
+    if not isinstance(x, Real) or x.number not in lo.hides:
+        return x
+    scores, where = lo.hides[x.number]
+    kept = keep(lo, scores, inverse(lo, as_numbers(lo, where)))
+    return replace(kept, shown=frozenset({len(x.shape) - 1}))
 
 
 def masked(lo: Lowering, x: Operand) -> Hidden | None:

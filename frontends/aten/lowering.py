@@ -173,15 +173,15 @@ class Lowering:
         self.exponentials: dict[int, tuple[Real, ...]] = {}
         # Of every relu what it was taken of; of what one id of each row spreads, ids and numbers.
         self.rectified, self.spread = dict[int, Lowered](), dict[int, tuple[Real, Real]]()
-        #: How losses of labels are read, and of what entries are picked by ids.
-        self.reading, self.picked = Reading.SHIFTED, list[Real]()
+        self.reading, self.picked = Reading.SHIFTED, list[Real]()  # of losses; by ids, of what
         #: Tables of constants by name, and their entries; those of the other side (None: any).
         self.tables, self.contents = dict[str, Real](), dict[str, Any]()
         self.shared: Mapping[str, Any] | None = None
         self.whole_tables: dict[int, Any] = {}  # entries of values: whole numbers that are known
         self._constants, self.origins = dict[Fraction, Real](), dict[int, int]()
         self.derived, self.notes = dict[str, Derived](), dict[str, None]()  # (notes are printed)
-        self.distinct = dict[int, int]()  # ids that differ along a dimension, and it
+        # Ids that differ along a dimension, and it; of hidden scores, all of them and what hides.
+        self.distinct, self.hides = dict[int, int](), dict[int, tuple[Real, Any]]()
         self.shifts, self.orders = set[int](), list[Any]()  # what no result depends on; of ids
         self.hot, self.integral = set[int](), set[int]()  # floats in {0, 1}; what is whole numbers
         self.cuts: Set[tuple[int, int]] = frozenset()  # rows of parameters, and those of a rank

@@ -12,7 +12,7 @@ from typing import Any
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten import ids, lookups
 from shardproof.frontends.aten.choices import _along, _chosen, _cumsum, _turned
-from shardproof.frontends.aten.hidden import as_numbers, keep
+from shardproof.frontends.aten.hidden import as_numbers, keep, masked, opened, shown_at
 from shardproof.frontends.aten.infinite import may_be_infinite
 from shardproof.frontends.aten.lowering import (
     Const,
@@ -32,6 +32,8 @@ from shardproof.frontends.aten.rules import lowers, written_as
 @lowers("aten.scatter.value")
 def _scatter_value(lo: Lowering, x: Lowered, dim: int, index: Lowered, value: float) -> Any:
     """One number by ids: whichever of equal ids is the last."""
+    hidden = masked(lo, opened(lo, x))
+    x = x if hidden is None else hidden
     (target, chosen), back = _along(lo, x, dim, index)
     place = lo.real(chosen)
     hot = _chosen(lo, place, target.shape[-1])
@@ -48,6 +50,8 @@ def _scatter_value(lo: Lowering, x: Lowered, dim: int, index: Lowered, value: fl
         left = place.shape[-1] < target.shape[-1] and not may_be_infinite(lo, x)
         lines = frozenset(dimensions(x.shape, dim) if left else ())  # Some of each is not hidden.
         return replace(keep(lo, x, inverse(lo, _turned(lo, mask, back))), shown=lines)
+    if hidden is not None:
+        return shown_at(lo, hidden, _turned(lo, mask, back), value, dimensions(x.shape, dim))
     dtype = lo.expected[0][1]
     if dtype == "bool" or "int" in dtype:
         if not (isinstance(target, Const) and target.value == 0 and value in (1, True)):

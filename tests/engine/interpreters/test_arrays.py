@@ -28,8 +28,11 @@ from shardproof.engine.interpreters import (
 )
 from shardproof.engine.interpreters.dims import count, normal, regroup, unit
 from shardproof.engine.interpreters.field import MASK
+from shardproof.engine.lineage.nodes import NodeTable
+from shardproof.engine.obligations.small_terms import SmallInterpreter
 from shardproof.engine.ops import apply_backward, apply_forward
 from shardproof.engine.ops.primitives import Interpreter, Selection
+from shardproof.engine.small_model.representatives import Representatives
 
 ONE, ZERO = Fraction(1), Fraction(0)
 FLOAT = FloatInterpreter()
@@ -362,6 +365,14 @@ def test_terms_name_positions_choices_and_multiplicities() -> None:
     a, b = x.data
     assert entry(TERMS.einsum("k->", x)) is 3 * a + b
     assert entry(TERMS.einsum("k,k->", x, x)) is 3 * (a * a) + b * b
+
+
+def test_a_choice_among_hidden_scores_is_not_understood() -> None:
+    scores = Weighted(np.array([[TERMS.table.symbol("a"), MASKED]]), (((1,),), ((1, 1),)))
+    small = SmallInterpreter(TermTable(), Representatives(NodeTable(), [], [], {}, ()))
+    for interpreter in (TERMS, small):
+        with pytest.raises(Unsupported, match="masked entries"):
+            interpreter.select(scores, Selection(topk=1))
 
 
 def test_the_field_is_exact_and_its_functions_are_functions() -> None:

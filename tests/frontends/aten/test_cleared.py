@@ -13,6 +13,7 @@ from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.ir import Shard
 from shardproof.frontends.aten import Lowering, rule_of
 from shardproof.frontends.aten.bits import Additive, Bits
+from shardproof.frontends.aten.scores import nothing
 from tests.frontends.aten.evaluated import evaluated
 
 SHAPE = (3, 5)
@@ -117,3 +118,44 @@ def test_the_largest_of_what_may_be_hidden_altogether_is_no_number(count: int) -
     most, _ = rule(lo, "aten.max.dim", scores, 1)
     with pytest.raises(Unsupported, match="minus infinity"):
         lo.real(most)
+
+
+@pytest.mark.parametrize("target", ["nothing", "causal", "masked"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_number_by_ids_over_masked_scores_is_pytorchs(target: str, count: int) -> None:
+    """Whether nothing is kept there, or some by an operator or by a mask; ids may be equal."""
+    random = np.random.default_rng(5)
+    a, places = random.normal(size=SHAPE), random.integers(0, 5, size=(SHAPE[0], count))
+    lo, x, _ = _lowering()
+    later = Bits(np.triu(np.ones(SHAPE, bool), 1) if target == "causal" else a > 0)
+    hidden = torch.tensor(a)
+    if target == "nothing":
+        scores, hidden = nothing(lo, SHAPE, "float64"), torch.full(SHAPE, -torch.inf)
+    else:
+        scores, hidden = (
+            _masked(lo, x, later),
+            hidden.masked_fill(torch.tensor(later.array), -np.inf),
+        )
+    ids = Shard("ids", places.shape, places.shape, (ZERO, ZERO), "int64", domain=(0, 5))
+    at = lo.hold(ids)
+    written = rule(lo, "aten.scatter.value", scores, 1, at, 0.5)
+    made = _number(
+        lo, {x.number: a, at.number: places}, rule(lo, "aten._softmax.default", written, 1)
+    )
+    expected = hidden.double().scatter(1, torch.tensor(places), 0.5).softmax(1)
+    np.testing.assert_allclose(np.asarray(made, float), expected.numpy(), atol=1e-12)
+    with pytest.raises(Unsupported, match="some become inf"):
+        rule(lo, "aten.scatter.value", scores, 1, at, np.inf)
+
+
+def test_the_largest_of_causal_scores_are_pytorchs() -> None:
+    """Which an operator hides: a choice reads what is kept of their exponentials."""
+    a = np.random.default_rng(5).normal(size=SHAPE)
+    lo, x, _ = _lowering()
+    later = np.triu(np.ones(SHAPE, bool), 3)
+    scores = _masked(lo, x, Bits(later))
+    assert scores.number in lo.hides
+    lo.expected = (((3, 2), "float64"), ((3, 2), "int64"))
+    _, place = rule(lo, "aten.topk.default", scores, 2, 1)
+    expected = torch.tensor(a).masked_fill(torch.tensor(later), -torch.inf).topk(2, 1).indices
+    assert (np.asarray(_number(lo, {x.number: a}, place), int) == expected.numpy()).all()
