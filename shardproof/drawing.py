@@ -12,15 +12,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import product
+from typing import NamedTuple
 
 from shardproof.engine.algebra.affine import affine
 from shardproof.engine.lineage.floating import settled
-from shardproof.engine.lineage.lineage import Lineage
+from shardproof.engine.lineage.lineage import BROADCAST, Lineage
 from shardproof.engine.lineage.members import concrete
 from shardproof.engine.lineage.views import Misaligned
 from shardproof.engine.plan.ir import Program
 from shardproof.engine.specification.box import box_of
-from shardproof.frontends.torch.draws import ALONE_DRAWN, Drawn, Part
+from shardproof.frontends.torch.draws import ALONE_DRAWN, Drawn, Part, Partner
 from shardproof.frontends.torch.plan import plan as make_plan
 from shardproof.frontends.torch.randomness import (
     Meeting,
@@ -42,8 +43,47 @@ def placed(sides: Sides) -> Placed:
     is no part of any has no meaning.
 
     Example: of two replicas, the second draws the lower half of the mask of a dropout.
+
+    What a draw meets may depend on other draws, of which constants say too little: as long as there
+    are draws that are no part of any, and others of which more is known than before, both sides are
+    read again with these as what they are.
     """
-    read = relowered(sides, {}, standing=True, partners=True)
+    best = _read(sides, {})
+    while not best.complete:
+        more = _read(sides, _met(best))
+        if more.known <= best.known:
+            break
+        best = more
+    findings = tuple(unlike(best.read, best.meetings))
+    standing = relowered(sides, {}, standing=True)
+    return Placed(relowered(sides, best.parts), standing, best.meetings, findings, best.complete)
+
+
+class _Reading(NamedTuple):
+    """``read``: the sides of which meetings were sought; ``parts``: what draws are, by rank."""
+
+    read: Sides
+    parts: dict[int, dict[str, Part]]
+    meetings: list[Meeting]
+    complete: bool
+
+    @property
+    def known(self) -> int:
+        """Of how many draws of ranks it is known what they are."""
+        return sum(len(own) for rank, own in self.parts.items() if rank != ALONE)
+
+
+def _met(reading: _Reading) -> dict[int, dict[str, Part]]:
+    """The parts of a reading, and of the single device's draws those that some rank has a part
+    of."""
+    names = {m.part.name for m in reading.meetings}
+    single = {state: p for state, p in reading.parts[ALONE].items() if p.name in names}
+    return {**reading.parts, ALONE: single}
+
+
+def _read(sides: Sides, known: Mapping[int, Mapping[str, Part]]) -> _Reading:
+    """Which part of the single device's every draw of a rank is, where some are ``known``."""
+    read = relowered(sides, known, standing=True, partners=True)
     finder = _finder(read)
     meetings: list[Meeting] = []
     parts: dict[int, dict[str, Part]] = {ALONE: alone(read)}
@@ -71,9 +111,7 @@ def placed(sides: Sides) -> Placed:
     for rank, state in entangled(meetings):
         del parts[rank][state]
         complete = False
-    findings = tuple(unlike(read, meetings))
-    standing = relowered(sides, {}, standing=True)
-    return Placed(relowered(sides, parts), standing, meetings, findings, complete)
+    return _Reading(read, parts, meetings, complete)
 
 
 Met = tuple[Drawn, tuple[int, ...]]
@@ -89,7 +127,7 @@ class _Finder:
     sides: Sides
     programs: Sequence[Program]
     lineages: Mapping[tuple[int, int], Lineage]
-    singles: Mapping[tuple[int, ...], list[tuple[Drawn, Lineage]]]
+    singles: Mapping[tuple[int, ...], list[tuple[Drawn, Partner, Lineage]]]
     #: Where a part of the same shapes lay last.
     last: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
 
@@ -103,34 +141,45 @@ class _Finder:
         }
         used: set[tuple[str, tuple[int, ...]]] = set()  # by state, and where it begins
         for own in draws:
-            have = self.lineages.get((number, own.partner))
-            met = None if have is None else self.met(own, _plain(concrete(have, here)), used)
+            met = None
+            for partner in own.partners:
+                have = self.lineages.get((number, partner.value))
+                if have is not None and met is None:
+                    met = self.met(own, partner, _plain(concrete(have, here)), used)
             if met is not None:
                 used.add((met[0].state, met[1]))
             yield own, met
 
-    def met(self, own: Drawn, have: Lineage, used: set[tuple[str, tuple[int, ...]]]) -> Met | None:
+    def met(
+        self, own: Drawn, partner: Partner, have: Lineage, used: set[tuple[str, tuple[int, ...]]]
+    ) -> Met | None:
         """The single device's draw that meets the same value, and where the part begins: the first
-        of which this part is not drawn yet, else the last."""
+        of which this part is not drawn yet, of the same numbers before others.  Where both meet it
+        first, it is that draw even if all such parts are drawn (the last one is, once more), and
+        if it draws other numbers."""
         again: Met | None = None
-        for single, want in self.singles.get(_nodes(have), ()):
-            for offset in self.places(own, single):
+        there = self.singles.get(_nodes(have), ())
+        for single, other, want in sorted(there, key=lambda one: _unlike(own, one[0])):
+            first = partner == own.partners[0] and other == single.partners[0]
+            if _unlike(own, single) and not first:
+                continue
+            for offset in self.places(partner, other):
                 try:
                     box = box_of(want, [affine(n) for n in offset], have.shape, {})
                 except Misaligned:
                     continue
                 if _plain(box) == have:
-                    start = _start(own, single, offset)
+                    start = _start(own, single, (partner, other), want, offset)
                     if start is not None and (single.state, start) not in used:
-                        self.last[own.partner_shape] = offset
+                        self.last[partner.shape] = offset
                         return single, start
-                    if start is not None:
+                    if start is not None and first:
                         again = single, start
         return again
 
-    def places(self, own: Drawn, single: Drawn) -> Iterator[tuple[int, ...]]:
+    def places(self, own: Partner, single: Partner) -> Iterator[tuple[int, ...]]:
         """Where the partner of a rank's draw may begin in that of the single device's."""
-        sizes, full = own.partner_shape, single.partner_shape
+        sizes, full = own.shape, single.shape
         if len(sizes) != len(full) or any(n > m for n, m in zip(sizes, full, strict=True)):
             return
         along = [
@@ -150,11 +199,12 @@ def _finder(standing: Sides) -> _Finder:
     made = make_plan(standing)
     read = partition(made)
     own = _results(read.single)
-    singles: dict[tuple[int, ...], list[tuple[Drawn, Lineage]]] = {}
+    singles: dict[tuple[int, ...], list[tuple[Drawn, Partner, Lineage]]] = {}
     for drawn in standing.single.draws:
-        lineage = own.get((0, drawn.partner))
-        if lineage is not None:
-            singles.setdefault(_nodes(lineage), []).append((drawn, lineage))
+        for partner in drawn.partners:
+            lineage = own.get((0, partner.value))
+            if lineage is not None:
+                singles.setdefault(_nodes(lineage), []).append((drawn, partner, lineage))
     return _Finder(standing, made.programs, _results(read.parallel), singles)
 
 
@@ -187,23 +237,37 @@ def _plain(lineage: Lineage) -> Lineage:
 
 def _only_compared(own: Drawn, draws: Sequence[Drawn]) -> bool:
     """Whether a uniform number meets nothing but constants, which another draw stands for."""
-    return own.partner < 0 and any(d.state.startswith(f"{own.state} ") for d in draws)
+    return not own.partners and any(d.state.startswith(f"{own.state} ") for d in draws)
 
 
-def _start(own: Drawn, single: Drawn, offset: Sequence[int]) -> tuple[int, ...] | None:
+def _start(
+    own: Drawn,
+    single: Drawn,
+    partners: tuple[Partner, Partner],
+    want: Lineage,
+    offset: Sequence[int],
+) -> tuple[int, ...] | None:
     """Where a draw begins in the single device's, if its partner begins at ``offset`` in the other
-    partner; None if one is no part of the other."""
-    if len(own.shape) != len(single.shape) or len(own.shape) > len(offset):
+    partner, whose lineage is ``want``; None if one is no part of the other, or the partner is alike
+    along a dimension of which the rank has a part."""
+    if len(own.shape) != len(single.shape):
         return None
-    own_sizes, full_sizes = (d.partner_shape[len(offset) - len(d.shape) :] for d in (own, single))
-    last = offset[len(offset) - len(own.shape) :]
     start = []
-    rows = zip(own.shape, single.shape, own_sizes, full_sizes, last, strict=True)
-    for size, full, partner, whole, at in rows:
-        if size == full == 1 != whole:
+    for size, full, dim in zip(own.shape, single.shape, partners[1].dims, strict=True):
+        if size == full:
             start.append(0)
-        elif size == partner and full == whole:
-            start.append(at)
+        elif (size, full) == tuple(p.shape[dim] for p in partners) and _varies(want, dim):
+            start.append(offset[dim])
         else:
             return None
     return tuple(start)
+
+
+def _unlike(own: Drawn, single: Drawn) -> bool:
+    """Whether two draws are of other numbers: normal ones and whole ones, or of other chances."""
+    return (own.kind, own.given) != (single.kind, single.given)
+
+
+def _varies(lineage: Lineage, dim: int) -> bool:
+    """Whether the positions of a dimension are positions of values."""
+    return any(i.axis != BROADCAST for t in lineage.addends for i in t.view.dims[dim])

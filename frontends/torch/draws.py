@@ -18,7 +18,7 @@ from fractions import Fraction
 from typing import Final, NamedTuple
 
 from shardproof.engine.algebra.affine import affine
-from shardproof.engine.errors import Unsupported
+from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.plan.ir import Shard
 from shardproof.frontends.aten.lowering import (
     Const,
@@ -27,6 +27,7 @@ from shardproof.frontends.aten.lowering import (
     Real,
     Shape,
     Undefined,
+    broadcast,
     fraction,
 )
 from shardproof.frontends.aten.masks import FLAGS
@@ -44,6 +45,8 @@ KINDS: Final = frozenset({BERNOULLI, UNIFORM, NORMAL, INTEGER})
 
 #: How random inputs are called that one rank alone draws.
 ALONE_DRAWN: Final = "random numbers of rank"
+#: Partners of a draw that are looked at.
+MOST_PARTNERS: Final = 4
 #: What a uniform number is that no part of a random input is known to be.
 _UNKNOWN: Final = "what is drawn: nothing says which part of what the single device draws it is"
 
@@ -164,11 +167,23 @@ class Part(NamedTuple):
 Parts = Mapping[str, Part]
 
 
+class Partner(NamedTuple):
+    """A ``value`` that a draw meets, its shape, and which of its dimensions each of the draw's is.
+
+    Example: times [4] that are multiplied with images [4, 3, 8, 8] as [4, 1, 1, 1] have the
+    ``dims`` (0,).
+    """
+
+    value: int
+    shape: Shape
+    dims: tuple[int, ...]
+
+
 @dataclass(slots=True)
 class Drawn:
     """A draw of one rank: its ``state``, ``kind`` and what it takes (``given``: chance or bounds);
-    ``shape``; ``event``: the first that draws it; ``partner``: the value of the program that it
-    first meets (-1: none was met, or none that tells where it lies), and that one's shape.
+    ``shape``; ``event``: the first that draws it; ``partners``: the values that it meets first, of
+    those that may tell where it lies.
 
     Example: a dropout of [8, 16] draws `BERNOULLI` with the chance 9/10; its partner is what is
     dropped.
@@ -179,8 +194,7 @@ class Drawn:
     given: tuple[Fraction, ...]
     shape: Shape
     event: int
-    partner: int = -1
-    partner_shape: Shape = ()
+    partners: list[Partner] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +210,7 @@ class Draws:
     """The draws of one rank while its step is lowered.
 
     ``parts``: what they are; None: they have none yet, and an operator that needs one is refused.
-    ``constants``: in place of all of them, a constant each (`standing`): nothing is dropped.
+    ``constants``: in place of all that have none, a constant each (`standing`): nothing is dropped.
 
     Example: with ``parts`` the value of ``random.bernoulli`` is a named input of the program.
     """
@@ -208,6 +222,8 @@ class Draws:
     #: Values that depend on draws and on nothing else: on which; of these, what is one plus a
     #: number.
     alone: dict[int, frozenset[str]] = field(default_factory=dict)
+    #: Values that depend on draws and on others: on which, of those that may meet partners yet.
+    mixed: dict[int, frozenset[str]] = field(default_factory=dict)
     uniform: dict[int, _Uniform] = field(default_factory=dict)
     made: dict[str, Lowered] = field(default_factory=dict)
 
@@ -233,10 +249,10 @@ class Draws:
         known = self.all.setdefault(drawn.state, drawn)
         if (known.kind, known.given, known.shape) != (drawn.kind, drawn.given, drawn.shape):
             raise Unsupported("unlike draws from one state of a generator")
-        if self.constants:
+        part = None if self.parts is None else self.parts.get(drawn.state)
+        if self.constants and part is None:
             return Const(standing(drawn), drawn.shape, dtype)
         if drawn.state not in self.made:
-            part = None if self.parts is None else self.parts.get(drawn.state)
             if part is None and drawn.kind == UNIFORM:
                 return Undefined(drawn.shape, dtype, _UNKNOWN)  # it may only be compared
             if part is None:
@@ -296,24 +312,70 @@ class Draws:
         return self.input(Drawn(state, BERNOULLI, (chance,), first.shape, op.event), dtype)
 
     def follow(self, op: Op, known: Mapping[int, Lowered]) -> None:
-        """Which values depend on draws alone, and the partner of draws that meet one."""
+        """Which values depend on draws alone, which on others too, and the partners of draws."""
         numbers = list(tensors_of(*op.args, *op.kwargs.values()))
-        drawn = {state for n in numbers for state in self.alone.get(n, ())}
+        drawn = {state for n in numbers for state in self.states(n)}
         if not drawn or op.name in KINDS or op.name.startswith("comm."):
             return  # after communication it may be what others drew
-        others = [known.get(n) for n in numbers if n not in self.alone]
-        partners = [x for x in others if isinstance(x, Real)]
-        if not partners:
+        given = {n: x for n in numbers if isinstance(x := known.get(n), Real)}
+        if all(n in self.alone for n in (*given, *(n for n in numbers if self.states(n)))):
             for value in op.outputs:
                 self.alone.setdefault(value, frozenset(drawn))
                 if op.name in (CAST, STILL) and numbers[0] in self.uniform:
                     self.uniform[value] = self.uniform[numbers[0]]
             return
-        shapes = {x.shape for n in numbers if n in self.alone and (x := known.get(n)) is not None}
         for state in drawn:
-            own = self.all[state]
-            if own.partner < 0 and shapes == {own.shape}:
-                own.partner, own.partner_shape = partners[0].number, partners[0].shape
+            own = [n for n in numbers if state in self.alone.get(n, ())]
+            own = own or [n for n in numbers if state in self.states(n)]
+            shapes = {x.shape for n in own if (x := known.get(n)) is not None}
+            partner = next((x for n, x in given.items() if n not in own), None)
+            if len(shapes) == 1 and partner is not None:
+                self.met(self.all[state], shapes.pop(), partner)
+        left = frozenset(s for s in drawn if len(self.all[s].partners) < MOST_PARTNERS)
+        for value in op.outputs if left else ():
+            self.mixed.setdefault(value, left)
+
+    def states(self, value: int) -> frozenset[str]:
+        """The draws that a value depends on, of those whose partners are looked for in it."""
+        return self.alone.get(value) or self.mixed.get(value, frozenset())
+
+    def met(self, own: Drawn, shape: Shape, partner: Real) -> None:
+        """Note the partner of a draw that meets it as a tensor of ``shape``, entry by entry, if it
+        is as long in every dimension of the draw."""
+        dims = dimensions_in(own.shape, shape)
+        if dims is None or len(own.partners) == MOST_PARTNERS or not self.entrywise(shape, partner):
+            return
+        there = tuple(d + len(partner.shape) - len(shape) for d in dims)
+        if all(
+            n == 1 or (d >= 0 and partner.shape[d] == n)
+            for n, d in zip(own.shape, there, strict=True)
+        ):
+            own.partners.append(Partner(partner.number, partner.shape, there))
+
+    def entrywise(self, shape: Shape, partner: Real) -> bool:
+        """Whether the operator that is lowered may be one of single entries of both operands, by
+        the shape of its result."""
+        try:
+            return [s for s, _ in self.lo.expected] == [broadcast(shape, partner.shape)]
+        except ShapeMismatch:
+            return False
+
+
+def dimensions_in(own: Shape, shape: Shape) -> tuple[int, ...] | None:
+    """Which dimension of a tensor of ``shape`` each one of a draw is: it has those of the draw, and
+    others of size 1, or is broadcast from these, or begins with them; None: none of the three.
+
+    Example: times [4] of rows are dimension 0 of [4, 1, 1], and of features [4, 16] that are
+    computed of them; scales [4, 1] are the dimensions of [4, 16].
+    """
+    wide, places = [n for n in own if n != 1], [d for d, n in enumerate(shape) if n != 1]
+    if wide == [shape[d] for d in places]:
+        after = iter(places)
+        return tuple(0 if n == 1 else next(after) for n in own)
+    last = range(len(shape) - len(own), len(shape))
+    if last.start >= 0 and all(n in (1, shape[d]) for n, d in zip(own, last, strict=True)):
+        return tuple(last)
+    return tuple(range(len(own))) if own and shape[: len(own)] == own else None
 
 
 def standing(drawn: Drawn) -> Fraction:

@@ -295,7 +295,8 @@ def lower(
         raise InvalidInput("the step compares nothing", f"rank {step.trace.rank}")
     values = tuple(rank.lo.values)
     draws = tuple(rank.draws.all.values())
-    numbers = [r.value for r in results] + [d.partner for d in draws if partners]
+    numbers = [r.value for r in results]
+    numbers += [p.value for d in draws if partners for p in d.partners]
     own = tuple(dict.fromkeys(n for n in numbers if n >= 0))
     body = Body(
         "step",

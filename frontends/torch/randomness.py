@@ -74,7 +74,7 @@ def compared_too(draws: Sequence[Drawn]) -> bool:
     Example: ``u = torch.rand(8); y = u * (u < 0.5)``.
     """
     return any(
-        own.partner >= 0 and any(other.state.startswith(f"{own.state} ") for other in draws)
+        own.partners and any(other.state.startswith(f"{own.state} ") for other in draws)
         for own in draws
     )
 
