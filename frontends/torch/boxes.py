@@ -38,11 +38,11 @@ class Held(NamedTuple):
 
 
 def described(name: str, x: DTensor) -> list[Held]:
-    """The boxes of a DTensor's local tensor, by its mesh and placements; partial sums by the ranks
-    along their mesh dimension.
+    """The boxes of a DTensor's local tensor, by its mesh and placements; raises `InvalidInput` for
+    one whose local tensors are parts of a sum (Partial).
 
     Example: ``up.weight`` [16, 8] with ``[Shard(0)]`` is on rank 1 of two the box at (8, 0) of
-    shape (8, 8), with the text "S(0)"; ``[Partial()]`` has ``partial`` (("sum", (0, 1)),).
+    shape (8, 8), with the text "S(0)".
     """
     spec = x._spec
     mesh, full, own = spec.mesh, tuple(spec.shape), tuple(x._local_tensor.shape)
@@ -51,11 +51,11 @@ def described(name: str, x: DTensor) -> list[Held]:
         return [Held(Box(name, full, (), own, "DTensor"))]
     with _disable_current_modes():  # No part of the step; it counts positions in tensors.
         runs = [_runs(dim, size, spec, coordinate) for dim, size in enumerate(full)]
-    partial = []
-    for number, placement in enumerate(spec.placements):
-        if isinstance(placement, Partial):
-            ranks = torch.distributed.get_process_group_ranks(mesh.get_group(number))
-            partial.append((str(placement.reduce_op), tuple(ranks)))
+    if any(isinstance(placement, Partial) for placement in spec.placements):
+        raise InvalidInput(
+            f"{name} is a DTensor with {list(spec.placements)}: of what the step begins with ranks "
+            "cannot have parts of a sum"
+        )
     shape = tuple(sum(size for _, size in along) for along in runs)
     if shape != own:
         raise InvalidInput(
@@ -70,7 +70,7 @@ def described(name: str, x: DTensor) -> list[Held]:
         part = [along[number if dim in several else 0] for dim, along in enumerate(runs)]
         offset, size = tuple(start for start, _ in part), tuple(count for _, count in part)
         text = ", ".join(map(str, spec.placements))
-        box = Box(name, full, offset, size, "DTensor", tuple(partial), text)
+        box = Box(name, full, offset, size, "DTensor", text=text)
         cut = (several[0], at, size[several[0]]) if several else None
         pieces.append(Held(box, cut))
         at += size[several[0]] if several else 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from msgspec import structs
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.nn.parallel import DistributedDataParallel
 
 from shardproof.engine.errors import InvalidInput
@@ -49,6 +49,12 @@ FRESH = (
 DIVIDED = (
     "gradients and states of optimizers are compared in the entries that job.start says each rank "
     "owns, and together the ranks own all"
+)
+
+#: What is printed of gradients, losses, states and outputs that stay parts of sums.
+PARTIAL = (
+    "DTensors that are partial at job.end are added up there: who reads their local tensors has to "
+    "do the same"
 )
 
 #: What wrappers put before a parameter's name.
@@ -362,7 +368,7 @@ class Job:
         if gradient is None:
             self._recorder.mark(GRADIENT, boxes=(part.box,), kwargs=kwargs)
             return
-        own, piece = local_box(part, gradient)
+        own, piece = local_box(part, self._added_up(gradient))
         value = self._recorder.tensor(piece)
         self._recorder.mark(GRADIENT, (value,), boxes=(own,), kwargs=kwargs)
 
@@ -374,7 +380,7 @@ class Job:
             if state.dim() and (id(part.parameter), key) not in self._kept:
                 self.note(FRESH)
             if state.dim():
-                own, piece = state_box(part, key, state)
+                own, piece = state_box(part, key, self._added_up(state))
             else:
                 self.note(COUNTED)
                 own, piece = Box(part.box.name, (), (), (), part.box.said), local(state.detach())
@@ -385,6 +391,7 @@ class Job:
     def _compared(self, kind: str, name: str, value: torch.Tensor) -> None:
         if not isinstance(value, torch.Tensor):
             raise InvalidInput(f"job.end: {name} is {type(value).__name__}, expected a tensor")
+        value = self._added_up(value)
         pieces = described(name, value) if isinstance(value, DTensor) else [None]
         for piece in pieces:
             plain = local(value)
@@ -396,6 +403,15 @@ class Job:
                 boxes=() if piece is None else (piece.box,),
                 kwargs={"name": name},
             )
+
+    def _added_up(self, x: torch.Tensor) -> torch.Tensor:
+        """A DTensor of which ranks have parts of a sum (Partial), as that sum on each of them; any
+        other tensor as it is.  The step communicates for it, as whoever reads the DTensor does."""
+        if not isinstance(x, DTensor) or not any(isinstance(p, Partial) for p in x.placements):
+            return x
+        self.note(PARTIAL)
+        whole = [Replicate() if isinstance(p, Partial) else p for p in x.placements]
+        return x.redistribute(placements=whole)
 
     @property
     def ended(self) -> bool:

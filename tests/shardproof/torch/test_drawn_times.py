@@ -43,12 +43,6 @@ def straight(model: nn.Module, x: torch.Tensor, sign: float = 1.0) -> torch.Tens
     return F.mse_loss(model((1 - there) * x + there * noise, t), noise - sign * x)
 
 
-def scaled(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    scale = (1.2 * torch.randn(len(x), 1)).exp()
-    noised = x + torch.randn_like(x) * scale
-    return ((model(noised, scale.log()) - x).square() / scale**2).mean()
-
-
 def single(forward: Forward) -> Callable[[sp.Job], None]:
     def step(job: sp.Job) -> None:
         model = Net()
@@ -77,7 +71,7 @@ def verdict(tmp_path: Path, one: Forward, other: Forward, rows: int = ROWS) -> s
     return sp.verify(single(one), replicas(other), world_size=2, batch=batch, **given).verdict
 
 
-@pytest.mark.parametrize("forward", [denoised, straight, scaled])
+@pytest.mark.parametrize("forward", [denoised, straight])
 def test_what_is_drawn_for_each_row_is_a_part(tmp_path: Path, forward: Forward) -> None:
     """One row on each replica."""
     assert verdict(tmp_path, forward, forward) == "proved"
