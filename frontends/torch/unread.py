@@ -52,7 +52,8 @@ class Unread:
         return format(TEXT, f"{fill}{align}{width}")
 
     def __hash__(self) -> int:
-        return id(self)
+        # A look-up in a set or by a key compares it with what is there.
+        self.refused()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Unread, (self.where, None)  # Another rank has the number, and no tensor of it.

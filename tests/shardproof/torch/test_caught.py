@@ -113,6 +113,7 @@ READS = {
     "a flag": caught(lambda _, x, __: 2.0 if (x > 0).any() else 1.0),
     "an equality": caught(lambda _, x, __: 1.0 if torch.equal(x, x + 1) else 2.0),
     "a shape": caught(lambda _, x, __: float(len(torch.nonzero(x)))),
+    "a key": caught(lambda loss, *_: {0.0: 2.0}.get(loss.item(), 1.0)),
     "a list": caught(lambda loss, *_: 2.0 if loss.tolist() > 0 else 1.0),
     "returned": returned,
     "a callback": promised,
