@@ -386,14 +386,13 @@ class Values:
 
     def own(self, item: Ids, value: int = -1) -> int:
         """The ids themselves, or what is made of each, where the item's positions are."""
-        kept = [d for d, a in enumerate(item.axes) if a >= 0]
-        axes = [item.axes[d] for d in kept]
+        kept = sorted((a, d) for d, a in enumerate(item.axes) if a >= 0)
         value = item.origin if value < 0 else value
         have = self.recorder.shape(value)
-        if sorted(axes) != [a for a in range(len(have)) if a in axes]:
-            raise Unsupported("ids whose dimensions are permuted")
-        value = self.view(value, tuple(have[a] for a in axes))
-        return self.broadcast(value, kept, item.shape)
+        if len({a for a, _ in kept}) < len(kept):
+            raise Unsupported("ids along two dimensions at once")
+        value = self.view(value, tuple(have[a] for a, _ in kept))
+        return self.broadcast(value, [d for _, d in kept], item.shape)
 
     def lookup(self, item: Lookup) -> int:
         """A one-hot of the ids, contracted with the rows that they can choose."""
