@@ -99,7 +99,8 @@ def reduce_window(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     triangle of ones.
     """
     how, shape = node.attrs["to_apply"], low.shape(node)
-    if isinstance(xs[0], Ids) or low.dtype(node) == "bool":
+    largest = isinstance(xs[0], Ids) and how not in ("add", "multiply")
+    if largest or low.dtype(node) == "bool":
         raise Unsupported(f"windows of ids or predicates by {how}")
     neutral = {"add": 0, "multiply": 1, "maximum": -inf, "minimum": inf}.get(how)
     if neutral is None or number_of(xs[1]) != neutral:
