@@ -13,7 +13,7 @@ from shardproof.frontends.builder.piecewise import Function
 from shardproof.frontends.graphs.graph import Node, Shape
 from shardproof.frontends.hlo.items import Ids, Item, Lookup, Narrow, Places, Tensor, per_rank
 from shardproof.frontends.hlo.known import Known, compact
-from shardproof.frontends.hlo.state import Lowering
+from shardproof.frontends.hlo.state import Lowering, integral
 
 
 def same_place(x: Ids, y: Ids) -> bool:
@@ -276,6 +276,53 @@ def ids_after_move(
         low.origins[origin] = low.origins[value]
     shape = low.recorder.shape(origin)
     return Ids(origin, own_axes(shape), shape, x.functions)
+
+
+def joined(low: Lowering, xs: Sequence[Item], dim: int) -> Ids | None:
+    """Ids of one input and numbers one after the other, as a tensor of the body that is ids, too;
+    None: something else is among them.
+
+    Example: labels behind a first word, ``concatenate(0, ids[:, :-1])``, are in the domain of the
+    ids, and what follows from a lookup of them is said of the input.
+    """
+    own = [x for x in xs if isinstance(x, Ids)]
+    numbers = [x.number() for x in xs if isinstance(x, Known) and integral(x.dtype)]
+    if not own or len(own) + len(numbers) < len(xs):
+        return None
+    plain = all(len(f) == 1 and f[0][2:] == (1, 0) for x in own for f in x.functions)
+    inputs = {low.origins.get(x.origin, -1) for x in own}
+    if not plain or len(inputs) > 1 or not all(type(n) is int and n >= 0 for n in numbers):
+        return None
+    values = [low.tensor(x) for x in xs]
+    key = ("joined", dim, *values)
+    value = low.recorder.known(key)
+    if value is None:
+        dtype = low.recorder.values[own[0].origin].dtype
+        value = low.recorder.op("concat", *values, dim=dim, dtype=dtype)
+        low.recorder.once(key, value)
+    if own[0].origin in low.origins:
+        low.origins[value] = low.origins[own[0].origin]
+    spans = [(f[0].low, f[0].high) for x in own for f in x.functions]
+    lowest = min([a for a, _ in spans] + [int(n) for n in numbers])
+    highest = max([b for _, b in spans] + [int(n) + 1 for n in numbers])
+    shape = low.recorder.shape(value)
+    return Ids(value, own_axes(shape), shape, (piecewise.identity(lowest, highest),))
+
+
+def between(
+    low: Lowering, ids: Ids, number: Known, dim: int, before: int, after: int
+) -> Ids | None:
+    """Ids with one number as often before and after them along a dimension (`joined`).
+
+    Example: ``pad(ids, 0)`` by one position in front.
+    """
+    parts: list[Item] = [ids]
+    for count, place in ((before, 0), (after, 2)):
+        if count:
+            wide = (*ids.shape[:dim], count, *ids.shape[dim + 1 :])
+            first = tuple(a.reshape(-1)[:1] for a in number.arrays)
+            parts.insert(place, Known(tuple(np.broadcast_to(a, wide) for a in first), number.dtype))
+    return joined(low, parts, dim) if number.number() is not None else None
 
 
 def own_axes(shape: Shape) -> tuple[int, ...]:

@@ -254,6 +254,9 @@ def concatenate(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     vectors = index_vectors.joined(xs, node.attrs["dimensions"][0], low.shape(node))
     if vectors is not None:
         return vectors
+    ids = indices.joined(low, xs, node.attrs["dimensions"][0])
+    if ids is not None:
+        return ids
     return low.op("concat", *(low.tensor(x) for x in xs), dim=node.attrs["dimensions"][0])
 
 
@@ -267,6 +270,9 @@ def pad(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     number = finite(xs[1])
     if number is None:
         raise Unsupported("padding with what is no finite constant")
+    ids = _padded(low, node, xs)
+    if ids is not None:
+        return ids
     value = low.tensor(xs[0])
     for d, (before, after, interior) in enumerate(node.attrs["padding"]):
         if interior:
@@ -283,6 +289,19 @@ def pad(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         wide = (*shape[:d], size + max(before, 0) + max(after, 0), *shape[d + 1 :])
         value = framed(low, xs[1], value, d, max(before, 0), wide).value
     return Tensor(value)
+
+
+def _padded(low: Lowering, node: Node, xs: Sequence[Item]) -> Ids | None:
+    """Ids between numbers along one dimension; None: other padding, or of something else."""
+    moving = [d for d, way in enumerate(node.attrs["padding"]) if way != (0, 0, 0)]
+    ids, number = xs
+    if not isinstance(ids, Ids) or not isinstance(number, Known) or len(moving) != 1:
+        return None
+    (dim,) = moving
+    before, after, interior = node.attrs["padding"][dim]
+    if interior or min(before, after) < 0:
+        return None
+    return indices.between(low, ids, number, dim, before, after)
 
 
 # -- contractions, reductions ----------------------------------------------------------------------

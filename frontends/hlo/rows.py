@@ -12,8 +12,8 @@ import numpy as np
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.graphs.graph import Node, PerRank, Shape
-from shardproof.frontends.hlo import boxes, lookups, many_rows
-from shardproof.frontends.hlo.items import Item, Tensor, table_of
+from shardproof.frontends.hlo import boxes, indices, lookups, many_rows
+from shardproof.frontends.hlo.items import Ids, Item, Tensor, table_of
 from shardproof.frontends.hlo.known import Known, compact
 from shardproof.frontends.hlo.module import Array
 from shardproof.frontends.hlo.movement import framed, placed
@@ -147,6 +147,47 @@ def _gathered(low: Lowering, node: Node, table: int, ids: Known, result: Shape) 
     return low.values.broadcast(value, places, result)
 
 
+def _ids_among(
+    low: Lowering, operand: Item, written: Item, starts: Sequence[int | PerRank], shape: Shape
+) -> Ids | None:
+    """Ids that are written among one number along one dimension; None: something else is.
+
+    Example: labels behind a first word, ``zeros.at[:, 1:].set(labels[:, :-1])``.
+    """
+    if not isinstance(written, Ids) or not isinstance(operand, Known) or operand.number() is None:
+        return None
+    if len(written.shape) != len(shape):
+        return None
+    moving = [d for d, n in enumerate(written.shape) if n != shape[d]]
+    first = starts[moving[0]] if len(moving) == 1 else None
+    if not isinstance(first, int):
+        return None
+    (dim,) = moving
+    return indices.between(
+        low, written, operand, dim, first, shape[dim] - first - written.shape[dim]
+    )
+
+
+def _in_box(
+    low: Lowering,
+    node: Node,
+    operand: Item,
+    updates: Item,
+    starts: Sequence[int | PerRank],
+    sizes: Shape,
+) -> Item:
+    """What is written to, or added in, one box."""
+    shape = low.shape(node)
+    if node.attrs["to_apply"] == "replace":
+        ids = _ids_among(low, operand, updates, starts, shape)
+        if ids is not None:
+            return ids
+    value = low.values.view(low.tensor(updates), sizes)
+    if node.attrs["to_apply"] == "replace":
+        return Tensor(placed(low, operand, value, starts, shape))
+    return _added(low, operand, placed(low, _zero(low, node), value, starts, shape))
+
+
 def scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     """Rows added or written along one dimension, in bounds, or one box: known ones, or what ids
     choose.
@@ -175,11 +216,7 @@ def scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
             return _added(low, operand, apart)
     box = _box(low, node, ids, low.recorder.shape(updates))
     if box is not None:
-        starts, sizes = box
-        value = low.values.view(updates, sizes)
-        if how == "replace":
-            return Tensor(placed(low, operand, value, starts, shape))
-        return _added(low, operand, placed(low, _zero(low, node), value, starts, shape))
+        return _in_box(low, node, operand, xs[2] if how == "replace" else Tensor(updates), *box)
     rows = _whole_rows(low, node, ids, low.recorder.shape(updates))
     inside = rows is not None and _inside(rows, shape[rows.dim])
     if rows is None or not (inside or how == "add"):
