@@ -158,6 +158,17 @@ def unrounded(
     return tuple(made)
 
 
+def seen_again(
+    comparisons: Sequence[Comparison], again: Sequence[Comparison]
+) -> tuple[Comparison, ...]:
+    """Comparisons, without differences that are not there in other ones of the same values.
+
+    Example: of 1 beside 2, where the other run has 3 beside 3, nothing is left.
+    """
+    pairs = zip(comparisons, again, strict=True)
+    return tuple(here if there.differs else replace(here, error=0.0) for here, there in pairs)
+
+
 def _bend(here: Floats, after: Floats, before: Floats) -> float:
     """How far values are from the middle between those on both sides, twice."""
     if not here.shape == after.shape == before.shape:

@@ -25,6 +25,7 @@ from shardproof.engine.simulation.comparisons import (
     compare,
     divides_by_zero,
     may_be_left,
+    seen_again,
     settled,
     straight,
     unrounded,
@@ -357,10 +358,9 @@ def run_both(
         ways = ((beside(n, BEND), beside(n, -BEND)) for n in range(1, WAYS + 1))
         comparisons = straight(comparisons, ways)
     if looked and any(comparison.differs for comparison in comparisons):
-        sides = nearer(single), nearer(parallel)
-        if any(sides):
-            again = beside(0, 0.0, sides[0] or single, sides[1] or parallel)
-            comparisons = unrounded(comparisons, again)
+        sides = nearer(single, parallel)
+        if sides:
+            comparisons = seen_again(comparisons, beside(0, 0.0, *sides))
     undefined = any(bool(np.isnan(data).any()) for data in wanted.values())
     undefined |= any(map(divides_by_zero, comparisons))
     if seed % WIDE >= SHARP or seed >= STEEP:
