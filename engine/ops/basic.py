@@ -271,11 +271,21 @@ def _amax_backward(
 
 @operator("amax", "a k^ -> a", "x", "dim:integers? keepdim:flag?", backward=_amax_backward)
 def _amax(r: R, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
-    dims, after = _reduced(r, inputs[0], attrs)
-    result = inputs[0]
-    for dim in sorted(dims, reverse=True):
-        result = r.amax(result, dim)
-    return [r.reshape(result, after)]
+    """Over several dimensions it is one maximum, over what they are joined: a part along any of
+    them is a part of it."""
+    x = inputs[0]
+    dims, after = _reduced(r, x, attrs)
+    if not dims:
+        return [r.reshape(x, after)]
+    at = min(dims)
+    if len(dims) > 1:
+        shape = tuple(r.shape(x))
+        names, at = labels(len(shape)), len(shape) - len(dims)
+        order = sorted(range(len(shape)), key=lambda dim: dim in dims)
+        sizes = [shape[dim] for dim in order]
+        turned = r.einsum(f"{names}->{''.join(names[dim] for dim in order)}", x)
+        x = r.reshape(turned, (*sizes[:at], prod(sizes[at:])))
+    return [r.reshape(r.amax(x, at), after)]
 
 
 @operator("slice", "a k# -> a k#", "x", "dim:integer start:position size:integer")
