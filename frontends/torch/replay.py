@@ -44,6 +44,8 @@ from shardproof.frontends.torch.trace import (
     Trace,
 )
 
+#: What changes no memory, and what PyTorch refuses of views outside of its dispatch.
+DETACHES = "aten.detach_.default"
 #: Elements over all storages of a rank.
 MOST_NUMBERS = 1 << 24
 
@@ -174,6 +176,8 @@ class Rank:
         """One ATen operator, run by PyTorch on this rank's memory."""
         results = [Tensor(n) for n in trace.tensors_of(*event.outputs)]
         if event.name.startswith(ALLOCATES) and not event.writes:
+            return
+        if event.name == DETACHES:
             return
         read = {self.trace.tensors[n].storage for n in trace.tensors_of(*event.args)}
         new = [r for r in results if self.trace.tensors[r.number].storage not in read]

@@ -42,6 +42,22 @@ def test_a_view_that_pytorch_refuses_is_refused_and_its_reshape_is_proved() -> N
     assert right.verdict == "proved", right.reason
 
 
+def _detached(x: torch.Tensor) -> torch.Tensor:
+    """As what PyTorch dispatches below autograd has it (DTensor's ``local_map``)."""
+    with torch.no_grad(), torch._C._AutoDispatchBelowAutograd():  # type: ignore[no-untyped-call]
+        return x * torch.ops.aten.detach_.default(x[:2]).sum()
+
+
+@pytest.mark.parametrize(("twice", "verdict"), [(1.0, "proved"), (2.0, "refuted")])
+def test_a_view_that_is_detached_in_place_is_replayed(twice: float, verdict: str) -> None:
+    one = _step(lambda x: x * _detached(x.detach()))
+    other = _step(lambda x: x * _detached(x.detach()) * twice)
+    given = {"batch": BATCH, "executor": "local", "cache": False}
+    result = sp.verify(one, other, world_size=1, validate=True, **given)
+    assert result.verdict == verdict, result.reason
+    assert any("the translation was replayed" in text for text in result.assumptions)
+
+
 def _drawn(draw: random.Random) -> tuple[Shape, Shape, Shape]:
     """Shape and strides of a tensor that was permuted, repeated or cut, and another shape."""
     x = torch.empty([draw.choice((1, 1, 2, 3)) for _ in range(draw.randint(1, 4))], device="meta")
