@@ -134,6 +134,8 @@ def _cast(lo: Lowering, x: Lowered, dtype: str = "", **_: Any) -> Any:
     if isinstance(x, (Compared, Bits)) and dtype != "bool":
         x = position_flags(lo, x)
     of_ids = x if dtype != "bool" else ids.ids(x)
+    if isinstance(of_ids, ids.Ids) and of_ids.dtype in _WHOLE and "float" in dtype:
+        return _between_kinds(lo, lo.real(of_ids), dtype)
     if isinstance(of_ids, (ids.Ids, Filled)):
         return cast(of_ids, dtype)
     if "float" not in dtype or "float" not in x.dtype:
