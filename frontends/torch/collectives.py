@@ -211,18 +211,21 @@ def _gather_into(replay: State, target: Arg, source: Arg, group: Ranks) -> None:
         gathered_ = gathered(replay, replay.read(source), group)
         replay.write(target, replay.memory.reshape(gathered_, into.shape))
         return
-    at = 0
+    start, stride = into.offset, prod(own.shape)
+    columns: dict[StridedTensor, int] = {}
     for part, value in zip(parts, values, strict=True):
         rows = rows_of(replay.out.values[value].shape)
         gathered_ = gathered(replay, value, group)
         for i in range(count):
             piece = replay.memory.slice(gathered_, 0, i * rows[0], rows[0])
-            start = into.offset + i * prod(own.shape) + at
-            strides = geometry.contiguous(rows)
-            replay.memory.write(
-                StridedTensor(into.storage, start, rows, strides, into.dtype), piece
-            )
-        at += prod(part.shape)
+            at, strides = start + i * stride, geometry.contiguous(rows)
+            replay.memory.write(StridedTensor(into.storage, at, rows, strides, into.dtype), piece)
+        column = StridedTensor(into.storage, start, (count, prod(rows)), (stride, 1), into.dtype)
+        columns[column] = replay.memory.reshape(gathered_, column.shape)
+        start += prod(part.shape)
+    # FSDP copies a piece of all ranks out at once: what has just been taken apart.
+    for column, value in columns.items():
+        replay.memory.assume(column, value)
 
 
 def _alike(
