@@ -13,7 +13,7 @@ import numpy as np
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.graphs.graph import Node, PerRank
-from shardproof.frontends.hlo import gates, indices, masks, origins, overflow
+from shardproof.frontends.hlo import gates, indices, masks, origins
 from shardproof.frontends.hlo.endless import Endless
 from shardproof.frontends.hlo.items import Gated, Ids, Item, Lookup, Tensor, exact
 from shardproof.frontends.hlo.known import Known, compact
@@ -447,33 +447,6 @@ def _mixed(low: Lowering, node: Node, p: Item, x: Item, y: Item) -> Item:
     if not parts:
         return _constant(low, node, Fraction(0))
     return Tensor(parts[0]) if len(parts) == 1 else low.op("add", *parts)
-
-
-def convert(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """A cast: between floats the identity over the reals; to integers a truncation; to predicates,
-    whether it is not zero.  Example: ``f32`` to ``bf16`` is the operand; ``f32`` to ``s32`` is
-    ``trunc``, under a printed assumption."""
-    source = low.graph.values[node.operands[0]].dtype
-    target = low.dtype(node)
-    if isinstance(xs[0], Ids):
-        if integral(target) or target == "bool":
-            return indices.cast(xs[0], source, target)
-        if source == "bool" and gates.is_predicate(xs[0]):
-            return gates.number(low, xs[0])
-        return Tensor(low.tensor(xs[0]))
-    if source == target or source == "bool":
-        # A predicate is 0 or 1, whatever type it has.
-        if isinstance(xs[0], Known) and target != "bool":
-            return Tensor(low.tensor(xs[0]))
-        return xs[0]
-    if target == "bool":
-        zero = low.values.full(low.shape(node), Fraction(0))
-        different = Node(node.name, "compare", (), node.results, {"direction": "NE"})
-        return compare(low, different, [xs[0], Tensor(zero)])
-    if integral(target):
-        overflow.assume_small(low)
-        return xs[0] if integral(source) else low.op("trunc", low.tensor(xs[0]))
-    return xs[0]
 
 
 def is_finite(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:

@@ -29,6 +29,11 @@ def assume_small(low: Lowering) -> None:
     low.recorder.notes.append(Assumption("inferred", "overflow", "", _ASSUMED))
 
 
+def bits(dtype: str) -> int:
+    """How many bits an integer of a type has.  Example: 8 for ``uint8``."""
+    return int("".join(c for c in dtype if c.isdigit()))
+
+
 def checked(low: Lowering, node: Node, item: Item) -> Item:
     """The result of an operator, where it fits its type, or is assumed to; raises `Unsupported`
     where it may wrap around.
@@ -39,12 +44,12 @@ def checked(low: Lowering, node: Node, item: Item) -> Item:
     dtype = low.dtype(node)
     if not integral(dtype) or not _computes(node) or isinstance(item, Known):
         return item
-    bits = int("".join(c for c in dtype if c.isdigit()))
+    few = bits(dtype) < FEWEST_BITS
     if isinstance(item, Ids):
-        if bits < FEWEST_BITS or dtype.startswith("uint"):
+        if few or dtype.startswith("uint"):
             _fits(item, dtype)
         return item
-    if bits < FEWEST_BITS:
+    if few:
         raise Unsupported(f"arithmetic of {dtype}, which may wrap around")
     assume_small(low)
     return item

@@ -153,9 +153,14 @@ def several(
 
 def _largest(x: Any, count: int, dim: int, largest: bool) -> tuple[Array, ...]:
     """The largest (smallest) entries in order, and where they are; of equal ones the first."""
-    order = np.argsort(-x if largest else x, axis=dim, kind="stable")
+    order = np.argsort(_falling(x) if largest else x, axis=dim, kind="stable")
     place: Any = np.take(order, np.arange(count), axis=dim)
     return np.take_along_axis(x, place, axis=dim), place.astype("int32")
+
+
+def _falling(x: Any) -> Any:
+    """Numbers in the opposite order: bits turned, of what has no number below zero, or one more."""
+    return -x if np.issubdtype(x.dtype, np.floating) else ~x
 
 
 def _sorted(xs: Sequence[Any], attrs: Attrs) -> tuple[Array, ...]:
@@ -169,7 +174,7 @@ def _extreme(xs: Sequence[Any], attrs: Attrs) -> tuple[Array, ...]:
     """Larger (smaller) numbers with their places; of equal ones the first place."""
     (dim,) = attrs["dimensions"]
     largest = attrs["to_apply"] == "argmax"
-    order = np.lexsort((xs[1], -xs[0] if largest else xs[0]), axis=dim)
+    order = np.lexsort((xs[1], _falling(xs[0]) if largest else xs[0]), axis=dim)
     first: Any = np.take(order, [0], axis=dim)
     results = [np.take_along_axis(x, first, axis=dim).squeeze(dim) for x in xs[:2]]
     start = xs[2]
@@ -449,12 +454,18 @@ def _bits(xs: Sequence[Any], attrs: Attrs, shape: tuple[int, ...]) -> Any:
 
 
 def _convert(xs: Sequence[Any], attrs: Attrs, shape: tuple[int, ...]) -> Any:
-    dtype = attrs["dtype"]
+    dtype, (x,) = attrs["dtype"], xs
     if dtype == "bool":
-        return xs[0] != 0
-    if dtype.startswith(("float", "bfloat")) and np.issubdtype(xs[0].dtype, np.floating):
-        return xs[0]
-    return xs[0].astype("float32" if dtype == "bfloat16" else dtype)
+        return x != 0
+    if dtype.startswith(("float", "bfloat")) and np.issubdtype(x.dtype, np.floating):
+        return x
+    if dtype.startswith(("int", "uint")) and np.issubdtype(x.dtype, np.floating):
+        # The nearest number of the type, as XLA writes it.
+        limits = np.iinfo(dtype)
+        cut = np.where((x > limits.min) & (x < limits.max), x, 0).astype(dtype)
+        below = np.where(x <= limits.min, limits.min, cut)
+        return np.where(x >= limits.max, limits.max, below).astype(dtype)
+    return x.astype("float32" if dtype == "bfloat16" else dtype)
 
 
 _OTHERS: Mapping[str, Operation] = {
