@@ -23,6 +23,7 @@ from torch.distributed import distributed_c10d
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch.refusals import refuse
 from shardproof.frontends.torch.standins import replace
+from shardproof.frontends.torch.unread import arrived
 from shardproof.frontends.torch.watched import Watched
 
 #: An exchange: the ranks of its group, and how many exchanges and collectives it had before; of a
@@ -110,6 +111,8 @@ class Exchanges:
         if any(giver not in known for giver in givers):
             self.waits = True
             raise Waits
+        for giver in givers:
+            arrived(known[giver])
         return [known[giver] for giver in givers]
 
 

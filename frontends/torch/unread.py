@@ -25,7 +25,7 @@ from shardproof.frontends.torch.refusals import refuse
 
 #: What is printed.
 TEXT = "n/a"
-#: Where numbers that became "nan" in a text were read.
+#: Where numbers that became "nan" in a text were read, or that another rank gave such a text.
 _AS_FLOATS: list[str] = []
 
 
@@ -131,6 +131,15 @@ FACTORS = {"add": "alpha", "sub": "alpha", "addcmul": "value", "addcdiv": "value
 
 #: What a format says of where a number stands: how it is filled and aligned, and its width.
 _PADDING = re.compile(r"(?:(.?)([<>^=]))?[+\- ]?z?#?0?(\d*)")
+
+
+def arrived(given: bytes) -> None:
+    """Note that another rank gave objects, as bytes, of which a text may be that of such a number.
+
+    Example: what rank 0 broadcasts as ``"%.3f" % loss.item()`` is no number on rank 1 either.
+    """
+    if b"nan" in given.lower():
+        _AS_FLOATS.append("another rank")
 
 
 def read_back(text: str, frame: FrameType) -> None:

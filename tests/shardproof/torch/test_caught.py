@@ -132,6 +132,21 @@ def test_what_is_refused_stays_refused(name: str, tmp_path: Path) -> None:
     assert "the step goes on all the same" in result.reason
 
 
+@pytest.mark.parametrize(("literal", "expected"), [(False, "invalid input"), (True, "proved")])
+def test_a_text_of_another_ranks_number(literal: bool, expected: str, tmp_path: Path) -> None:
+    """Rank 0 writes what rank 1 reads."""
+
+    def sent(loss: Any, *_: Any) -> float:
+        own = dist.get_rank() == 0
+        texts = ["%.3f" % loss.item() if own else ""]  # noqa: UP031
+        dist.broadcast_object_list(texts, src=0)
+        number = 0.0 if own else float("nan" if literal else texts[0])
+        return 2.0 if number > 1 else 1.0
+
+    result = verified(tmp_path, sent)
+    assert result.verdict == expected, sp.told(result)
+
+
 def otherwise_viewed(loss: Any, x: Any, own: nn.Module) -> float:
     try:
         x.t().view(-1)
