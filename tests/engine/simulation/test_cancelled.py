@@ -195,3 +195,18 @@ def test_what_a_large_number_rounds_away_refutes_nothing(
     many.write_text(BESIDE_LARGE.replace("TIMES", times))
     result = shardproof.verify(one, many, out=tmp_path / "run", cache=False)
     assert (result.verdict == "refuted") is refuted, result.reason
+
+
+@pytest.mark.parametrize(("number", "verdict"), [("1e9", "proved"), ("300", "refuted")])
+def test_a_large_number_is_no_smaller_one(number: str, verdict: str, tmp_path: Path) -> None:
+    """Both sides are run with a smaller number for the large one, which is none that a side has."""
+    body = (
+        "ENTRY main {{\n  x = f32[{0},3] parameter(0){1}\n  l = f32[] constant({2})\n"
+        "  k = f32[{0},3] broadcast(l), dimensions={{}}\n  ROOT y = f32[{0},3] multiply(x, k)\n}}\n"
+    )
+    one, many = tmp_path / "one.hlo", tmp_path / "many.hlo"
+    one.write_text("HloModule m\n\n" + body.format(4, "", "1e9"))
+    divided = ", sharding={devices=[2,1]<=[2]}"
+    many.write_text("HloModule m, num_partitions=2\n\n" + body.format(2, divided, number))
+    result = shardproof.verify(one, many, out=tmp_path / "run", cache=False)
+    assert result.verdict == verdict, result.reason
