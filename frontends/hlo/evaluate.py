@@ -15,7 +15,7 @@ from shardproof.engine.errors import InvalidInput, Unsupported
 from shardproof.frontends.aten.singles import meant
 from shardproof.frontends.graphs.graph import Graph, Node, PerRank
 from shardproof.frontends.hlo import semantics
-from shardproof.frontends.hlo.known import Known
+from shardproof.frontends.hlo.known import Known, of_type
 from shardproof.frontends.hlo.module import Array
 
 
@@ -86,7 +86,7 @@ def _local(graph: Graph, node: Node, own: dict[int, Array], rank: int) -> Array:
             f"{node.name}: {node.target} gives {list(computed.shape)}, the file says "
             f"{list(value.shape)}"
         )
-    return _double(computed)
+    return _double(of_type(computed, value.dtype))
 
 
 def _joined(graph: Graph, node: Node, memories: Sequence[dict[int, Array]]) -> list[Array]:

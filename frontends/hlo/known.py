@@ -176,6 +176,7 @@ def fold(
         try:
             with np.errstate(over="ignore"):
                 computed = compute(opcode, attrs, [x.at(rank) for x in operands], type.shape)
+                computed = of_type(computed, type.dtype)
         except _MALFORMED as error:
             raise Unsupported(f"{opcode} of other operands than its own ({error})") from None
         if compact(computed).size * count > MOST_KNOWN:
@@ -186,6 +187,17 @@ def fold(
     same = all(a is arrays[0] or np.array_equal(a, arrays[0]) for a in arrays)
     made = Known(tuple(arrays[:1] if same else arrays), type.dtype)
     return replace(made, begins=origins.begins(opcode, attrs, operands, made))
+
+
+def of_type(computed: Array, dtype: str) -> Array:
+    """What NumPy gives in an integer type of its own, as the type that HLO says: its lowest bits,
+    and of predicates, whether it is not zero.
+
+    Example: 200, the sum of two numbers of ``s8`` that NumPy adds up in 64 bits, is -56.
+    """
+    if computed.dtype == dtype or not dtype.startswith(("int", "uint", "bool")):
+        return computed
+    return np.broadcast_to(compact(computed).astype(dtype), computed.shape)
 
 
 def _elementwise(

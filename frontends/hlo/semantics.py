@@ -234,7 +234,12 @@ def _dynamic_update(xs: Sequence[Any], attrs: Attrs, shape: tuple[int, ...]) -> 
 
 def _dot(xs: Sequence[Any], attrs: Attrs, shape: tuple[int, ...]) -> Any:
     equation = dot_equation(attrs, xs[0].ndim, xs[1].ndim)
-    return np.einsum(equation, xs[0], xs[1])
+    return np.einsum(equation, *map(_wide, xs))
+
+
+def _wide(x: Any) -> Any:
+    """Integers in 64 bits, since a product may have more bits than its operands."""
+    return x.astype(np.int64) if np.issubdtype(x.dtype, np.integer) else x
 
 
 def dot_equation(attrs: Attrs, left: int, right: int) -> str:
@@ -358,8 +363,8 @@ def labels(text: str) -> Labels:
 def _convolution(xs: Sequence[Any], attrs: Attrs, shape: tuple[int, ...]) -> Any:
     """Group by group: channels of the operand, or of its batch, meet their part of the kernel."""
     at = labels(attrs["dim_labels"])
-    x = np.moveaxis(xs[0], (at.operand[0], at.operand[1], *at.operand[2]), range(xs[0].ndim))
-    w = np.moveaxis(xs[1], (at.kernel[1], at.kernel[0], *at.kernel[2]), range(xs[1].ndim))
+    x = np.moveaxis(_wide(xs[0]), (at.operand[0], at.operand[1], *at.operand[2]), range(xs[0].ndim))
+    w = np.moveaxis(_wide(xs[1]), (at.kernel[1], at.kernel[0], *at.kernel[2]), range(xs[1].ndim))
     features, batches = (attrs.get(f"{k}_group_count", 1) for k in ("feature", "batch"))
     groups = features * batches
     axis = 1 if features > 1 else 0

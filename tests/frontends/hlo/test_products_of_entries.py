@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from shardproof.frontends.hlo import inline, text
+from shardproof.frontends.hlo import evaluate, inline, text
 from shardproof.frontends.hlo.lower import lower
 from tests.frontends.hlo.test_lower import agree
 from tests.frontends.hlo.verdicts import verified
@@ -136,3 +137,52 @@ def test_products_that_wrap_around_are_refused_by_name(dtype: str, why: str) -> 
     program = WHOLE.replace("s32[2,3] dot", f"{dtype}[2,3] dot")
     low, _, _ = lower(inline.graph(text.parse(program)))
     assert any(why in op.name for op in low.recorder.ops)
+
+
+KNOWN = """HloModule m
+
+add {
+  a = s8[] parameter(0)
+  b = s8[] parameter(1)
+  ROOT c = s8[] add(a, b)
+}
+
+ENTRY main {
+  x = f32[] parameter(0)
+  a = s8[2] constant({100, 100})
+  d = s32[] dot(a, a), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+  z = s8[] constant(0)
+  r = s8[] reduce(a, z), dimensions={0}, to_apply=add
+  f = f32[] convert(d)
+  g = f32[] convert(r)
+  p = f32[] multiply(x, f)
+  q = f32[] multiply(x, g)
+  ROOT y = (f32[], f32[]) tuple(p, q)
+}
+"""
+
+
+def test_known_integers_have_the_bits_of_their_type() -> None:
+    """A product of two tensors of 8 bits may have 32, a sum of 8 bits wraps around."""
+    graph = inline.graph(text.parse(KNOWN))
+    agree(graph)
+    (own,) = evaluate.run(graph, [[np.array(1.0)]])
+    assert [float(y) for y in own] == [20000, -56]
+
+
+@pytest.mark.parametrize(("number", "verdict"), [(20000, "proved"), (32, "refuted")])
+def test_a_known_product_is_not_its_lowest_bits(number: int, verdict: str, tmp_path: Path) -> None:
+    """100 * 100 + 100 * 100 has more than eight bits: it was taken for 32."""
+    written = KNOWN.replace("HloModule m", "HloModule m, num_partitions=2").replace(
+        "x = f32[] parameter(0)", "x = f32[] parameter(0), sharding={replicated}"
+    )
+    parallel = written.replace("f = f32[] convert(d)", f"f = f32[] constant({number})")
+    verified(KNOWN, parallel, tmp_path, verdict)
+
+
+@pytest.mark.parametrize("numbers", [[100, 100, 100, 100], [-128, 127, -128, 127]])
+def test_products_of_integers_are_replayed(numbers: list[int]) -> None:
+    graph = inline.graph(text.parse(WHOLE))
+    rows = np.array([numbers, numbers], dtype=float)
+    (own,) = evaluate.run(graph, [[rows, np.full((4, 3), 100, dtype="int8")]])
+    assert own[0].tolist() == [[100.0 * sum(numbers)] * 3] * 2
