@@ -17,7 +17,7 @@ import numpy as np
 
 from shardproof.engine.errors import InvalidInput, Unsupported
 from shardproof.engine.interpreters import gamma
-from shardproof.frontends.hlo import erf_inv
+from shardproof.frontends.hlo import erf_inv, shifts
 from shardproof.frontends.hlo.module import Array
 from shardproof.frontends.hlo.opcodes import Taps
 from shardproof.frontends.hlo.quotients import divided, remainder
@@ -65,18 +65,6 @@ _UNARY: Mapping[str, Callable[[Any], Any]] = {
     "copy": lambda x: x,
     "opt-barrier": lambda x: x,
 }
-
-
-def _shifted(how: Callable[[Any, Any], Any], x: Any, y: Any) -> Any:
-    """Zeros come in, and nothing is left behind as many places as there are bits."""
-    x, y = np.asarray(x), np.asarray(y)
-    bits = x.dtype.itemsize * 8
-    own = x.view(f"uint{bits}")
-    moved = how(own, np.clip(y, 0, bits - 1).astype(own.dtype))
-    inside = (y >= 0) & (y < bits)
-    return np.where(inside, moved, own.dtype.type(0)).astype(own.dtype).view(x.dtype)
-
-
 _BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
     "add": lambda x, y: np.logical_or(x, y) if np.asarray(x).dtype == bool else np.add(x, y),
     "subtract": np.subtract,
@@ -92,11 +80,9 @@ _BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
     "and": np.bitwise_and,
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
-    "shift-left": lambda x, y: _shifted(np.left_shift, x, y),
-    "shift-right-logical": lambda x, y: _shifted(np.right_shift, x, y),
-    "shift-right-arithmetic": lambda x, y: np.right_shift(
-        x, np.minimum(y, 8 * np.asarray(x).itemsize - 1)
-    ),
+    "shift-left": lambda x, y: shifts.logical(np.left_shift, x, y),
+    "shift-right-logical": lambda x, y: shifts.logical(np.right_shift, x, y),
+    "shift-right-arithmetic": shifts.arithmetic,
 }
 _COMPARE: Mapping[str, Callable[[Any, Any], Any]] = {
     "EQ": np.equal,

@@ -84,3 +84,19 @@ def test_the_largest_of_integers_is_the_first_one(dtype: str) -> None:
     values, places = semantics.several("topk", {"k": 2}, [x], [(2,), (2,)])
     assert places.tolist() == [1, 3]
     assert values.tolist() == x[[1, 3]].tolist()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "numbers", "places", "expected"),
+    [
+        ("uint8", [254, 126, 255, 255], [1, 1, 8, 0], [255, 63, 255, 255]),
+        ("int8", [-2, 126, -1, 100], [1, 1, 9, -1], [-1, 63, -1, 0]),
+    ],
+)
+def test_the_first_bit_comes_in(
+    dtype: str, numbers: list[int], places: list[int], expected: list[int]
+) -> None:
+    """Also of a type without a sign: zeros came in, as by a logical shift."""
+    x, y = (np.array(n).astype(dtype) for n in (numbers, places))
+    got = semantics.apply("shift-right-arithmetic", {}, [x, y], (4,))
+    assert (got.dtype, got.tolist()) == (dtype, expected)
