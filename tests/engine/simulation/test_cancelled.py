@@ -149,17 +149,6 @@ OF_SQUARES = f"""HloModule m, num_partitions=2
 """
 
 
-@pytest.mark.parametrize(("times", "refuted"), [("1", False), ("1.5", True)])
-def test_rounding_of_large_numbers_refutes_nothing(
-    times: str, refuted: bool, tmp_path: Path
-) -> None:
-    one, many = tmp_path / "one.hlo", tmp_path / "many.hlo"
-    one.write_text(VARIANCE)
-    many.write_text(OF_SQUARES.replace("TIMES", times))
-    result = shardproof.verify(one, many, out=tmp_path / "run", cache=False)
-    assert (result.verdict == "refuted") is refuted, result.reason
-
-
 COPIED = """HloModule m
 
 ENTRY main {
@@ -187,12 +176,17 @@ ENTRY main {
 
 
 @pytest.mark.parametrize(("times", "refuted"), [("1", False), ("1.5", True)])
-def test_what_a_large_number_rounds_away_refutes_nothing(
-    times: str, refuted: bool, tmp_path: Path
+@pytest.mark.parametrize(
+    ("single", "parallel"),
+    [(VARIANCE, OF_SQUARES), (COPIED, BESIDE_LARGE)],
+    ids=["squares", "beside a large number"],
+)
+def test_what_large_numbers_round_away_refutes_nothing(
+    single: str, parallel: str, times: str, refuted: bool, tmp_path: Path
 ) -> None:
     one, many = tmp_path / "one.hlo", tmp_path / "many.hlo"
-    one.write_text(COPIED)
-    many.write_text(BESIDE_LARGE.replace("TIMES", times))
+    one.write_text(single)
+    many.write_text(parallel.replace("TIMES", times))
     result = shardproof.verify(one, many, out=tmp_path / "run", cache=False)
     assert (result.verdict == "refuted") is refuted, result.reason
 
