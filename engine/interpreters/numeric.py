@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
+from itertools import chain
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,10 +118,38 @@ def _rows(spec: tuple[str, str, str], chosen: _OneHot, table: Array) -> Array | 
     return picks.transpose([(ids + rows).index(name) for name in output])
 
 
+def _largest(scores: Array, count: int) -> Array:
+    """Where the largest entries of each row are, in descending order; of equal ones the lowest
+    index first.
+
+    Example: of ``[[1, 3, 2, 3]]`` the largest two are at ``[[1, 3]]``.
+    """
+    behind = -scores
+    last = np.partition(behind, count - 1, axis=1)[:, count - 1 : count]
+    among = behind <= last
+    if (among.sum(axis=1) != count).any():
+        # Equal ones, of which not all are chosen, or what is no number: all are put in order.
+        return np.argsort(behind, axis=1, kind="stable")[:, :count]
+    places = np.nonzero(among)[1].reshape(-1, count)
+    order = np.argsort(np.take_along_axis(behind, places, 1), axis=1, kind="stable")
+    return np.take_along_axis(places, order, 1)
+
+
+#: Products of this many numbers and more are left to matrix products, which take a tenth of the
+#: time of a loop over them; a smaller one is done before these have begun.
+LARGE_PRODUCT: Final = 1 << 15
+
+
 @lru_cache(maxsize=4096)
-def _order_of(spec: str, shapes: tuple[tuple[int, ...], ...]) -> list[str | tuple[int, ...]]:
+def _order_of(
+    spec: str, shapes: tuple[tuple[int, ...], ...]
+) -> bool | list[str | tuple[int, ...]]:
     """In which order operands of these shapes are contracted: as ``einsum(..., optimize=True)``
-    finds it for each product anew."""
+    finds it for each product anew; of one or two, False unless it is a large product."""
+    if len(shapes) <= 2:
+        extents = dict(zip(spec.split("->")[0].replace(",", ""), chain(*shapes), strict=True))
+        large = len(shapes) == 2 and math.prod(extents.values()) >= LARGE_PRODUCT
+        return ["einsum_path", (0, 1)] if large else False
     path: list[str | tuple[int, ...]]
     path, _ = np.einsum_path(
         spec, *(np.broadcast_to(0.0, shape) for shape in shapes), optimize=True
@@ -152,7 +181,7 @@ class FloatInterpreter(ArrayInterpreter):
                 return rows
         spec = ",".join([*operands, *uneven]) + "->" + output
         factors = [*arrays, *(np.array(w, dtype=float) for w in uneven.values())]
-        path = _order_of(spec, tuple(f.shape for f in factors)) if len(factors) > 2 else False
+        path = _order_of(spec, tuple(f.shape for f in factors))
         return np.asarray(np.einsum(spec, *factors, optimize=path))
 
     def _combine(
@@ -193,8 +222,7 @@ class FloatInterpreter(ArrayInterpreter):
         groups = np.argsort(-ranks, axis=1, kind="stable")[:, : selection.topk_groups]
         kept = (np.arange(selection.groups) == groups[:, :, None]).any(axis=1)
         eligible = np.where(kept[:, :, None], grouped, -np.inf).reshape(rows, experts)
-        order = np.argsort(-eligible, axis=1, kind="stable")
-        return order[:, : selection.topk].astype(float)
+        return _largest(eligible, selection.topk).astype(float)
 
     def _integers(self, values: Array) -> Array:
         return values.astype(float)

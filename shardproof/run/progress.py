@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Final, TextIO
@@ -107,13 +107,14 @@ class Sparse(Progress):
         now = time.monotonic()
         if now >= self._next:
             self._next = now + EVERY_SECONDS
-            self._stream.write(f"shardproof: {self.line()}\n")
-            self._stream.flush()
+            self.note(self.line())
 
     def note(self, text: str) -> None:
-        """Write a line at once."""
-        self._stream.write(f"shardproof: {text}\n")
-        self._stream.flush()
+        """Write a line at once.  Where whoever read the stream has gone, nobody needs to know: the
+        run goes on."""
+        with suppress(BrokenPipeError):
+            self._stream.write(f"shardproof: {text}\n")
+            self._stream.flush()
 
 
 class _Live(Progress):

@@ -417,6 +417,31 @@ def test_choices_are_in_descending_order_and_ties_go_to_the_first() -> None:
             FLOAT.select(scores, selection)
 
 
+@given(st.integers(0, 2**32), st.integers(1, 9), st.booleans())
+def test_the_largest_are_those_of_a_stable_order(seed: int, size: int, equal: bool) -> None:
+    """Of equal ones, of infinite ones and of what is no number, too."""
+    rng = np.random.default_rng(seed)
+    scores = rng.integers(0, 3, (4, size)) if equal else rng.normal(size=(4, size))
+    scores = np.where(rng.random(scores.shape) < 0.1, rng.choice([-np.inf, np.nan]), scores)
+    count = int(rng.integers(1, size + 1))
+    chosen = FLOAT.select(exact(scores), Selection(count)).data
+    ordered = np.argsort(np.where(np.isneginf(scores), np.inf, -scores), axis=1, kind="stable")
+    assert chosen.tolist() == ordered[:, :count].tolist()
+
+
+def test_large_products_are_those_of_a_loop_over_their_numbers() -> None:
+    rng = np.random.default_rng(0)
+    for spec, *shapes in (
+        ("ah,edh->aed", (64, 8), (32, 4, 8)),
+        ("abxy,abyz->abxz", (2, 2, 64, 4), (2, 2, 4, 64)),
+        ("ab,ab->ab", (256, 256), (256, 256)),
+        ("ab,cd->ac", (64, 8), (64, 8)),
+    ):
+        x, y = (rng.normal(size=shape) for shape in shapes)
+        mine = FLOAT.einsum(spec, exact(x), exact(y)).data
+        np.testing.assert_allclose(mine, np.einsum(spec, x, y), rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("factor", [Fraction(1), Fraction(1, 2)])
 def test_the_exponential_of_so_many_less_as_many_is_one(factor: Fraction) -> None:
     """A softmax of equal numbers is 1 by their count; of others it stays what it is."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+from contextlib import suppress
 from io import StringIO
 
 import pytest
@@ -79,3 +81,20 @@ def test_what_tells_nothing_itself_is_told_of_while_it_lasts(
     assert stream.getvalue() == "shardproof: load, reading one.pkl and many.pkl, 48 MiB, 0 s\n"
     shown.phase("partition")
     assert "reading" not in shown.line()
+
+
+def test_a_run_goes_on_where_whoever_read_its_progress_has_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    clock = Clock(monkeypatch)
+    stream = open(writing, "w")  # noqa: SIM115 - it cannot be closed without an error
+    shown = Sparse(stream)
+    clock.now += FIRST_SECONDS
+    shown.phase("partition")
+    shown.note("capturing 4 ranks")
+    shown.update(3, 4)
+    assert shown.counts == (3, 4)
+    with suppress(BrokenPipeError):
+        stream.close()
