@@ -8,6 +8,8 @@ from fractions import Fraction
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten import ids, lookups
 from shardproof.frontends.aten.constants import numbered
@@ -32,6 +34,7 @@ from shardproof.frontends.aten.placed import placed, written_over
 from shardproof.frontends.aten.positions import Positions
 from shardproof.frontends.aten.rules import lowers, written_as
 from shardproof.frontends.aten.scores import Hidden
+from shardproof.frontends.aten.windows import matrix, through
 
 ONE = Fraction(1)
 
@@ -397,13 +400,31 @@ def _roll(lo: Lowering, x: Lowered, shifts: Sequence[int], dims: Sequence[int] =
         (shift,) = shifts if isinstance(shifts, (list, tuple)) else (shifts,)
         flat = lo.reshape(x, (prod(x.shape),))
         return lo.reshape(_roll(lo, flat, [shift], [0]), x.shape)
+    by: dict[int, int] = {}
     for shift, dim in zip(shifts, dimensions(x.shape, list(dims)), strict=True):
-        size = x.shape[dim]
-        by = shift % size if size else 0
-        if by:
-            last = lo.slice(x, dim, size - by, by)
-            x = lo.concat([last, lo.slice(x, dim, 0, size - by)], dim)
+        by[dim] = (by.get(dim, 0) + shift) % max(x.shape[dim], 1)
+    along = {dim: shift for dim, shift in by.items() if shift}
+    if len(along) > 1 and isinstance(x, Real) and "float" in x.dtype:
+        for dim, shift in along.items():
+            x = through(lo, x, dim, _turning(lo, x.shape[dim], shift))
+        return x
+    for dim, shift in along.items():
+        last = lo.slice(x, dim, x.shape[dim] - shift, shift)
+        x = lo.concat([last, lo.slice(x, dim, 0, x.shape[dim] - shift)], dim)
     return x
+
+
+def _turning(lo: Lowering, size: int, shift: int) -> Real:
+    """The table that moves positions on by ``shift``; that of the way back is the same one, with
+    its dimensions exchanged.
+
+    Images are turned so along two dimensions (windows of attention that are shifted), and each
+    rank turns whole ones: a product with a table is one value, where four parts side by side would
+    be read apart in everything that is made of them.
+    """
+    back = 2 * shift > size
+    ones = np.roll(np.eye(size, dtype=np.float32), size - shift if back else shift, axis=1)
+    return matrix(lo, ones, transposed=back)
 
 
 @lowers("aten.flip.default")

@@ -159,8 +159,8 @@ def _(d: Draw) -> Call:
 @call("aten.roll.default")
 def _(d: Draw) -> Call:
     shape = d.sizes(2)
-    by = [d.below(7) - 3 for _ in range(2)]
-    return (d.real(*shape), by, [0, 1]) if d.below(2) else (d.real(*shape), by[:1]), {}
+    by, dims = [d.below(7) - 3 for _ in range(2)], [[0, 1], [1, 0], [1, 1]][d.below(3)]
+    return (d.real(*shape), by, dims) if d.below(2) else (d.real(*shape), by[:1]), {}
 
 
 @call("aten.flip.default")
