@@ -50,6 +50,7 @@ from shardproof.frontends.aten import (
     spectra,
     spread,
     statistics,
+    turned,
     whole,
     written,
 )
@@ -109,6 +110,7 @@ __all__ = [
     "spectra",
     "spread",
     "statistics",
+    "turned",
     "whole",
     "written",
 ]

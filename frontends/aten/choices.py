@@ -34,9 +34,13 @@ from shardproof.frontends.aten.placed import placed, written_over
 from shardproof.frontends.aten.positions import Positions
 from shardproof.frontends.aten.rules import lowers, written_as
 from shardproof.frontends.aten.scores import Hidden
-from shardproof.frontends.aten.windows import matrix, through
+from shardproof.frontends.aten.tables import Array
+from shardproof.frontends.aten.windows import matrix
 
 ONE = Fraction(1)
+
+#: Entries of a table that chooses rows.
+MOST_CHOSEN = 1 << 18
 
 
 def _last(x: Lowered, dim: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -200,6 +204,8 @@ def _index_select(lo: Lowering, x: Lowered, dim: int, index: Lowered) -> Any:
         return _turned(lo, lo.reshape(rows, (*index.shape, *rest)), back)
     known = entries_of(lo, index)
     joined = None if known is None else rows_by(lo, table, known)
+    if joined is None and (chosen := _choosing(known, x.shape[at])) is not None:
+        joined = lo.emit("matmul", matrix(lo, chosen), lo.real(table))
     if joined is not None:
         return _turned(lo, lo.reshape(joined, (*index.shape, *rest)), back)
     real = numbered(lo, index) if isinstance(index, Positions) else lo.real(index)
@@ -207,6 +213,21 @@ def _index_select(lo: Lowering, x: Lowered, dim: int, index: Lowered) -> Any:
     rows = lo.emits("embedding", [real, entries], {}, table.dtype)[0]
     rows = lookups.entries_like(lo, rows, entries)
     return _turned(lo, lo.reshape(rows, (*index.shape, *rest)), back)
+
+
+def _choosing(ids: Array | None, rows: int) -> Array | None:
+    """The table [k, rows] of zeros and ones that chooses rows by ids [k]; None: these are not
+    known, there is no such row, or it is large.
+
+    A product with it, and with it turned over for gradients, has as many rows as the ids are among;
+    an embedding's gradient has rows without an end, of which a view takes no part.
+    """
+    if ids is None or not ids.size or ids.min() < 0 or ids.max() >= rows:
+        return None
+    if ids.size * rows > MOST_CHOSEN:
+        return None
+    ones: Array = np.eye(rows, dtype=np.float32)[ids.reshape(-1)]
+    return ones
 
 
 def _rising(index: Positions, size: int) -> bool:
@@ -234,6 +255,8 @@ def _index_add(
     rows = lo.real(lo.reshape(_turned(lo, source, order), (*index.shape, prod(rest))))
     known = entries_of(lo, real)
     added = None if known is None else added_by(lo, rows, known, x.shape[at])
+    if added is None and (chosen := _choosing(known, x.shape[at])) is not None:
+        added = lo.emit("matmul", matrix(lo, chosen, transposed=True), rows)
     if added is None:
         table = lo.real(Const(Fraction(0), (x.shape[at], prod(rest)), rows.dtype))
         added = lo.derivative("embedding", [real, table], rows, 1)
@@ -389,61 +412,6 @@ def _max_all(lo: Lowering, x: Lowered) -> Any:
 @lowers("aten.min.default")
 def _min_all(lo: Lowering, x: Lowered) -> Any:
     return lo.scale(_max_all(lo, lo.real(lo.scale(lo.real(x), -ONE))), -ONE)
-
-
-# -- moved ---------------------------------------------------------------------------------------
-
-
-@lowers("aten.roll.default")
-def _roll(lo: Lowering, x: Lowered, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
-    if not dims:
-        (shift,) = shifts if isinstance(shifts, (list, tuple)) else (shifts,)
-        flat = lo.reshape(x, (prod(x.shape),))
-        return lo.reshape(_roll(lo, flat, [shift], [0]), x.shape)
-    by: dict[int, int] = {}
-    for shift, dim in zip(shifts, dimensions(x.shape, list(dims)), strict=True):
-        by[dim] = (by.get(dim, 0) + shift) % max(x.shape[dim], 1)
-    along = {dim: shift for dim, shift in by.items() if shift}
-    if len(along) > 1 and isinstance(x, Real) and "float" in x.dtype:
-        for dim, shift in along.items():
-            x = through(lo, x, dim, _turning(lo, x.shape[dim], shift))
-        return x
-    for dim, shift in along.items():
-        last = lo.slice(x, dim, x.shape[dim] - shift, shift)
-        x = lo.concat([last, lo.slice(x, dim, 0, x.shape[dim] - shift)], dim)
-    return x
-
-
-def _turning(lo: Lowering, size: int, shift: int) -> Real:
-    """The table that moves positions on by ``shift``; that of the way back is the same one, with
-    its dimensions exchanged.
-
-    Images are turned so along two dimensions (windows of attention that are shifted), and each
-    rank turns whole ones: a product with a table is one value, where four parts side by side would
-    be read apart in everything that is made of them.
-    """
-    back = 2 * shift > size
-    ones = np.roll(np.eye(size, dtype=np.float32), size - shift if back else shift, axis=1)
-    return matrix(lo, ones, transposed=back)
-
-
-@lowers("aten.flip.default")
-def _flip(lo: Lowering, x: Lowered, dims: Sequence[int]) -> Any:
-    for dim in dimensions(x.shape, list(dims)) if dims else ():
-        parts = [lo.slice(x, dim, i, 1) for i in reversed(range(x.shape[dim]))]
-        x = lo.concat(parts, dim)
-    return x
-
-
-@lowers("aten.repeat.default")
-def _repeat(lo: Lowering, x: Lowered, repeats: Sequence[int]) -> Any:
-    """Copies one after the other: a new dimension before each, expanded."""
-    lead = len(repeats) - len(x.shape)
-    shape = (*(1 for _ in range(lead)), *x.shape)
-    split = tuple(n for size in shape for n in (1, size))
-    wide = tuple(n for r, size in zip(repeats, shape, strict=True) for n in (r, size))
-    whole = tuple(r * n for r, n in zip(repeats, shape, strict=True))
-    return lo.reshape(lo.expand(lo.reshape(x, split), wide), whole)
 
 
 @lowers("aten.cumsum.default")

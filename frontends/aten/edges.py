@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from shardproof.engine.errors import ShapeMismatch
-from shardproof.frontends.aten.choices import _flip
 from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, dimensions
 from shardproof.frontends.aten.movement import bounds
 from shardproof.frontends.aten.rules import lowers
 from shardproof.frontends.aten.tables import table
+from shardproof.frontends.aten.turned import flip
 from shardproof.frontends.aten.windows import zeros_around
 
 # -- padding ---------------------------------------------------------------------------------------
@@ -25,7 +25,7 @@ def _end(lo: Lowering, x: Lowered, dim: int, count: int, last: bool, mirrored: b
     copies of it."""
     size = x.shape[dim]
     if mirrored:
-        return _flip(lo, lo.slice(x, dim, size - 1 - count if last else 1, count), (dim,))
+        return flip(lo, lo.slice(x, dim, size - 1 - count if last else 1, count), (dim,))
     wide = (*x.shape[:dim], count, *x.shape[dim + 1 :])
     return lo.expand(lo.slice(x, dim, size - 1 if last else 0, 1), wide)
 
@@ -34,7 +34,7 @@ def _from_end(lo: Lowering, part: Lowered, dim: int, size: int, last: bool, mirr
     """The transpose of `_end`: where the entries of ``part`` came from, of ``size``."""
     if mirrored:
         start = size - 1 - part.shape[dim] if last else 1
-        return zeros_around(lo, _flip(lo, part, (dim,)), dim, start, size)
+        return zeros_around(lo, flip(lo, part, (dim,)), dim, start, size)
     return zeros_around(lo, lo.sum(part, (dim,), True), dim, size - 1 if last else 0, size)
 
 
@@ -159,7 +159,7 @@ def _rot90(lo: Lowering, x: Lowered, k: int = 1, dims: Sequence[int] = (0, 1)) -
     first, second = dimensions(x.shape, list(dims))
     turns = k % 4
     if turns == 2:
-        return _flip(lo, x, (first, second))
+        return flip(lo, x, (first, second))
     if turns == 1:
-        return lo.transpose(_flip(lo, x, (second,)), first, second)
-    return _flip(lo, lo.transpose(x, first, second), (second,)) if turns == 3 else x
+        return lo.transpose(flip(lo, x, (second,)), first, second)
+    return flip(lo, lo.transpose(x, first, second), (second,)) if turns == 3 else x

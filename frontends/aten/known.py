@@ -20,8 +20,9 @@ from shardproof.frontends.aten.windows import zeros_around
 
 Array = NDArray[Any]
 
-#: Runs that rows are joined of.
-MOST_RUNS = 32
+#: Runs that rows are joined of; of rows that are read again later fewer: a row that is added up of
+#: several is a sum of so many parts in all that is made of it, a product with a table is one value.
+MOST_RUNS, MOST_AGAIN = 32, 8
 
 
 class Run(NamedTuple):
@@ -47,10 +48,13 @@ def runs(line: Array, rows: int) -> list[Run] | None:
     """Ids in their order as runs; None: there are more than `MOST_RUNS`, or ids of no row.
 
     Example: 0, 0, 0, 1 is ``Run(0, 0, 2)`` and ``Run(0, 1, 2)``: a rise is as long as it can be.
+    Differences of all pairs of positions of a window (4, 3, 1, 0, 5, 4, 2, 1, ...) are too many.
     """
     if not line.size or line.min() < 0 or line.max() >= rows:
         return None
     step = np.diff(line)
+    again = len(np.unique(line)) <= np.count_nonzero(step)
+    most = MOST_AGAIN if again else MOST_RUNS
     parts: list[Run] = []
     start = 0
     while start < line.size:
@@ -61,7 +65,7 @@ def runs(line: Array, rows: int) -> list[Run] | None:
         if not kind and count > 1 and start + count < line.size and rest[count - 1] == 1:
             count -= 1
         parts.append(Run(int(line[start]), kind, count))
-        if len(parts) > MOST_RUNS:
+        if len(parts) > most:
             return None
         start += count
     return parts

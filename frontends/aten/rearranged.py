@@ -11,11 +11,11 @@ from math import prod
 from typing import Any
 
 from shardproof.engine.errors import ShapeMismatch, Unsupported
-from shardproof.frontends.aten.choices import _flip, _repeat
 from shardproof.frontends.aten.lowering import Lowered, Lowering, broadcast, dimensions
 from shardproof.frontends.aten.movement import _expand
 from shardproof.frontends.aten.pointwise import _joined, _pad
 from shardproof.frontends.aten.rules import NARROW, lowers, rule_of
+from shardproof.frontends.aten.turned import flip, repeat
 
 # -- shapes ----------------------------------------------------------------------------------------
 
@@ -77,7 +77,7 @@ for _count in (1, 2, 3):
 
 @lowers("aten.tile.default")
 def _tile(lo: Lowering, x: Lowered, repeats: Sequence[int]) -> Any:
-    return _repeat(lo, x, (*(1,) * max(0, len(x.shape) - len(repeats)), *repeats))
+    return repeat(lo, x, (*(1,) * max(0, len(x.shape) - len(repeats)), *repeats))
 
 
 @lowers("aten.repeat_interleave.self_int")
@@ -179,12 +179,12 @@ _split_along("dsplit", 2)
 
 @lowers("aten.fliplr.default")
 def _left_to_right(lo: Lowering, x: Lowered) -> Any:
-    return _flip(lo, x, (1,))
+    return flip(lo, x, (1,))
 
 
 @lowers("aten.flipud.default")
 def _upside_down(lo: Lowering, x: Lowered) -> Any:
-    return _flip(lo, x, (0,))
+    return flip(lo, x, (0,))
 
 
 @lowers("aten.diff.default")

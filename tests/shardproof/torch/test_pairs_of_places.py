@@ -1,0 +1,62 @@
+"""A bias for every pair of positions of a window, which a small network makes (as in Swin V2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import shardproof.torch as sp
+
+ROWS, SIDE, WIDTH = 4, 2, 4
+
+
+class Biased(nn.Module):
+    """Attention over the positions of a window; ``swapped``: the bias of key and query."""
+
+    def __init__(self, swapped: bool) -> None:
+        super().__init__()
+        self.qkv, self.first, self.last = (
+            nn.Linear(WIDTH, 3 * WIDTH),
+            nn.Linear(2, 3),
+            nn.Linear(3, 1),
+        )
+        line = torch.arange(1.0 - SIDE, SIDE)
+        self.offsets = torch.stack(torch.meshgrid(line, line, indexing="ij"), -1)
+        side = torch.arange(SIDE)
+        places = torch.stack(torch.meshgrid(side, side, indexing="ij")).flatten(1)
+        apart = places[:, :, None] - places[:, None, :] + SIDE - 1
+        chosen = apart[0] * (2 * SIDE - 1) + apart[1]
+        self.chosen = (chosen.T if swapped else chosen).reshape(-1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        table = self.last(self.first(self.offsets).relu()).view(-1)
+        bias = 16 * table[self.chosen].view(SIDE * SIDE, SIDE * SIDE).sigmoid()
+        return (q @ k.transpose(1, 2) + bias).softmax(-1) @ v
+
+
+def trained(swapped: bool) -> Callable[[sp.Job], None]:
+    """A step of which a rank has its rows."""
+
+    def step(job: sp.Job) -> None:
+        model = Biased(swapped and job.world_size > 1)
+        job.start(model)
+        own = ROWS // job.world_size
+        loss = model(job.batch["x"][job.rank * own :][:own]).pow(2).mean()
+        loss.backward()
+        for parameter in model.parameters() if job.world_size > 1 else ():
+            dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
+        job.end(loss=loss)
+
+    return step
+
+
+@pytest.mark.parametrize(("swapped", "verdict"), [(False, "proved"), (True, "refuted")])
+def test_rows_are_divided_beside_a_bias_of_pairs(swapped: bool, verdict: str) -> None:
+    step, batch = trained(swapped), {"x": sp.tensor((ROWS, SIDE * SIDE, WIDTH))}
+    result = sp.verify(step, step, world_size=2, batch=batch)
+    assert result.verdict == verdict, sp.told(result)
