@@ -38,6 +38,7 @@ from shardproof.frontends.torch import (
     objects,
     reading,
     refusals,
+    rewriting,
     scaled,
     standins,
     stores,
@@ -54,6 +55,7 @@ from shardproof.frontends.torch.places import is_machinery, is_own
 from shardproof.frontends.torch.record import Recorder
 from shardproof.frontends.torch.shadows import flat
 from shardproof.frontends.torch.stated import TensorSpec
+from shardproof.frontends.torch.unread import written
 from shardproof.frontends.torch.watched import Watched
 
 Step = Callable[[Job], Any]
@@ -93,18 +95,22 @@ def capture(
     given: Given = {}
     with tempfile.TemporaryDirectory(prefix="shardproof-capture-") as name:
         folder, left = Path(name), list(ranks)
+        writers: set[int] = set()
         while left:
-            known = _count(given)
+            known = _count(given), len(writers)
 
-            def child(rank: int) -> None:
+            def child(rank: int, follows: frozenset[int] = frozenset(writers)) -> None:
                 exchanges = Exchanges(rank, ranks, given)
-                _child(step, rank, world_size, batch, full, limits, folder, exchanges)
+                own = rank in follows
+                _child(step, rank, world_size, batch, full, limits, folder, exchanges, own)
 
             _side_by_side(child, left, folder, limits, workers or os.cpu_count() or 1)
             for rank in left:
-                objects.read(folder / f"{rank}.objects", given)
+                if rank in writers or not (folder / f"{rank}.texts").exists():
+                    objects.read(folder / f"{rank}.objects", given)
+            writers |= {rank for rank in left if (folder / f"{rank}.texts").exists()}
             left = [rank for rank in left if not (folder / f"{rank}.trace").exists()]
-            if left and _count(given) == known:
+            if left and (_count(given), len(writers)) == known:
                 raise InvalidInput(
                     "Python objects that others never give are waited for", f"ranks {left[:8]}"
                 )
@@ -186,22 +192,29 @@ def _child(
     limits: Limits,
     folder: Path,
     exchanges: Exchanges,
+    follows: bool,
 ) -> None:
     """In the forked child: record and write the trace, or the reason why there is none; in any case
-    the objects that this rank gave to others."""
+    the objects that this rank gave to others.  A step that puts numbers that nobody knows into
+    texts is recorded once more, as one that ``follows`` these texts."""
+    error = ""
     try:
         _bound(limits)
         with suppress(Waits):
-            recorded = record(step, rank, world_size, batch, full, exchanges)
-            trace.write(recorded, folder / f"{rank}.trace")
-        objects.write(exchanges.own, folder / f"{rank}.objects")
-    except InvalidInput as error:
-        message = str(error)
-    except Exception as error:  # noqa: BLE001 - the user's code: any error of it is the answer
-        message = exception_text(error, "the step")
-    else:
+            recorded = record(step, rank, world_size, batch, full, exchanges, follows)
+            if follows or not written():
+                trace.write(recorded, folder / f"{rank}.trace")
+    except InvalidInput as raised:
+        error = str(raised)
+    except Exception as raised:  # noqa: BLE001 - the user's code: any error of it is the answer
+        error = exception_text(raised, "the step")
+    if written():
+        (folder / f"{rank}.texts").touch()
+        error = error if follows else ""  # It is recorded once more.
+    if error:
+        (folder / f"{rank}.error").write_text(error, encoding="utf-8")
         return
-    (folder / f"{rank}.error").write_text(message, encoding="utf-8")
+    objects.write(exchanges.own, folder / f"{rank}.objects")
 
 
 def _bound(limits: Limits) -> None:
@@ -227,9 +240,11 @@ def record(
     batch: Mapping[str, TensorSpec],
     full: Mapping[str, TensorSpec],
     exchanges: Exchanges,
+    follows: bool,
 ) -> trace.Trace:
     """Run the step as one rank, on fake tensors, in this process (which is not fit for anything
-    else afterwards: torch's process groups are replaced).
+    else afterwards: torch's process groups are replaced); ``follows``: with texts that say whether
+    they have a number that nobody knows.
 
     Example: an MLP's step on one device has ``job.parameter`` for each parameter, ``job.start``,
     ..., ``job.loss``, ``job.gradient`` for each parameter, ``job.end``.
@@ -264,6 +279,8 @@ def record(
         files.install(job.note)
         synchronised.install(job.note)
         conversions.install(step, is_own)
+        if follows:
+            rewriting.install(step)
         extremes.install(job.note)
         addresses.install()
         threads.install()

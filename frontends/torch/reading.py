@@ -22,7 +22,8 @@ from shardproof.frontends.torch.places import place
 from shardproof.frontends.torch.record import Recorder
 from shardproof.frontends.torch.refusals import answered, refuse
 from shardproof.frontends.torch.standins import replace
-from shardproof.frontends.torch.unread import FUNCTIONS, TEXT, Unread
+from shardproof.frontends.torch.texts import TEXT, Text, plain
+from shardproof.frontends.torch.unread import FUNCTIONS, Unread, in_text, written
 
 #: What is printed where a step asks whether numbers are finite.
 FINITE = "stand-in: whether numbers of the step are finite: they are, where it asks"
@@ -38,6 +39,7 @@ def install(note: Callable[[str], None], recorder: Recorder) -> None:
     ``torch.tensor(loss.item())`` is the loss.
     """
     _tensors(recorder)
+    _texts()
     _exports()
     replace(torch, "tensor", _made(torch.tensor, lambda _: None))
     for name in ("as_tensor", "from_numpy"):
@@ -49,18 +51,36 @@ def install(note: Callable[[str], None], recorder: Recorder) -> None:
     for name in FUNCTIONS:
         if hasattr(math, name):
             replace(math, name, _function(getattr(math, name)))
-    default = json.JSONEncoder.default
+    _json()
+
+
+def _json() -> None:
+    """A number is written as a text, and is such a number again where it is read."""
+    default, decode = json.JSONEncoder.default, json.JSONDecoder.decode
 
     def encoded(self: json.JSONEncoder, x: object) -> Any:
-        return TEXT if isinstance(x, Unread) else default(self, x)
+        return plain(repr(x)) if isinstance(x, Unread) else default(self, x)
+
+    def decoded(self: json.JSONDecoder, text: str, *args: Any) -> Any:
+        if isinstance(text, Text):
+            text.refused()
+        return _with_numbers(decode(self, text, *args)) if written() else decode(self, text, *args)
 
     replace(json.JSONEncoder, "default", encoded)
+    replace(json.JSONDecoder, "decode", decoded)
+
+
+def _with_numbers(x: Any) -> Any:
+    if isinstance(x, dict):
+        return {key: _with_numbers(value) for key, value in x.items()}
+    if isinstance(x, list):
+        return [*map(_with_numbers, x)]
+    return Unread(written(), None) if x == TEXT else x
 
 
 def _tensors(recorder: Recorder) -> None:
     """Methods of tensors that give values."""
     item: Callable[[torch.Tensor], Any] = torch.Tensor.item
-    text: Callable[[torch.Tensor, str], str] = torch.Tensor.__format__
     listed: Callable[[torch.Tensor], Any] = torch.Tensor.tolist
     array: Callable[..., Any] = torch.Tensor.numpy
 
@@ -95,16 +115,29 @@ def _tensors(recorder: Recorder) -> None:
         recorder.shadows.give(made[(slice(1),) * made.ndim] if one else made, where)
         return made
 
-    def formatted(x: torch.Tensor, spec: str) -> str:
-        return format(x.item(), spec) if x.dim() == 0 else text(x, spec)
-
     for name, by in (
         ("item", read),
         ("tolist", tolist),
         ("numpy", numpy),
-        ("__format__", formatted),
     ):
         replace(torch.Tensor, name, by)
+
+
+def _texts() -> None:
+    """Tensors as texts: that of a number, or of what is printed of a tensor."""
+    text: Callable[[torch.Tensor, str], str] = torch.Tensor.__format__
+    whole: Callable[..., str] = torch.Tensor.__repr__
+
+    def represented(x: torch.Tensor, **kwargs: Any) -> str:
+        own = whole(x, **kwargs)
+        unknown = isinstance(x, FakeTensor) and not x.is_meta
+        return in_text(own, place(sys._getframe(1))[0]) if unknown else own
+
+    def formatted(x: torch.Tensor, spec: str) -> str:
+        return format(x.item(), spec) if x.dim() == 0 else text(x, spec)
+
+    replace(torch.Tensor, "__repr__", represented)
+    replace(torch.Tensor, "__format__", formatted)
 
 
 def _exports() -> None:

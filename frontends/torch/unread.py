@@ -1,9 +1,9 @@
 """What Python reads of a tensor whose value nobody knows while a step is recorded.
 
 A loss is read to be printed, kept, averaged or divided by.  No value of it is there, so Python gets
-an object that stands for the number: its text is "n/a", which nobody reads as a number ("nan" by
-``%``, which is refused where ``float`` reads it back), what is calculated of it is calculated
-of the tensor that was read, and where it meets a tensor it is that tensor.  Who compares it or
+an object that stands for the number: its text is "n/a", with which nothing but printing is done
+(`shardproof.frontends.torch.texts`), what is calculated of it is calculated of the tensor that was
+read, and where it meets a tensor it is that tensor.  Who compares it or
 counts by it is refused, since the step would go another way with another value.  Whether one number
 is finite has an answer: numbers are real.  How it is read: `shardproof.frontends.torch.reading`.
 """
@@ -22,10 +22,11 @@ from typing import Any, NoReturn
 import torch
 
 from shardproof.frontends.torch.refusals import refuse
+from shardproof.frontends.torch.texts import TEXT, Text
 
-#: What is printed.
-TEXT = "n/a"
-#: Where numbers that became "nan" in a text were read, or that another rank gave such a text.
+#: Where numbers that were put into texts were read, or that another rank gave such a text.
+_WRITTEN: list[str] = []
+#: The same of those that became "nan" by ``%`` in a library.
 _AS_FLOATS: list[str] = []
 
 
@@ -42,14 +43,14 @@ class Unread:
         self.tensor = tensor
 
     def __repr__(self) -> str:
-        return TEXT
+        return in_text(TEXT, self.where)
 
     def __format__(self, spec: str) -> str:
         padding = _PADDING.match(spec)
         assert padding is not None
         fill, align, width = padding.groups(default="")
         align = align if align in ("<", "^") else ">"
-        return format(TEXT, f"{fill}{align}{width}")
+        return format(Text(repr(self), self.where), f"{fill}{align}{width}")
 
     def __hash__(self) -> int:
         # A look-up in a set or by a key compares it with what is there.
@@ -66,8 +67,14 @@ class Unread:
 
     def __float__(self) -> float:
         if _formats(_getframe(1)):
+            _WRITTEN.append(self.where)
             _AS_FLOATS.append(self.where)
             return math.nan
+        self.refused()
+
+    def __int__(self) -> int:
+        if _formats(_getframe(1)):
+            _WRITTEN.append(self.where)
         self.refused()
 
     def __round__(self, *_: object) -> Unread:
@@ -138,8 +145,26 @@ def arrived(given: bytes) -> None:
 
     Example: what rank 0 broadcasts as ``"%.3f" % loss.item()`` is no number on rank 1 either.
     """
-    if b"nan" in given.lower():
-        _AS_FLOATS.append("another rank")
+    for text, known in ((b"nan", _AS_FLOATS), (TEXT.encode(), _WRITTEN)):
+        if text in given.lower():
+            known.append("another rank")
+
+
+def in_text(text: str, where: str) -> Text:
+    """The text of what was read there, or of a tensor, which is noted.
+
+    Example: ``str(loss.item())``, which is printed as "n/a".
+    """
+    _WRITTEN.append(where)
+    return Text(text, where)
+
+
+def written() -> str:
+    """Where a number that was put into a text was read; "" where none was.
+
+    Example: after ``print(loss.item())`` it is "train.py:9".
+    """
+    return _WRITTEN[-1] if _WRITTEN else ""
 
 
 def read_back(text: str, frame: FrameType) -> None:
@@ -148,8 +173,10 @@ def read_back(text: str, frame: FrameType) -> None:
 
     Example: ``float("%.3f" % loss.item())``; ``float("nan")`` is what it is.
     """
+    if isinstance(text, Text):
+        text.refused()
     number = text.strip().lower().lstrip("+-")
-    wrote = number == TEXT or (number == "nan" and _AS_FLOATS)
+    wrote = (number == TEXT and _WRITTEN) or (number == "nan" and _AS_FLOATS)
     if wrote and not any(text is literal for literal in frame.f_code.co_consts):
         refuse(
             "Python reads the value of a tensor that depends on the inputs of the step "
@@ -172,7 +199,7 @@ def _formats(frame: FrameType) -> bool:
 
 
 #: What asks for the value.
-ASKING = ("eq", "ne", "lt", "le", "gt", "ge", "bool", "int", "index", "trunc", "complex")
+ASKING = ("eq", "ne", "lt", "le", "gt", "ge", "bool", "index", "trunc", "complex")
 #: What gives another number, of tensors alike.
 COMPUTING = (
     *("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv"),

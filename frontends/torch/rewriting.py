@@ -1,0 +1,301 @@
+"""Texts that Python puts together by itself, in C: ``f"loss {x}"``, ``"%.3f" % x``, ``.format``.
+
+Of a `Text` and others it makes a plain text there, of which nobody sees any more that it has a
+number that nobody knows.  So the program's functions are given other code before the step runs:
+where an instruction puts texts together, a function of this module does.  Nothing else changes, no
+line and no name.  torch's compiler has what writes such code.
+"""
+
+from __future__ import annotations
+
+import dis
+import gc
+import importlib
+import logging
+import re
+import runpy
+import sys
+from collections.abc import Callable, Mapping
+from copy import copy
+from functools import partial, wraps
+from importlib.machinery import SourceFileLoader
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+from unittest import mock
+
+import torch
+
+from shardproof.frontends.torch.places import is_own
+from shardproof.frontends.torch.refusals import refuse
+from shardproof.frontends.torch.standins import replace
+from shardproof.frontends.torch.texts import TEXT, Text, plain
+from shardproof.frontends.torch.unread import Unread, written
+
+#: The operator of two numbers by which a program has ``%`` and ``%=``.
+_REMAINDER_OF, _IN_PLACE_REMAINDER = 6, 19
+_PRODUCT = 4  # of matrices: tuples have none of their own
+#: Methods of texts that put texts together.
+_METHODS = ("format", "format_map", "join")
+
+
+class _Instead:
+    """What an instruction does with the operands that stand in a tuple on its left."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def __rmatmul__(self, operands: tuple[Any, ...]) -> Any:
+        return self.function(*operands)
+
+
+def joined(*parts: str) -> str:
+    """The parts of a text one behind the other, a `Text` if one of them is.
+
+    Example: ``f"loss {loss.item():.3f}"`` has two.
+    """
+    return _as_text("".join(map(plain, parts)), parts)
+
+
+def _as_text(text: str, parts: Any) -> str:
+    """A text that was put together; of what Python wrote in C (``f"{numbers}"`` of a list) the
+    characters say it."""
+    for part in (text, *parts):
+        if isinstance(part, Text):
+            return part.like(plain(text))
+    where = written()
+    return Text(text, where) if where and TEXT in text else text
+
+
+def _remainder(a: Any, b: Any) -> Any:
+    if not isinstance(a, str):
+        return a % b
+    return _as_text(_put_in(a, b), (a,))
+
+
+def _remainder_in_place(a: Any, b: Any) -> Any:
+    if isinstance(a, str):
+        return _remainder(a, b)
+    a %= b
+    return a
+
+
+#: A place in a text that ``%`` fills: its key, what stands before the kind, and the kind.
+_PLACE = re.compile(r"%(?:\((.*?)\))?([#0\- +]*)(\*|\d*)(?:\.(\*|\d*))?[hlL]?(.)")
+
+
+def _put_in(a: str, b: Any) -> str:
+    """``a % b``, in which unknown numbers are texts, whatever kind of number is asked for."""
+    named = isinstance(b, Mapping)
+    values = dict(b) if named else dict(enumerate(b if isinstance(b, tuple) else (b,)))
+    values = {key: _number(x) for key, x in values.items()}
+    if not any(isinstance(x, (Unread, Text)) for x in values.values()):
+        return str(plain(a) % b)
+    places = iter(range(len(values)))
+
+    def place(match: re.Match[str]) -> str:
+        key, flags, width, precision, kind = match.groups()
+        if kind == "%":
+            return match.group()
+        for _ in range((width == "*") + (precision == "*")):
+            next(places, None)
+        value = values.get(next(places, None) if key is None else key)
+        if kind in "rsa" or not isinstance(value, (Unread, Text)) or precision == "*":
+            return match.group()
+        left, by_name = "-" if "-" in flags else "", "" if key is None else f"({key})"
+        return f"%{by_name}{left}{width}s"
+
+    text = _PLACE.sub(place, plain(a))
+    return str(text % (values if named else tuple(values.values())))
+
+
+def _number(x: Any) -> Any:
+    """What is put into a text: the number in a tensor of one element."""
+    return x.item() if isinstance(x, torch.Tensor) and not x.dim() else x
+
+
+def _contains(x: Any, container: Any) -> bool:
+    if isinstance(x, Text) and isinstance(container, str):
+        x.refused()
+    return x in container
+
+
+class _Putting(str):
+    """A text whose methods put others together."""
+
+    def format(self, *args: Any, **kwargs: Any) -> str:
+        return _as_text(str.format(self, *args, **kwargs), (*args, *kwargs.values()))
+
+    def format_map(self, mapping: Any) -> str:
+        return _as_text(str.format_map(self, mapping), ())
+
+    def join(self, parts: Any) -> str:
+        several = list(parts)
+        return _as_text(str.join(self, several), several)
+
+
+def _putting(x: Any) -> Any:
+    return _Putting(x) if type(x) is str else x
+
+
+def _caught(error: BaseException) -> BaseException:
+    """An error that a program catches: not one in which a library tells of such a text.  What the
+    program itself says of a number is a `Text`."""
+    where, own = written(), any(isinstance(x, Text) for x in error.args)
+    if where and not own and isinstance(error, (ValueError, TypeError)) and TEXT in str(error):
+        refuse(
+            "the step catches an error of a library that reads a number from the text of a tensor "
+            f"that depends on the inputs (.item() at {where})"
+        )
+    return error
+
+
+_JOINED, _CONTAINS = _Instead(joined), _Instead(_contains)
+_REMAINDER, _IN_PLACE = _Instead(_remainder), _Instead(_remainder_in_place)
+_PUTTING, _CAUGHT = _Instead(_putting), _Instead(_caught)
+_FORMATS = ("FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC")
+
+
+def rewritten(code: CodeType) -> CodeType:
+    """Code that does the same, and keeps a `Text` one where it puts texts together.
+
+    Example: of a function with ``"a" + f"{x} b"``, in which `joined` makes the second one.
+    """
+    consts = tuple(rewritten(x) if isinstance(x, CodeType) else x for x in code.co_consts)
+    if any(a is not b for a, b in zip(consts, code.co_consts, strict=True)):
+        code = code.replace(co_consts=consts)
+    assembler = importlib.import_module("torch._dynamo.bytecode_transformation")
+    if not any(map(_puts, dis.get_instructions(code))):
+        return code
+
+    def changed(instructions: list[Any], _: Any) -> None:
+        instructions[:] = [x for one in instructions for x in _with(one, assembler)]
+
+    # Its analysis of the stack knows no generators; two more places are enough for what is new.
+    with mock.patch.object(assembler, "stacksize_analysis", return_value=code.co_stacksize + 2):
+        new: CodeType = assembler.transform_code_object(code, changed)[0]
+    return new
+
+
+def _puts(one: Any) -> bool:
+    """Whether an instruction puts texts together, or what it does cannot be seen otherwise."""
+    name = one.opname
+    return (
+        name in ("BUILD_STRING", "CONTAINS_OP", "PUSH_EXC_INFO", *_FORMATS)
+        or (name == "BINARY_OP" and one.arg in (_REMAINDER_OF, _IN_PLACE_REMAINDER))
+        or (name in ("LOAD_ATTR", "LOAD_METHOD") and one.argval in _METHODS)
+    )
+
+
+def _with(one: Any, assembler: Any) -> list[Any]:
+    """An instruction, or what stands in its place."""
+    create, name = assembler.create_instruction, one.opname
+
+    def instead(function: _Instead, operands: int) -> list[Any]:
+        return [
+            create("BUILD_TUPLE", arg=operands),
+            create("LOAD_CONST", argval=function),
+            create("BINARY_OP", arg=_PRODUCT),
+        ]
+
+    if not _puts(one):
+        return [one]
+    if name == "BUILD_STRING":
+        new = instead(_JOINED, one.arg)
+    elif name == "CONTAINS_OP":
+        new = [*instead(_CONTAINS, 2), *([create("UNARY_NOT")] if one.arg else [])]
+    elif name == "BINARY_OP":
+        new = instead(_IN_PLACE if one.arg == _IN_PLACE_REMAINDER else _REMAINDER, 2)
+    elif name in _FORMATS:
+        new = [copy(one), *instead(_JOINED, 1)]
+    elif name == "PUSH_EXC_INFO":
+        new = [copy(one), create("COPY", arg=1), *instead(_CAUGHT, 1), create("POP_TOP")]
+    else:
+        new = [*instead(_PUTTING, 1), copy(one)]
+    return list(assembler.overwrite_instruction(one, new))
+
+
+def install(step: Callable[..., Any]) -> None:
+    """Give the functions of the step's modules such code, in this process, for good, and the
+    modules and the script that it runs later on; `logging`, which writes its numbers, too.
+
+    Example: after it, ``f"{loss.item():.2f} s" == "1.00 s"`` is refused in train.py.
+    """
+    files = _files(step)
+    for function in [x for x in gc.get_objects() if type(x) is FunctionType]:
+        if function.__code__.co_filename in files:
+            function.__code__ = rewritten(function.__code__)
+    logging.LogRecord.getMessage.__code__ = rewritten(logging.LogRecord.getMessage.__code__)
+    code = SourceFileLoader.get_code
+    run: Any = vars(runpy)["_run_code"]
+
+    @wraps(code)
+    def get_code(self: SourceFileLoader, name: str) -> CodeType | None:
+        own = code(self, name)
+        return rewritten(own) if own is not None and is_own(own.co_filename) else own
+
+    @wraps(run)
+    def run_code(own: CodeType, *args: Any, **kwargs: Any) -> Any:
+        return run(rewritten(own), *args, **kwargs)
+
+    for name in ("match", "search", "fullmatch", "findall", "finditer", "split", "sub", "subn"):
+        replace(re, name, _searching(getattr(re, name)))
+    replace(SourceFileLoader, "get_code", get_code)
+    replace(runpy, "_run_code", run_code)
+
+
+def _searching(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of `re` that looks at no `Text` of the program's."""
+
+    @wraps(function)
+    def search(*args: Any, **kwargs: Any) -> Any:
+        if is_own(sys._getframe(1).f_code.co_filename):
+            for x in (*args, *kwargs.values()):
+                if isinstance(x, Text):
+                    x.refused()
+        return function(*args, **kwargs)
+
+    return search
+
+
+def _files(step: Callable[..., Any]) -> set[str]:
+    """The program's files whose functions the step can reach: those of its own module, of the
+    modules of what that has, of what its functions import, and so on."""
+    files: set[str] = set()
+    seen: set[int] = set()
+    waiting: list[Any] = [step]
+    while waiting:
+        x = waiting.pop()
+        if id(x) in seen:
+            continue
+        seen.add(id(x))
+        if isinstance(x, ModuleType):
+            file = getattr(x, "__file__", None)
+            if isinstance(file, str) and is_own(file):
+                files.add(file)
+                waiting += vars(x).values()
+        elif isinstance(x, FunctionType):
+            if is_own(x.__code__.co_filename):
+                files.add(x.__code__.co_filename)
+                waiting += _of_function(x)
+        elif isinstance(x, partial):
+            waiting += (x.func, *x.args, *x.keywords.values())
+        elif isinstance(x, MethodType):
+            waiting += (x.__func__, x.__self__)
+        elif isinstance(x, (dict, list, tuple)):
+            waiting += x.values() if isinstance(x, dict) else x
+        else:
+            of = x if isinstance(x, type) else type(x)
+            waiting.append(sys.modules.get(of.__module__))
+    return files
+
+
+def _of_function(function: FunctionType) -> list[Any]:
+    """What a function has: its module, what it is closed over, defaults, and what it imports."""
+    codes, names = [function.__code__], [function.__module__]
+    while codes:
+        code = codes.pop()
+        names += code.co_names
+        codes += [x for x in code.co_consts if isinstance(x, CodeType)]
+    cells = [x.cell_contents for x in function.__closure__ or () if x != CellType()]
+    given = (getattr(function, "__wrapped__", None), function.__defaults__, function.__kwdefaults__)
+    return [*cells, *given, function.__globals__, *map(sys.modules.get, names)]
