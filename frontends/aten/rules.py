@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from fractions import Fraction
+from functools import wraps
 from math import isfinite
 from typing import Any, Final, TypeAlias
 
@@ -25,6 +27,22 @@ TABLE: dict[str, Rule] = {}
 
 #: Types whose sums and products wrap around, or are no sums.
 NARROW: Final = frozenset({"bool", "uint8", "int8", "int16"})
+#: Bits of the types of whole numbers.
+BITS: Final = {"uint8": 8, "int8": 8, "int16": 16, "int32": 32, "int64": 64}
+#: Operators that PyTorch gives their numbers in the type of the tensors that they meet.
+IN_TYPE: Final = frozenset(
+    {
+        *(
+            f"aten.{name}.{kind}"
+            for name in ("eq", "ne", "lt", "le", "gt", "ge")
+            for kind in ("Tensor", "Scalar")
+        ),
+        *(f"aten.{name}.default" for name in ("clamp", "clamp_min", "clamp_max")),
+        *(f"aten.{name}.Tensor" for name in ("clamp", "clamp_min", "clamp_max")),
+        *(f"aten.{name}.default" for name in ("maximum", "minimum")),
+        *(f"aten.where.{kind}" for kind in ("self", "ScalarOther", "ScalarSelf")),
+    }
+)
 
 
 def lowers(*names: str) -> Callable[[Rule], Rule]:
@@ -38,7 +56,7 @@ def lowers(*names: str) -> Callable[[Rule], Rule]:
         for name in names:
             if name in TABLE:
                 raise ValueError(f"{name} is lowered twice")
-            TABLE[name] = rule
+            TABLE[name] = _in_type(rule) if name in IN_TYPE else rule
         return rule
 
     return register
@@ -133,7 +151,61 @@ def number_as(number: Any, dtype: str) -> Any:
         return number
     if dtype == "bool":
         return int(bool(number))
-    return number if floating(dtype) or not isfinite(number) else int(number)
+    if floating(dtype) or not isfinite(number):
+        return number
+    return wrapped(int(number), dtype)
+
+
+def wrapped(number: int, dtype: str) -> int:
+    """A whole number as one of a type, whose lowest bits it keeps.
+
+    Example: -1 is 255 as uint8, and 200 is -56 as int8.
+    """
+    if dtype not in BITS:
+        return number
+    least = 0 if dtype.startswith("u") else -(1 << BITS[dtype] - 1)
+    return (number - least) % (1 << BITS[dtype]) + least
+
+
+def _in_type(rule: Rule) -> Rule:
+    """A rule whose numbers, and tensors without dimensions, have the type of the tensors of whole
+    numbers that they meet, as PyTorch has it: ``bytes > -1`` compares with 255."""
+
+    @wraps(rule)
+    def with_numbers(lo: Lowering, *args: Any, **kwargs: Any) -> Any:
+        dtype = _met([*args, *kwargs.values()])
+        if dtype is not None:
+            args = tuple(_of_type(x, dtype) for x in args)
+            kwargs = {key: _of_type(x, dtype) for key, x in kwargs.items()}
+        return rule(lo, *args, **kwargs)
+
+    return with_numbers
+
+
+def _met(operands: Sequence[Any]) -> str | None:
+    """The type that numbers get beside tensors; None: they stay what they are.
+
+    Example: int8 beside a tensor of int8; none where one of them is a fraction.
+    """
+    tensors = [x for x in operands if hasattr(x, "shape") and x.dtype != "bool"]
+    types: set[str] = {x.dtype for x in tensors if x.shape}
+    kinds = (*types, *(x.dtype for x in tensors))
+    if len(types) != 1 or any(isinstance(x, float) for x in operands) or any(map(floating, kinds)):
+        return None
+    return types.pop()
+
+
+def _of_type(x: Any, dtype: str) -> Any:
+    """A number, or a tensor without dimensions, in a type of whole numbers."""
+    if isinstance(x, int) and not isinstance(x, bool):
+        return wrapped(x, dtype)
+    if not hasattr(x, "shape") or x.shape or x.dtype in (dtype, "bool"):
+        return x
+    if isinstance(x, Const) and x.value.denominator == 1:
+        return Const(Fraction(wrapped(int(x.value), dtype)), x.shape, dtype)
+    if dtype in NARROW:
+        raise Unsupported(f"a number of {x.dtype} beside numbers of {dtype}")
+    return x
 
 
 #: Overloads over lists of tensors, and those over tensors.
