@@ -29,7 +29,7 @@ from shardproof.frontends.torch.places import is_own
 from shardproof.frontends.torch.refusals import refuse
 from shardproof.frontends.torch.standins import replace
 from shardproof.frontends.torch.texts import TEXT, Text, plain
-from shardproof.frontends.torch.unread import Unread, written
+from shardproof.frontends.torch.unread import Unread, follow, written
 
 #: The operator of two numbers by which a program has ``%`` and ``%=``.
 _REMAINDER_OF, _IN_PLACE_REMAINDER = 6, 19
@@ -220,6 +220,7 @@ def install(step: Callable[..., Any]) -> None:
 
     Example: after it, ``f"{loss.item():.2f} s" == "1.00 s"`` is refused in train.py.
     """
+    follow()
     files = _files(step)
     for function in [x for x in gc.get_objects() if type(x) is FunctionType]:
         if function.__code__.co_filename in files:

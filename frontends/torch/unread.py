@@ -28,6 +28,9 @@ from shardproof.frontends.torch.texts import TEXT, Text
 _WRITTEN: list[str] = []
 #: The same of those that became "nan" by ``%`` in a library.
 _AS_FLOATS: list[str] = []
+#: Whether texts are followed.  Where they are not, and a number was put into one, the step is
+#: recorded once more, so that what is there does not matter.
+_FOLLOWED: list[bool] = []
 
 
 class Unread:
@@ -75,6 +78,8 @@ class Unread:
     def __int__(self) -> int:
         if _formats(_getframe(1)):
             _WRITTEN.append(self.where)
+            if not _FOLLOWED:
+                return 0
         self.refused()
 
     def __round__(self, *_: object) -> Unread:
@@ -157,6 +162,15 @@ def in_text(text: str, where: str) -> Text:
     """
     _WRITTEN.append(where)
     return Text(text, where)
+
+
+def follow() -> None:
+    """From here on texts that have such a number are followed, in this process, for good.
+
+    Example: after it, ``"%d" % count.item()`` in a library, of which a plain text is made, is
+    refused.
+    """
+    _FOLLOWED.append(True)
 
 
 def written() -> str:
