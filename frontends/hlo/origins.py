@@ -40,12 +40,13 @@ _ENTRYWISE: Final = frozenset({*ELEMENTWISE, "compare", "copy"})
 def begins(
     opcode: str, attrs: Mapping[str, Any], operands: Sequence[_Numbers], result: _Numbers
 ) -> Begins:
-    """Where the positions of a result begin; empty: it says so itself, or nothing is known of it.
+    """Where the positions of a result begin; empty: it says so itself, or nothing is known of it,
+    or it is one number, which has none.
 
     Example: of ``compare([[4], [5]], [[0, 1]])``, rows 4 and 5 beside columns 0 and 1, ((4, 0),).
     """
     shape = result.shape
-    if _own(result):
+    if not shape or _own(result):
         return ()
     if opcode in _ENTRYWISE:
         return _together([_own(x) for x in operands if x.begins or x.number() is None])

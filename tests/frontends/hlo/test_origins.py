@@ -102,6 +102,24 @@ def test_where_a_mask_begins() -> None:
     assert meeting.begins == ()
 
 
+def test_one_number_says_nothing_of_where_positions_begin() -> None:
+    """Whether it is round 2 of a pipeline, as one of its rounds: zeros that it chooses were said to
+    begin at the positions of a number, which has none, and the program ended in an exception."""
+    line, one, flag = Type((1,), "int32"), Type((), "int32"), Type((), "bool")
+    matrix, wide = Type((2, 3), "float32"), Type((1, 2, 3), "float32")
+    round_ = fold("reshape", {}, [known.iota(line, 0)], one)
+    assert round_ is not None
+    assert round_.begins == ()
+    first = fold("compare", {"direction": "EQ"}, [round_, known.ranks([0, 1], one)], flag)
+    assert first is not None
+    zeros = known.constant(np.zeros((2, 3), "float32"), matrix)
+    chosen = fold("select", {}, [first, zeros, zeros], matrix)
+    assert chosen is not None
+    again = fold("broadcast", {"dimensions": (1, 2)}, [chosen], wide)
+    assert again is not None
+    assert again.begins == ()
+
+
 def test_parts_of_tables_have_their_numbers() -> None:
     triangle = np.tril(np.ones((4, 4)))
     ones, zeros = np.ones((2, 2)), np.zeros((2, 2))
