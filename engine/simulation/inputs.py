@@ -144,12 +144,13 @@ class Inputs:
     def _integers(self, shard: Shard, axis: int, dims: tuple[Dim, ...]) -> NDArray[np.float64]:
         """Integers of the input's domain; of those that are indices, classes that there are, as
         many beyond if the domain has them (``ids == 0`` looks them up in one class alone), and
-        where it has negative ones (labels that count for nothing), some of these."""
+        where it has negative ones (labels that count for nothing), some of these.  Without a
+        domain one class is that of a comparison alone (``mask == 0``), beside any other numbers."""
         shape = [count(dim) for dim in dims]
         low, high = shard.domain or ((0, 2) if shard.dtype == "bool" else (0, MOST_DRAWN))
         classes = self.sizes.classes(axis)
-        if classes:
-            divisor = self.sizes.divisor(axis)
+        divisor = self.sizes.divisor(axis) if classes else 1
+        if classes and (shard.domain is not None or classes * divisor > 1):
             first = max(0, -(-low // divisor))
             last = classes if shard.domain is None else min(2 * classes, -(-high // divisor))
             if first >= last:

@@ -38,13 +38,19 @@ def test_ids_of_many_classes_are_drawn_without_an_order_of_all(
     assert max(ordered, default=0) <= inputs.MOST_ORDERED
 
 
-@pytest.mark.parametrize("domain", [None, (0, 1 << 30), (1, 4)])
-def test_integers_that_are_no_ids_are_two_numbers_now_and_then(domain: Any) -> None:
-    """A mask of integers hides everything, or nothing, where it is any number."""
-    sizes: Any = SimpleNamespace(classes=lambda axis: 0)
+@pytest.mark.parametrize(
+    ("domain", "classes"), [(None, 0), ((0, 1 << 30), 0), ((1, 4), 0), (None, 1), ((0, 1), 1)]
+)
+def test_integers_that_are_no_ids_are_two_numbers_now_and_then(domain: Any, classes: int) -> None:
+    """A mask of integers hides everything, or nothing, where it is any number; one that is compared
+    with 0 alone was 0 throughout, as ids of a table of one row are."""
+    sizes: Any = SimpleNamespace(
+        classes=lambda axis: classes, divisor=lambda axis: 1, step=lambda axis: 1
+    )
     shard = Shard("mask", (4, 4), (4, 4), (ZERO, ZERO), "int64", domain=domain)
     random = np.random.default_rng(0)
     drawn = Inputs(sizes, frozenset(), frozenset(), random, repeated=True)
     low = 0 if domain is None else domain[0]
     dims: Any = (((1, 1, 1, 1),), ((1, 1, 1, 1),))
-    assert set(drawn._integers(shard, 0, dims).reshape(-1)) == {low, low + 1}
+    expected = {low} if domain == (0, 1) else {low, low + 1}
+    assert set(drawn._integers(shard, 0, dims).reshape(-1)) == expected
