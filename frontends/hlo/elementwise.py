@@ -141,11 +141,8 @@ def multiply(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def divide(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """x / y of floats; raises `Unsupported` for integers and for the constant zero.  Example:
-    ``x / 4`` is ``div`` with ``other=4``; of ``s32[3]`` it is refused ("a quotient of integers").
-    """
-    if integral(low.dtype(node)):
-        raise Unsupported("a quotient of integers")
+    """x / y of floats (of integers: `remainders`); raises `Unsupported` for the constant zero.
+    Example: ``x / 4`` is ``div`` with ``other=4``."""
     a, b = (finite(x) for x in xs)
     if b == 0:
         raise Unsupported("a division by the constant zero")
@@ -157,10 +154,9 @@ def divide(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def negate(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """-x; of an index that is refused.  Example: ``negate(x)`` is ``mul`` of ``x`` with
-    ``other=-1``."""
+    """-x; exact for an index.  Example: ``negate(x)`` is ``mul`` of ``x`` with ``other=-1``."""
     if isinstance(xs[0], Ids):
-        raise Unsupported("a negated index")
+        return indices.of_one(xs[0], "negate")
     number = finite(xs[0])
     if number is not None:
         return _constant(low, node, -number)
@@ -233,7 +229,7 @@ def abs(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     """|x|, made of the step function; x itself where it cannot be negative.  Example:
     ``x * (2 * step(x) - 1)``; ``abs(exponential(x))`` is ``exponential(x)``."""
     if isinstance(xs[0], Ids):
-        raise Unsupported("the magnitude of an index")
+        return indices.of_one(xs[0], "abs")
     x = low.tensor(xs[0])
     if nonnegative(low.recorder, x):
         return Tensor(x)
@@ -243,9 +239,9 @@ def abs(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 def sign(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     """1, 0 or -1: step(x) - step(-x).  Example: of a parameter that is two steps and their
-    difference; of ids it is refused."""
+    difference; of ids it is a function of the id."""
     if isinstance(xs[0], Ids):
-        raise Unsupported("the sign of an index")
+        return indices.of_one(xs[0], "sign")
     x = low.tensor(xs[0])
     negative = low.op("mul", x, other=Fraction(-1)).value
     return low.op("sub", _step(low, x), _step(low, negative))

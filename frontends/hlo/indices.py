@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -85,6 +86,23 @@ def combine(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     return _made(
         low, like, [piecewise.combine(node.target, p, q) for p, q in zip(f, g, strict=True)]
     )
+
+
+def of_one(x: Ids, opcode: str) -> Ids:
+    """Minus an integer (``negate``), its magnitude (``abs``) or its ``sign``.
+
+    Example: the sign of ids in [0, 9) is 0 of the id 0, and 1 of all others.
+    """
+    made = []
+    for f in x.functions:
+        zero = piecewise.constant(f, 0)
+        minus = piecewise.combine("subtract", zero, f)
+        if opcode == "sign":
+            over, under = (piecewise.compare(d, f, zero) for d in ("GT", "LT"))
+            made.append(piecewise.combine("subtract", over, under))
+        else:
+            made.append(minus if opcode == "negate" else piecewise.combine("maximum", f, minus))
+    return replace(x, functions=tuple(made))
 
 
 def _among_positions(low: Lowering, node: Node, xs: Sequence[Item]) -> Item | None:

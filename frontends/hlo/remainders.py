@@ -1,8 +1,9 @@
-"""What integers leave when they are divided by a number, as a step by how many are accumulated.
+"""Integers that are divided by a number: how often they have it, and what that leaves, as a step by
+how many are accumulated, or the place of a beam's word by the words that there are.
 
-XLA writes the remainder by a power of two as bits: of what is not negative ``and(x, 3)`` is that of
-``x`` by 4.  Both are a function of the id where that has few pieces, and otherwise a number,
-``x - 4 floor(x / 4)``.
+XLA writes both by a power of two as bits: of what is not negative ``and(x, 3)`` is the remainder of
+``x`` by 4, and ``shift-right-logical(x, 2)`` the quotient.  They are functions of the id where
+these have few pieces, and otherwise numbers, ``floor(x / 4)`` and ``x - 4 floor(x / 4)``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from fractions import Fraction
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.graphs.graph import Node
-from shardproof.frontends.hlo import elementwise, functions
+from shardproof.frontends.hlo import elementwise, functions, overflow
 from shardproof.frontends.hlo.functions import Number
 from shardproof.frontends.hlo.items import Ids, Item, Tensor
 from shardproof.frontends.hlo.known import Known
@@ -30,10 +31,29 @@ def remainder(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     """
     if not integral(low.dtype(node)):
         return functions.remainder(low, node, xs)
-    divisor = _number(xs[1])
-    if divisor is None or divisor <= 0:
-        raise Unsupported("a remainder of integers by what is no positive number")
-    return _left(low, xs[0], divisor)
+    return _parts(low, xs[0], _positive(xs[1], "remainder"), "remainder")[1]
+
+
+def quotient(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """A quotient; of integers rounded towards zero, where the dividend is not negative, and the
+    divisor a positive number.
+
+    Example: of ids in [0, 8) by 4 it is 0 in [0, 4), and 1 in [4, 8).
+    """
+    if not integral(low.dtype(node)):
+        return elementwise.divide(low, node, xs)
+    return _parts(low, xs[0], _positive(xs[1], "quotient"), "quotient")[0]
+
+
+def shifted(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """Bits to the right by a known number, of what is not negative: a quotient by a power of two.
+
+    Example: ``shift-right-logical(x, 2)`` is the quotient of ``x`` by 4.
+    """
+    bits = _number(xs[1])
+    if bits is None or not 0 <= bits < overflow.bits(low.dtype(node)) - 1:
+        raise Unsupported("a shift by what is no number of bits")
+    return _parts(low, xs[0], 1 << bits, "shift")[0]
 
 
 def conjunction(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
@@ -44,8 +64,15 @@ def conjunction(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     for x, other in (xs, xs[::-1]) if integral(low.dtype(node)) else ():
         bits = _number(other)
         if bits is not None and bits > 0 and not bits & (bits + 1):
-            return _left(low, x, bits + 1)
+            return _parts(low, x, bits + 1, "remainder")[1]
     return elementwise.logical(low, node, xs)
+
+
+def _positive(x: Item, what: str) -> int:
+    number = _number(x)
+    if number is None or number <= 0:
+        raise Unsupported(f"a {what} of integers by what is no positive number")
+    return number
 
 
 def _number(x: Item) -> int | None:
@@ -53,17 +80,19 @@ def _number(x: Item) -> int | None:
     return None if number is None else int(number)
 
 
-def _left(low: Lowering, x: Item, divisor: int) -> Item:
+def _parts(low: Lowering, x: Item, divisor: int, what: str) -> tuple[Item, Item]:
+    """How often a number that is not negative has the divisor, and what that leaves."""
     if isinstance(x, Ids):
         pieces = [piece for f in x.functions for piece in f]
         if any(min(p.at(p.low), p.at(p.high - 1)) < 0 for p in pieces):
-            raise Unsupported("a remainder of integers that may be negative")
-        parts = [piecewise.divided(f, divisor) for f in x.functions]
-        if None not in parts:
-            return replace(x, functions=tuple(part[1] for part in parts if part))
+            raise Unsupported(f"a {what} of integers that may be negative")
+        parts = [part for f in x.functions if (part := piecewise.divided(f, divisor)) is not None]
+        if len(parts) == len(x.functions):
+            often, rest = zip(*parts, strict=True)
+            return replace(x, functions=often), replace(x, functions=rest)
     value = low.tensor(x)
     if not isinstance(x, Ids) and not nonnegative(low.recorder, value):
-        raise Unsupported("a remainder of integers that may be negative")
+        raise Unsupported(f"a {what} of integers that may be negative")
     number = Number(low, value)
     whole = (number * Fraction(1, divisor)).of("floor")
-    return Tensor((number - whole * divisor).value)
+    return Tensor(whole.value), Tensor((number - whole * divisor).value)

@@ -66,3 +66,78 @@ def test_the_remainder_of_what_may_be_negative_is_refused(
     change = "j = s32[] add(k, one)", f"o = s32[] constant({first})\n  j = s32[] add(k, o)"
     single = SINGLE.replace(*change).replace("DIVISOR", "3")
     verified(single, parallel("3", change), tmp_path, expected)
+
+
+@pytest.mark.parametrize(
+    ("divisor", "changes", "expected"),
+    [
+        ("2", (("divide", "shift-right-arithmetic"),), "proved"),
+        ("3", (("divide", "shift-right-logical"),), "refuted"),
+        ("-4", (), "inconclusive"),
+    ],
+)
+def test_how_often_steps_have_a_number(
+    divisor: str, changes: tuple[tuple[str, str], ...], expected: str, tmp_path: Path
+) -> None:
+    single = SINGLE.replace("remainder", "divide")
+    text = single.replace("m\n", "m, num_partitions=2\n", 1).replace("f32[4]", "f32[2]")
+    text = text.replace("parameter(0)", "parameter(0), sharding={devices=[2]<=[2]}")
+    for old, new in changes:
+        text = text.replace(old, new)
+    numbers = single.replace("DIVISOR", "4"), text.replace("DIVISOR", divisor)
+    verified(*numbers, tmp_path, expected)
+
+
+#: The largest of six scores of two beams with three words each, and what of its beam's state: the
+#: quotient by 3, rounded down as JAX writes it.
+BEAMS = """HloModule m
+
+ENTRY main {
+  x = f32[4,6] parameter(0)
+  s = f32[4,2] parameter(1)
+  t = (f32[4,1], s32[4,1]) topk(x), k=1, largest=true
+  p = s32[4,1] get-tuple-element(t), index=1
+  i = s32[4] reshape(p)
+  n = s32[] constant(3)
+  w = s32[4] broadcast(n), dimensions={}
+  o = s32[] constant(1)
+  one = s32[4] broadcast(o), dimensions={}
+  z = s32[] constant(0)
+  zero = s32[4] broadcast(z), dimensions={}
+  q = s32[4] divide(i, w)
+  a = s32[4] sign(i)
+  b = s32[4] sign(w)
+  c = pred[4] compare(a, b), direction=NE
+  r = s32[4] remainder(i, w)
+  d = pred[4] compare(r, zero), direction=NE
+  e = pred[4] and(c, d)
+  less = s32[4] subtract(q, one)
+  beam = s32[4] select(e, less, q)
+  v = s32[4,2] broadcast(beam), dimensions={0}
+  k = s32[4,2] iota(), iota_dimension=1
+  h = pred[4,2] compare(v, k), direction=EQ
+  g = f32[4,2] convert(h)
+  y = f32[4,2] multiply(g, s)
+  m = s32[4] negate(r)
+  l = s32[4] abs(m)
+  f = f32[4] convert(l)
+  u = f32[4,2] broadcast(f), dimensions={0}
+  ROOT sum = f32[4,2] add(y, u)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("", "", "proved"),
+        ("select(e, less, q)", "add(zero, r)", "refuted"),
+        ("abs(m)", "negate(q)", "refuted"),
+    ],
+)
+def test_the_beam_of_a_place(old: str, new: str, expected: str, tmp_path: Path) -> None:
+    parallel = BEAMS.replace("HloModule m", "HloModule m, num_partitions=2")
+    for n in (0, 1):
+        parallel = parallel.replace(f"({n})\\n", f"({n}), sharding={{devices=[2,1]<=[2]}}\\n", 1)
+    parallel = parallel.replace("[4,", "[2,").replace("[4]", "[2]").replace(old or "??", new)
+    verified(BEAMS, parallel, tmp_path, expected)
