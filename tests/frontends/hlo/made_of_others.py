@@ -19,6 +19,26 @@ _INSIDE = {
 }
 _TWO = "  x = f32[3,4] parameter(0)\n  z = f32[3,4] parameter(1)\n"
 FUNCTIONS = {
+    "quotients of integers": """  i = s32[3] parameter(0)
+  x = f32[50,2] parameter(1)
+  n = s32[] constant(3)
+  c = s32[3] broadcast(n), dimensions={}
+  q = s32[3] divide(i, c)
+  r = s32[3] shift-right-logical(i, c)
+  a = s32[3] shift-right-arithmetic(i, c)
+  s = s32[3] sign(i)
+  m = s32[3] negate(s)
+  b = s32[3] abs(m)
+  t = s32[3] add(q, m)
+  u = s32[3] add(t, b)
+  v = s32[3] add(u, r)
+  w = s32[3] add(v, a)
+  d = f32[3] convert(w)
+  k = s32[3,1] reshape(i)
+  g = f32[3,2] gather(x, k), offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, \
+index_vector_dim=1, slice_sizes={1,2}
+  e = f32[3,2] broadcast(d), dimensions={0}
+  ROOT y = f32[3,2] add(g, e)""",
     **_OF_ONE,
     **_INSIDE,
     "acosh": "  x = f32[3,4] parameter(0)\n  e = f32[3,4] exponential(x)\n"
