@@ -113,7 +113,8 @@ def _masked_fill(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any
             return lo.expand(x, broadcast(x.shape, mask.shape))
         return _written_everywhere(lo, x, mask, value)
     if fills(x, mask, value):
-        return filled(lo, x, inverse(lo, as_numbers(lo, mask)), value)
+        kept = ids.inverse(mask) if isinstance(mask, ids.Ids) else None
+        return filled(lo, x, inverse(lo, as_numbers(lo, mask)), value, kept)
     if value == -inf:
         return _without(lo, x, mask)
     if isinstance(x, Hidden):
@@ -174,9 +175,10 @@ def _where(lo: Lowering, mask: Lowered, x: Operand, y: Operand) -> Any:
     if isinstance(y, Hidden):
         return cleared(lo, y, inverse(lo, as_numbers(lo, mask)), x)
     if fills(x, mask, y):
-        return filled(lo, x, as_numbers(lo, mask), y)
+        return filled(lo, x, as_numbers(lo, mask), y, mask if isinstance(mask, ids.Ids) else None)
     if fills(y, mask, x):
-        return filled(lo, y, inverse(lo, as_numbers(lo, mask)), x)
+        kept = ids.inverse(mask) if isinstance(mask, ids.Ids) else None
+        return filled(lo, y, inverse(lo, as_numbers(lo, mask)), x, kept)
     if isinstance(mask, ids.Ids) and not floating(lo.expected[0][1]):
         return selected(lo, mask, x, y)
     if isinstance(mask, ids.Ids) and isinstance(x, lookups.Lookup) and _is_zero(y):

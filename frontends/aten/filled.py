@@ -15,7 +15,7 @@ from typing import Any
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.ids import Ids, compared, ids, integral, number_of
 from shardproof.frontends.aten.ids import cast as ids_cast
-from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Operand, Real, Shape
+from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Operand, Real, Shape, floating
 from shardproof.frontends.aten.masks import flags, inverse, numbers
 from shardproof.frontends.builder import piecewise
 
@@ -36,12 +36,15 @@ class Filled:
 
     Example: ``labels.masked_fill(~mask, -100)`` keeps the labels where the mask is true; the number
     is -100.
+
+    ``mask``: a predicate of whole numbers that holds wherever ``live`` is 1.
     """
 
     kept: Ids
     live: Lowered
     number: int
     lo: Lowering
+    mask: Ids | None = None
 
     @property
     def shape(self) -> Shape:
@@ -55,7 +58,8 @@ class Filled:
 
     def _both(self, name: str, *given: Any) -> Filled:
         kept = getattr(self.kept, name)(*given)
-        return replace(self, kept=kept, live=getattr(self.lo, name)(self.live, *given))
+        mask = None if self.mask is None else getattr(self.mask, name)(*given)
+        return replace(self, kept=kept, live=getattr(self.lo, name)(self.live, *given), mask=mask)
 
     def reshape(self, shape: Shape) -> Filled:
         """The same numbers, in their order, in another shape."""
@@ -80,14 +84,20 @@ class Filled:
         low, high = min(low, self.number), max(high, self.number + 1)
         if low < 0:
             raise Unsupported(f"whole numbers that a mask replaces by {self.number}, as numbers")
+        return lo.whole(self.as_float(lo), (low, high), self.dtype)
+
+    def as_float(self, lo: Lowering) -> Real:
+        """The numbers as floats, of either sign: no reader takes these for rows."""
         kept = replace(lo.real(self.kept), dtype="float32", domain=None)
         written = lo.scale(inverse(lo, self.live), Fraction(self.number))
-        return lo.whole(lo.real(lo.add(lo.mul(kept, self.live), written)), (low, high), self.dtype)
+        return lo.real(lo.add(lo.mul(kept, self.live), written))
 
 
-def filled(lo: Lowering, x: Operand, live: Lowered, value: Operand) -> Filled:
-    """Whole numbers, with ``value`` where ``live`` is 0; raises `Unsupported` for what are none,
-    and for two such numbers.
+def filled(
+    lo: Lowering, x: Operand, live: Lowered, value: Operand, mask: Ids | None = None
+) -> Filled:
+    """Whole numbers, with ``value`` where ``live`` is 0 (``mask``: see `Filled`); raises
+    `Unsupported` for what are none, and for two such numbers.
 
     Example: labels that are -100 where one mask is 0 may be -100 by another mask as well; 5 in
     places of such labels is refused.
@@ -105,7 +115,7 @@ def filled(lo: Lowering, x: Operand, live: Lowered, value: Operand) -> Filled:
     kept = ids(x)
     if kept is None:
         raise Unsupported("a choice between values of whole numbers that are no ids")
-    return Filled(kept.expand(shape), live, number, lo)
+    return Filled(kept.expand(shape), live, number, lo, mask and mask.expand(shape))
 
 
 def fills(x: Operand, mask: Operand, value: Operand) -> bool:
@@ -123,7 +133,7 @@ def fills(x: Operand, mask: Operand, value: Operand) -> bool:
     return not alike and not isinstance(mask, Const)
 
 
-def cast(x: Ids | Filled, dtype: str) -> Ids | Filled:
+def cast(lo: Lowering, x: Ids | Filled, dtype: str) -> Any:
     """Ids, and those that are filled, as another type; raises `Unsupported` for one that does not
     fit them.
 
@@ -131,6 +141,8 @@ def cast(x: Ids | Filled, dtype: str) -> Ids | Filled:
     """
     if isinstance(x, Ids):
         return ids_cast(x, dtype)
+    if floating(dtype):
+        return replace(x.as_float(lo), dtype=dtype)
     if not integral(dtype):
         raise Unsupported(f"a cast of whole numbers that a mask replaces to {dtype}")
     return replace(x, kept=ids_cast(x.kept, dtype))

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.constants import numbered
+from shardproof.frontends.aten.filled import Filled
 from shardproof.frontends.aten.ids import Ids, Marked, compared
 from shardproof.frontends.aten.joined import Joined
 from shardproof.frontends.aten.known import added_by, entries_of, rows_by
@@ -30,6 +31,7 @@ from shardproof.frontends.aten.lowering import (
     Unviewed,
 )
 from shardproof.frontends.aten.masks import numbers
+from shardproof.frontends.aten.padded import added_beside, rows_beside
 from shardproof.frontends.aten.positions import Positions, added_at, rows_at, whole
 from shardproof.frontends.aten.readings import Reading
 from shardproof.frontends.aten.rules import lowers
@@ -78,6 +80,8 @@ def _embedding(
     known = whole(ids) if isinstance(ids, Const) else ids
     if isinstance(known, Positions):
         return rows_at(lo, table, known)
+    if isinstance(known, Filled):
+        return rows_beside(lo, table, known)
     entries = entries_of(lo, ids)
     joined = None if entries is None else rows_by(lo, table, entries)
     if joined is not None:
@@ -106,6 +110,8 @@ def _embedding_backward(
     known = whole(ids) if isinstance(ids, Const) else ids
     if isinstance(known, Positions) and padding < 0:
         return added_at(lo, gradient, known, rows)
+    if isinstance(known, Filled) and padding < 0:
+        return added_beside(lo, gradient, known, rows)
     entries = entries_of(lo, ids)
     added = None if entries is None or padding >= 0 else added_by(lo, gradient, entries, rows)
     if added is not None:

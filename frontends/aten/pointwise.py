@@ -137,7 +137,7 @@ def _cast(lo: Lowering, x: Lowered, dtype: str = "", **_: Any) -> Any:
     if isinstance(of_ids, ids.Ids) and of_ids.dtype in _WHOLE and "float" in dtype:
         return _between_kinds(lo, lo.real(of_ids), dtype)
     if isinstance(of_ids, (ids.Ids, Filled)):
-        return cast(of_ids, dtype)
+        return cast(lo, of_ids, dtype)
     if "float" not in dtype or "float" not in x.dtype:
         return x if dtype == x.dtype else _between_kinds(lo, computed_ids(lo, x), dtype)
     number = lo.real(x)

@@ -202,7 +202,7 @@ class _Rank:
                 try:
                     self.known[node.name] = self.lowered(node)
                 except (Narrow, Marked) as error:
-                    if self.setting.narrows:
+                    if self.setting.narrows and error.origin in self.lo.origins:
                         raise
                     self.known[node.name] = self.gap(node, str(error))
                 except (Unsupported, ShapeMismatch, *_MALFORMED) as error:
@@ -405,12 +405,9 @@ class _Rank:
                 names.update((*operands(node.args), *operands(node.kwargs)))
         return names
 
-    def wide(self, error: Narrow | Marked) -> Exception:
-        number = self.lo.origins.get(error.origin)
-        if number is None:
-            return InvalidInput(f"not supported: {error}", self.lo.source.cell)
+    def wide(self, error: Narrow | Marked) -> Wide:
         mark = error.mark if isinstance(error, Marked) else None
-        return Wide(self.lo.shards[number].name, error.rows, mark)
+        return Wide(self.lo.shards[self.lo.origins[error.origin]].name, error.rows, mark)
 
     def result(self, x: object, part: Slice | None) -> int:
         """The number of the value of an output, or of a part of it (-1: it is none)."""
@@ -425,7 +422,8 @@ class _Rank:
                 known = self.lo.slice(known, *part)
             return -1 if known is None else self.lo.real(known).number
         except (Unsupported, ShapeMismatch) as error:
-            if isinstance(error, (Narrow, Marked)) and self.setting.narrows:
+            ids = isinstance(error, (Narrow, Marked)) and error.origin in self.lo.origins
+            if ids and self.setting.narrows:
                 raise
             self.gaps.setdefault("an output", f"{name}: {error}")
             whole, dtype = _as_lowered(node)
