@@ -15,7 +15,15 @@ from typing import Any
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.ids import Ids, compared, ids, integral, number_of
 from shardproof.frontends.aten.ids import cast as ids_cast
-from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Operand, Real, Shape, floating
+from shardproof.frontends.aten.lowering import (
+    Const,
+    Lowered,
+    Lowering,
+    Operand,
+    Real,
+    Shape,
+    floating,
+)
 from shardproof.frontends.aten.masks import flags, inverse, numbers
 from shardproof.frontends.builder import piecewise
 
