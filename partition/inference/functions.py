@@ -100,6 +100,13 @@ class Functions(Products):
         except Misaligned:
             return None
 
+    def has_zeros(self, number: int) -> bool:
+        """Whether a node is a sum of what is centred, as far as that is seen at once.
+
+        Example: ``sum(x - mean(x))`` is.
+        """
+        return self._zeros.seems_zero(number) and self._zeros.rest(number) is not None
+
     def _function(self, function: str, addend: Addend) -> Addend:
         known = rewritten(self.table, function, addend)
         if known is not None:

@@ -3,10 +3,10 @@ putting in their nodes.
 
 What an operator makes of its inputs depends on their forms, on which of their nodes are one node,
 on what each node is (`Repeats._fact`; of what that is made of only on logarithms in sums, on
-exponentials in products, and on operands of sums that are inputs too) and on the order of the
-nodes' numbers.  Where all that is as it was before, the definitions that the operator made are made
-again over the new nodes, and so are the lineages of its outputs.  What masks is the exception: a
-sum looks whether what it is added to has the mask already.
+exponentials in products, on operands of sums that are inputs too, and on zeros in sums) and on the
+order of the nodes' numbers.  Where all that is as it was before, the definitions that the operator
+made are made again over the new nodes, and so are the lineages of its outputs.  What masks is the
+exception: a sum looks whether what it is added to has the mask already.
 """
 
 from __future__ import annotations
@@ -282,7 +282,8 @@ class Repeats:
         return tuple(made)
 
     def _again(self, repeat: Repeat, nodes: list[int], tokens: list[int]) -> list[Lineage] | None:
-        """The outputs over other nodes; None if these do not lie as the first ones did."""
+        """The outputs over other nodes; None if these do not lie as the first ones did, or if one
+        has zeros in it, which depends on what its operands are made of."""
         node_at, token_at = nodes.__getitem__, tokens.__getitem__
         for node, reduction, below in repeat.made:
             if node is not None:
@@ -290,7 +291,7 @@ class Repeats:
                 if isinstance(renamed, Opaque) and in_order(renamed.addends) != renamed.addends:
                     return None
                 new, met = self._table.define(renamed, node.extents, node.coordinates), nodes
-                if self._has_alias(new):
+                if self._has_alias(new) or self._interpreter.has_zeros(new):
                     return None
             elif reduction is not None:
                 new, met = self._table.reduction(_reduction(reduction, node_at, token_at)), tokens

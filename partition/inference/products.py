@@ -204,7 +204,7 @@ class Products(Complete):
             return (addend,)
         self.rewrote = True
         self.dropped += 1
-        self.opened |= whole.opened
+        self.opened |= whole.opened | {addend.node}
         return tuple(t._replace(places=addend.places) for t in parts)
 
     def _einsum(self, spec: str, xs: Sequence[Lineage], sizes: Mapping[str, int]) -> Lineage:

@@ -210,6 +210,70 @@ class Zeros:
         self._einsum = einsum
         self._fold = fold
         self._known: dict[int, Rest | None] = {}
+        self._centred: dict[int, frozenset[int]] = {}
+
+    def seems_zero(self, number: int) -> bool:
+        """Whether a sum runs along what looks centred: `rest` tells whether it is,
+        which costs more.
+
+        Example: of ``sum((x - mean(x)) y)``, where y does not vary along x, it does.
+        """
+        definition = self.table[number].definition
+        if not isinstance(definition, Einsum):
+            return False
+        kept = set(definition.outputs)
+        return not self._alone(definition.operands) <= kept
+
+    def _alone(self, operands: Sequence[Operand]) -> set[int]:
+        """The labels of one operand alone, which looks centred along them."""
+        read = [label for o in operands for *_, label in o.intervals]
+        return {x for o in operands for x in self._along(o) if read.count(x) == 1}
+
+    def _along(self, operand: Operand) -> set[int]:
+        """The labels of whole axes along which an operand looks centred."""
+        extents, axes = self.table[operand.node].extents, self.centred(operand.node)
+        return {x for a, s, n, x in operand.intervals if a in axes and s == 1 and n == extents[a]}
+
+    def centred(self, number: int) -> frozenset[int]:
+        """The axes along which a node looks centred: it is ``x - sum(x) / n``, or a product or a
+        sum of such values.
+
+        Example: ``(x - mean(x)) rsqrt(v)`` does along the axis of the mean.
+        """
+        known = self._centred.get(number)
+        if known is None:
+            self._centred[number] = frozenset()
+            definition = self.table[number].definition
+            along: set[int] = set()
+            if isinstance(definition, Einsum):
+                along = self._alone(definition.operands)
+            elif isinstance(definition, Combine):
+                along = self._added(definition.operands)
+            outputs = getattr(definition, "outputs", ())
+            known = frozenset(axis for axis, label in enumerate(outputs) if label in along)
+            self._centred[number] = known
+        return known
+
+    def _added(self, operands: Sequence[Operand]) -> set[int]:
+        """The labels along which a sum looks centred: each operand does, or is added up along them
+        in another one, or is such a sum."""
+        names = [{label for *_, label in o.intervals} for o in operands]
+        sums = [self._of_which(o) for o in operands]
+        nodes = [o.node for o in operands]
+
+        def holds(label: int, place: int) -> bool:
+            if label not in names[place]:
+                return sums[place] in nodes
+            return nodes[place] in sums or label in self._along(operands[place])
+
+        every = range(len(operands))
+        return {x for x in set().union(*names) if all(holds(x, place) for place in every)}
+
+    def _of_which(self, operand: Operand) -> int:
+        """The node of which an operand is a sum (-1: of none)."""
+        definition = self.table[operand.node].definition
+        one = isinstance(definition, Einsum) and len(definition.operands) == 1
+        return definition.operands[0].node if one and isinstance(definition, Einsum) else -1
 
     def rest(self, number: int) -> Rest | None:
         """A node without what is zero in it; None where nothing is.
