@@ -8,11 +8,11 @@ the logarithm is defined.  ``log(exp(a) b)`` is ``a + log(b)``, and ``log(c / b)
 
 A root, a reciprocal and a value itself are powers of one base.  A power of a power is one power
 (``1 / sqrt(a)`` is ``rsqrt(a)``), that of a product the product of theirs (``1 / (a b)`` is
-``1 / a 1 / b``), and in a product powers of one base that go up and down are one
-(``a rsqrt(a)`` is ``sqrt(a)``, ``a / a`` is 1).  These hold wherever their left side is defined,
-which may be in fewer places than the right side is.  So whoever applies them has to look at what
-the functions were taken of before (`engine.specification.definedness`): a parallel program that
-takes ``a / a`` where the single device has 1 is no proof.
+``1 / a 1 / b``, and ``1 / (a / 2)`` is ``2 / a``), and in a product powers of one base that go up
+and down are one (``a rsqrt(a)`` is ``sqrt(a)``, ``a / a`` is 1).  These hold wherever their left
+side is defined, which may be in fewer places than the right side is.  So whoever applies them has
+to look at what the functions were taken of before (`engine.specification.definedness`): a parallel
+program that takes ``a / a`` where the single device has 1 is no proof.
 
 What stands on one side of a law is written as the other one, whatever program it is of; functions
 are uninterpreted otherwise.
@@ -106,8 +106,7 @@ def applied(
     whole: AbstractSet[Term] = frozenset(),
 ) -> Term:
     """A function of a term, as the laws of this module write it.  ``apart``: the exponential of a
-    sum is the product of exponentials; that of one of ``whole``, a sum over positions, is one; and
-    a constant is taken out of a reciprocal.
+    sum is the product of exponentials; that of one of ``whole``, a sum over positions, is one.
 
     Example: ``inv`` of ``exp(x)`` is ``exp(-1 * x)``, ``inv`` of ``sqrt(x)`` is ``rsqrt(x)``,
     ``exp`` of 0 is 1.
@@ -124,8 +123,8 @@ def applied(
     if function == "inv" and core.kind == "mul":
         inverse = [applied(table, function, part) for part in flat(core)]
         return table.mul(1 / factor, *inverse)
-    if function == "inv" and apart and core.kind != "app":
-        return table.mul(1 / factor, table.app(function, core))
+    if function == "inv" and factor != 1:
+        return table.mul(1 / factor, applied(table, function, core, apart, whole))
     if core.kind != "app" or outer is None:
         return table.app(function, argument)
     if function == "inv" and core.name == "exp":

@@ -115,11 +115,15 @@ class Functions(Products):
             return known
         if is_partial(function):
             self.partial.append((function, addend))
+        inner, factor = addend.factor, Fraction(1)
+        if function == "inv" and inner:
+            # A constant is not part of what is divided by: 1 / (n / 2) is 2 / n.
+            inner, factor = factor, 1 / inner
         operand = self.table[addend.node]
         node = self.table.define(
-            Unary(function, addend.factor, addend.node), operand.extents, operand.coordinates
+            Unary(function, inner, addend.node), operand.extents, operand.coordinates
         )
-        return Addend(Fraction(1), node, addend.view)
+        return Addend(factor, node, addend.view)
 
     def _note_powers(self, addend: Addend) -> None:
         """A power of a power is defined where the inner one is and the power that both are."""

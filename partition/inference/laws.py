@@ -81,8 +81,9 @@ def _raised(
     if exponent == 1:
         return operand, scale
     node = table[operand]
-    raised = Unary(power(exponent), scale, operand)
-    return table.define(raised, node.extents, node.coordinates), Fraction(1)
+    factor = 1 / scale if exponent == -1 else Fraction(1)
+    raised = Unary(power(exponent), scale * factor, operand)
+    return table.define(raised, node.extents, node.coordinates), factor
 
 
 def factors_of(table: NodeTable, factor: Factor) -> list[Factor]:
