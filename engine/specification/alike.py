@@ -1,19 +1,29 @@
 """Whether two lineages are one, however sums and positions of one of many are written.
 
-A sum is a node or its addends; the sum of all entries of a sum is the sum of the sums; a position
-of one of many may be in a dimension or in none.
+A sum is a node or its addends; the sum of all entries of a sum is the sum of the sums; a number
+that is a product of sums is the sum of the products; a position of one of many may be in a
+dimension or in none.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from fractions import Fraction
+from typing import Final, TypeAlias
 
 from shardproof.engine.algebra.affine import ZERO
-from shardproof.engine.lineage.expressions import Combine, Einsum, Operand
+from shardproof.engine.lineage.expressions import Combine, Einsum, One, Operand
 from shardproof.engine.lineage.floating import settled
 from shardproof.engine.lineage.lineage import BROADCAST, Addend, Lineage, StridedInterval, View
 from shardproof.engine.lineage.nodes import Node, NodeTable
 from shardproof.engine.lineage.sums import collect
+
+#: Products that a number is written as.
+MOST_PRODUCTS: Final = 64
+
+#: Products of numbers, each by how often it has which factors, and how often it is added.
+Polynomial: TypeAlias = dict[frozenset[tuple[Operand, int]], Fraction]
 
 
 def placed_alike(have: Lineage, want: Lineage) -> bool:
@@ -57,7 +67,76 @@ def same_addends(nodes: NodeTable, have: Lineage, want: Lineage) -> bool:
         collect([t._replace(view=settled(t.view)) for t in _unfolded(nodes, x.addends)])
         for x in (have, want)
     )
-    return have.shape == want.shape and set(left) == set(right)
+    return have.shape == want.shape and (
+        set(left) == set(right) or (not have.shape and _same_polynomial(nodes, left, right))
+    )
+
+
+def _same_polynomial(nodes: NodeTable, have: list[Addend], want: list[Addend]) -> bool:
+    """Whether two numbers are one when products of sums are multiplied out.
+
+    Example: ``n9[] + n10[]`` and ``n12[]``, where ``n12`` is ``n11 n3`` and ``n11`` the sum of
+    ``n7`` and ``n8``, and ``n9`` and ``n10`` are ``n7 n3`` and ``n8 n3``.
+    """
+    try:
+        return _polynomial(nodes, have) == _polynomial(nodes, want)
+    except _NoPolynomial:
+        return False
+
+
+class _NoPolynomial(Exception):
+    """A number that is not whole, may be minus infinity, or has too many products."""
+
+
+def _polynomial(nodes: NodeTable, addends: list[Addend]) -> Polynomial:
+    total: Polynomial = {}
+    known: dict[int, Polynomial] = {}
+    for addend in addends:
+        if addend.partials or addend.places or addend.view.fixed:
+            raise _NoPolynomial
+        _add(total, addend.factor, _multiplied(nodes, Operand(addend.node, ()), known))
+    return {factors: often for factors, often in total.items() if often}
+
+
+def _multiplied(nodes: NodeTable, operand: Operand, known: dict[int, Polynomial]) -> Polynomial:
+    """A number that a definition reads, multiplied out; ``known``: nodes that are numbers."""
+    node = nodes[operand.node]
+    if operand.node in known:
+        return known[operand.node]
+    if nodes.is_masked(operand.node):
+        raise _NoPolynomial
+    number = not node.extents and not node.coordinates
+    total: Polynomial = {}
+    match node.definition:
+        case One():
+            return {frozenset(): Fraction(1)}
+        case Combine(factors=factors, operands=operands) if number:
+            for factor, inner in zip(factors, operands, strict=True):
+                _add(total, factor, _multiplied(nodes, inner, known))
+        case Einsum(operands=operands) if number and not any(o.intervals for o in operands):
+            total[frozenset()] = Fraction(1)
+            for inner in operands:
+                total = _product(total, _multiplied(nodes, inner, known))
+        case _:
+            return {frozenset({(operand, 1)}): Fraction(1)}
+    known[operand.node] = total
+    return total
+
+
+def _product(one: Polynomial, other: Polynomial) -> Polynomial:
+    total: Polynomial = {}
+    for left, often in one.items():
+        for right, more in other.items():
+            both = Counter(dict(left)) + Counter(dict(right))
+            _add(total, often, {frozenset(both.items()): more})
+    return total
+
+
+def _add(total: Polynomial, factor: Fraction, other: Polynomial) -> None:
+    for factors, often in other.items():
+        total[factors] = total.get(factors, Fraction(0)) + factor * often
+    if len(total) > MOST_PRODUCTS:
+        raise _NoPolynomial
 
 
 def _unfolded(nodes: NodeTable, addends: Iterable[Addend]) -> Iterator[Addend]:
