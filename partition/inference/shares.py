@@ -128,6 +128,7 @@ def _common(
     alike."""
     left: list[Addend] = list(whole)
     begins: list[Affine | None] = [ANYWHERE] * len(shape)
+    pairs: list[tuple[Addend, Addend]] = []
     for part in parts:
         for of in left:
             starts = _starts(of, part, shape, mesh)
@@ -137,8 +138,37 @@ def _common(
         else:
             return None
         left.remove(of)
+        pairs.append((of, part))
         begins = both
-    return tuple(begins)
+    alike = (_begin_there(of, part, begins) for of, part in pairs)
+    return tuple(begins) if all(alike) else None
+
+
+def _begin_there(whole: Addend, part: Addend, starts: Sequence[Affine | None]) -> bool:
+    """Whether a part that may begin anywhere, but for the inner positions of its dimensions, is
+    what the whole has from some positions on."""
+    own = _placed_as(whole.view, part).view.dims
+    try:
+        return all(
+            not _repeats(of, dim) or narrow(of, start or ZERO, _size(dim)) == dim
+            for of, dim, start in zip(whole.view.dims, own, starts, strict=True)
+        )
+    except Misaligned:
+        return False
+
+
+def _repeats(whole: Dim, part: Dim) -> bool:
+    """Whether two dimensions are the same inner positions, again and again.
+
+    Example: of one vector for each of 4 rows, ``_[4] x a0[8]``, and of 2, ``_[2] x a0[8]``.
+    """
+    heads = whole[:1] + part[:1]
+    return (
+        len(heads) == 2
+        and all(a.axis == BROADCAST for a in heads)
+        and len(whole) > 1
+        and whole[1:] == part[1:]
+    )
 
 
 def _agreed(
@@ -211,9 +241,9 @@ def _placed_as(whole: View, part: Addend) -> Addend:
 
 
 def _begins(whole: Dim, part: Dim, mesh: Mapping[str, int]) -> Affine | None:
-    """Where a part begins along one dimension: `ANYWHERE` where both are constant, `NOWHERE` where
-    it is no part."""
-    if all(a.axis == BROADCAST for a in (*whole, *part)):
+    """Where a part begins along one dimension: `ANYWHERE` where both are constant, or repeat the
+    same, `NOWHERE` where it is no part."""
+    if all(a.axis == BROADCAST for a in (*whole, *part)) or _repeats(whole, part):
         return ANYWHERE
     if not whole or not part or part[0][:3] != whole[0][:3]:
         return NOWHERE
