@@ -141,9 +141,7 @@ LARGE_PRODUCT: Final = 1 << 15
 
 
 @lru_cache(maxsize=4096)
-def _order_of(
-    spec: str, shapes: tuple[tuple[int, ...], ...]
-) -> bool | list[str | tuple[int, ...]]:
+def _order_of(spec: str, shapes: tuple[tuple[int, ...], ...]) -> bool | list[str | tuple[int, ...]]:
     """In which order operands of these shapes are contracted: as ``einsum(..., optimize=True)``
     finds it for each product anew; of one or two, False unless it is a large product."""
     if len(shapes) <= 2:
