@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from shardproof.frontends.aten.rules import wrapped
 from shardproof.frontends.fx.records import Node
 
 Array = NDArray[Any]
@@ -207,18 +208,16 @@ def _predicate(function: Callable[[Any, Any], Any], *names: str) -> None:
 
     @rule_for(*names)
     def rule(node: Node, x: Any, y: Any) -> Any:
-        for wide, number in ((x, y), (y, x)):
-            if np.ndim(wide) and not np.ndim(number) and np.asarray(wide).dtype.kind in "iu":
-                _check_fits(np.asarray(wide), np.asarray(number))
-        return function(x, y)
+        return function(_beside(x, y), _beside(y, x))
 
 
-def _check_fits(array: Array, number: Array) -> None:
-    """Whole numbers are compared with one in their own type, which it may not fit: it wraps
-    around, or is an error."""
-    limits = np.iinfo(array.dtype)
-    if number.dtype.kind in "iu" and not limits.min <= int(number) <= limits.max:
-        raise ValueError("a number that its type does not have")
+def _beside(number: Any, array: Any) -> Any:
+    """A whole number, or an array without dimensions of one, in the type of the array of whole
+    numbers that it is compared with: it keeps the lowest bits, as in PyTorch."""
+    kinds = [np.asarray(x).dtype.kind for x in (number, array)]
+    if np.ndim(number) or not np.ndim(array) or not all(kind in "iu" for kind in kinds):
+        return number
+    return np.asarray(wrapped(int(number), np.asarray(array).dtype.name))
 
 
 def _whole(*numbers: Any) -> bool:
