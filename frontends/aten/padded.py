@@ -68,8 +68,10 @@ def _places(lo: Lowering, x: Filled) -> Ids:
     mask, (piece, *others) = x.mask, x.kept.function
     if mask is None or not _sums_up(lo, x.kept, mask) or others or piece[2:] != (1, -1):
         raise Unsupported(f"whole numbers that a mask replaces by {x.number}, as rows")
-    if mask.origin.domain is None and mask.origin.number in lo.origins:
+    if mask.origin.domain is None and mask.origin.number in lo.origins and lo.narrows:
         raise Narrow(mask.origin.number, 2)
+    if mask.origin.domain is None:
+        raise Unsupported("places that are counted by a mask without a domain (low=0, high=2)")
     if mask.function[0].low < 0 or any(p.low < 1 for p in mask.function if p.offset):
         raise Unsupported("places that are counted by what may be negative, or zero")
     return replace(x.kept, function=(piecewise.Piece(1, piece.high, 1, -1),))
