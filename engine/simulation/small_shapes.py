@@ -145,7 +145,7 @@ class Sizes:
         """The attributes of an instance at the small sizes; constants stay as they are."""
         inputs = [side.tensors[v] for v in instance.inputs if v >= 0]
         changed: dict[str, Attr] = {}
-        if instance.name in ("view", "expand"):
+        if instance.name in ("view", "expand", "full"):
             # The result, or where the derivative is taken the gradient that has its shape.
             target = inputs[-1] if instance.backward else side.tensors[instance.outputs[0]]
             assert target is not None
@@ -166,6 +166,8 @@ class Sizes:
                 for key in INDEX_ATTRIBUTES
                 if instance.attrs.get(key) is not None
             }
+            if instance.name == "onehot":
+                changed["size"] = Extent(self.dim(dim))
         return {**instance.attrs, **changed}
 
     def _index(self, instance: Instance, key: str, dim: Factors) -> Attr:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import prod
 from operator import itemgetter
+from typing import Final
 
 from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from shardproof.engine.ops import apply_backward, apply_forward
@@ -61,6 +62,10 @@ def slice_axes(plan: Plan) -> list[tuple[str, int]]:
                 )
     axes = [(axis, extents[axis]) for axis in plan.replica_axes if axis in extents]
     return [*axes, (MICROBATCH, plan.microbatches)]
+
+
+#: Operators whose attributes give sizes of dimensions of their results.
+STRETCHED: Final = frozenset({"expand", "full", "onehot"})
 
 
 def attribute_dim(instance: Instance, key: str, rank: int) -> int:
@@ -238,7 +243,7 @@ class Recorder:
             if not instance.backward:
                 if None in inputs:
                     raise Unsupported("an operand without a value")
-                self.interpreter.stretches = instance.name == "expand"
+                self.interpreter.stretches = instance.name in STRETCHED
                 try:
                     return apply_forward(self.interpreter, instance.name, inputs, instance.attrs)
                 finally:
