@@ -45,6 +45,7 @@ from shardproof.frontends.torch import (
     synchronised,
     threads,
     trace,
+    version,
 )
 from shardproof.frontends.torch.communicators import collectives_of, messages_of
 from shardproof.frontends.torch.futures import Awaited
@@ -85,11 +86,12 @@ def capture(
     workers: int | None = None,
 ) -> list[trace.Trace]:
     """The traces of ``ranks``, in order; raises `InvalidInput` with the user's line where the step
-    fails, is no step, or takes more than ``limits``.
+    fails, is no step, or takes more than ``limits``, and where another PyTorch is installed.
 
     Example: ``parallel`` of docs/pytorch.md with a world size of 2 and the ranks [0, 1]: two
     traces, from ``aten.arange.default`` of its mesh to ``job.end``.
     """
+    version.require()
     limits = limits or Limits()
     _import_once()
     given: Given = {}

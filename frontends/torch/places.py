@@ -14,7 +14,7 @@ _OURS = tuple(
 )
 _TORCH = torch.__file__.rsplit("/", 1)[0] + "/"
 _ENGINE = "torch/autograd/graph.py"
-_APPLY = vars(torch.autograd.Function)["apply"].__func__.__code__
+_APPLY = getattr(torch.autograd.Function.apply, "__code__", None)
 
 
 def is_machinery(path: str) -> bool:

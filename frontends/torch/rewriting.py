@@ -20,7 +20,7 @@ from copy import copy
 from functools import partial, wraps
 from importlib.machinery import SourceFileLoader
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, Final
 from unittest import mock
 
 import torch
@@ -31,6 +31,7 @@ from shardproof.frontends.torch.standins import replace
 from shardproof.frontends.torch.texts import TEXT, Text, plain
 from shardproof.frontends.torch.unread import Unread, follow, written
 
+_LOG: Final = logging.getLogger(__name__)
 #: The operator of two numbers by which a program has ``%`` and ``%=``.
 _REMAINDER_OF, _IN_PLACE_REMAINDER = 6, 19
 _PRODUCT = 4  # of matrices: tuples have none of their own
@@ -159,6 +160,8 @@ def rewritten(code: CodeType) -> CodeType:
     """Code that does the same, and keeps a `Text` one where it puts texts together.
 
     Example: of a function with ``"a" + f"{x} b"``, in which `joined` makes the second one.
+
+    Code that the assembler cannot write anew (of 660 files of libraries, that of one) stays.
     """
     consts = tuple(rewritten(x) if isinstance(x, CodeType) else x for x in code.co_consts)
     if any(a is not b for a, b in zip(consts, code.co_consts, strict=True)):
@@ -171,8 +174,12 @@ def rewritten(code: CodeType) -> CodeType:
         instructions[:] = [x for one in instructions for x in _with(one, assembler)]
 
     # Its analysis of the stack knows no generators; two more places are enough for what is new.
-    with mock.patch.object(assembler, "stacksize_analysis", return_value=code.co_stacksize + 2):
-        new: CodeType = assembler.transform_code_object(code, changed)[0]
+    try:
+        with mock.patch.object(assembler, "stacksize_analysis", return_value=code.co_stacksize + 2):
+            new: CodeType = assembler.transform_code_object(code, changed)[0]
+    except (AssertionError, LookupError, TypeError, ValueError):
+        _LOG.info("texts that %s puts together are not followed", code.co_qualname)
+        return code
     return new
 
 

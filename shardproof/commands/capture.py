@@ -115,6 +115,9 @@ def capture(
     The file is executed, with your rights. Then: shardproof verify DIR_SINGLE DIR_PARALLEL.
     """
     from shardproof.cluster.settings import Settings, parse_size
+    from shardproof.frontends.torch import version
+
+    version.require()
     from shardproof.frontends.torch.capture import Limits
     from shardproof.inputs import traces
     from shardproof.report.words import many

@@ -188,3 +188,12 @@ def test_code_that_puts_texts_together_does_what_it_did() -> None:
     assert rewritten(plain.__code__) is plain.__code__
     lines = [{line for *_, line in x.__code__.co_lines() if line} for x in (new, code)]
     assert lines[0] == lines[1]
+
+
+def test_code_that_cannot_be_written_anew_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise AssertionError("exception table entry start instruction has no offset")
+
+    monkeypatch.setattr("torch._dynamo.bytecode_transformation.transform_code_object", fails)
+    code = compile("text = f'{1} of {2}'", "step.py", "exec")
+    assert rewritten(code) is code
