@@ -11,6 +11,7 @@ expression of ``key[0]``, ``key[1]`` and its position.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any, Final
 
 import numpy as np
@@ -41,7 +42,7 @@ def given(low: Lowering, position: int, shape: Shape, dtype: str, placed: Placem
     strides = np.cumprod([1, *placed.full[:0:-1]])[::-1].astype(np.int64)
     arrays = []
     for start in placed.starts:
-        at = np.indices(shape).reshape(len(shape), -1)
+        at = np.indices(shape).reshape(len(shape), prod(shape))
         flat = ((at + np.array(start, dtype=np.int64).reshape(-1, 1)).T * strides).sum(axis=1)
         elements = low.expressions.many("input", (position,), [flat.astype(np.int64)])
         arrays.append(elements.reshape(shape))

@@ -48,11 +48,17 @@ def quotient(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 def shifted(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     """Bits to the right by a known number, of what is not negative: a quotient by a power of two.
 
+    ``shift-right-arithmetic`` takes the first bit of a type without negative numbers for a sign,
+    too, so there it is read of numbers without that bit alone.
+
     Example: ``shift-right-logical(x, 2)`` is the quotient of ``x`` by 4.
     """
-    bits = _number(xs[1])
-    if bits is None or not 0 <= bits < overflow.bits(low.dtype(node)) - 1:
+    dtype = low.dtype(node)
+    bits, width = _number(xs[1]), overflow.bits(dtype)
+    if bits is None or not 0 <= bits < width - 1:
         raise Unsupported("a shift by what is no number of bits")
+    if node.target == "shift-right-arithmetic" and dtype.startswith("uint"):
+        _without_sign(xs[0], width)
     return _parts(low, xs[0], 1 << bits, "shift")[0]
 
 
@@ -66,6 +72,14 @@ def conjunction(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         if bits is not None and bits > 0 and not bits & (bits + 1):
             return _parts(low, x, bits + 1, "remainder")[1]
     return elementwise.logical(low, node, xs)
+
+
+def _without_sign(x: Item, width: int) -> None:
+    """Raises `Unsupported` for what may have the first bit of its type."""
+    pieces = [piece for f in x.functions for piece in f] if isinstance(x, Ids) else []
+    ends = [end for p in pieces for end in (p.at(p.low), p.at(p.high - 1))]
+    if not ends or max(ends) >= 1 << width - 1:
+        raise Unsupported("an arithmetic shift of integers that may have the bit of a sign")
 
 
 def _positive(x: Item, what: str) -> int:

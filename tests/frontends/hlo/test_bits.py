@@ -83,6 +83,17 @@ def test_a_rank_that_keeps_more_is_refuted(tmp_path: Path) -> None:
     assert verdict(ranks("{0, 4}", "0.25"), tmp_path).verdict == "refuted"
 
 
+@pytest.mark.parametrize(("rate", "expected"), [("0.75", "proved"), ("0.25", "refuted")])
+def test_a_key_may_be_one_number(rate: str, expected: str, tmp_path: Path) -> None:
+    begin, end = ROUND.index("  key"), ROUND.index("  e = ")
+    parts = ROUND[begin:end], "  c = u32[] parameter(0)\n  d = u32[] add(c, c)\n"
+    files = tmp_path / "single.hlo", tmp_path / "parallel.hlo"
+    for file, body in zip(files, (SINGLE, ranks("{0, 4}", rate)), strict=True):
+        file.write_text(body.replace(*parts))
+    result = shardproof.verify(*files, out=tmp_path / "run", cache=False)
+    assert result.verdict == expected, result.reason
+
+
 @pytest.mark.parametrize("first", ["{0, 0}", "{4, 0}", "{0, 5}"])
 def test_other_numbers_are_not_taken_for_these(first: str, tmp_path: Path) -> None:
     assert verdict(ranks(first), tmp_path).verdict != "proved"

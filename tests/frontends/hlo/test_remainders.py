@@ -88,6 +88,35 @@ def test_how_often_steps_have_a_number(
     verified(*numbers, tmp_path, expected)
 
 
+@pytest.mark.parametrize(
+    ("before", "expected"), [("", "inconclusive"), ("remainder", "proved"), ("logical", "proved")]
+)
+def test_arithmetic_shifts_take_the_first_bit_for_a_sign(
+    before: str, expected: str, tmp_path: Path
+) -> None:
+    """XLA's arithmetic shift of 200 by 1 is 228 as ``u8``, a logical one 100; of 100 both are 50.
+    A program without an arithmetic one is its twin."""
+    step = "k = u8[] parameter(1)"
+    if before == "remainder":
+        step = "i = u8[] parameter(1)\n  h = u8[] constant(128)\n  k = u8[] remainder(i, h)"
+    text = f"""HloModule m
+
+ENTRY main {{
+  x = f32[4] parameter(0)
+  {step}
+  d = u8[] constant(1)
+  r = u8[] shift-right-logical(k, d)
+  f = f32[] convert(r)
+  b = f32[4] broadcast(f), dimensions={{}}
+  ROOT z = f32[4] multiply(x, b)
+}}
+"""
+    ranks = text.replace("m\n", "m, num_partitions=2\n", 1).replace("f32[4]", "f32[2]")
+    ranks = ranks.replace("parameter(0)", "parameter(0), sharding={devices=[2]<=[2]}")
+    arithmetic = ranks.replace("logical", "arithmetic")
+    verified(text, ranks if before == "logical" else arithmetic, tmp_path, expected)
+
+
 #: The largest of six scores of two beams with three words each, and what of its beam's state: the
 #: quotient by 3, rounded down as JAX writes it.
 BEAMS = """HloModule m
