@@ -15,7 +15,7 @@ from shardproof.frontends.aten import ids, lookups
 from shardproof.frontends.aten.constants import numbered
 from shardproof.frontends.aten.flat import Flat
 from shardproof.frontends.aten.hidden import opened
-from shardproof.frontends.aten.known import added_by, entries_of, rows_by
+from shardproof.frontends.aten.known import added_by, entries_of, few, rows_by
 from shardproof.frontends.aten.lowering import (
     Const,
     Lowered,
@@ -25,6 +25,7 @@ from shardproof.frontends.aten.lowering import (
     Shape,
     Unviewed,
     dimensions,
+    floating,
     fraction,
     reduced,
 )
@@ -34,7 +35,7 @@ from shardproof.frontends.aten.placed import placed, written_over
 from shardproof.frontends.aten.positions import Positions
 from shardproof.frontends.aten.rules import lowers, written_as
 from shardproof.frontends.aten.scores import Hidden
-from shardproof.frontends.aten.tables import Array
+from shardproof.frontends.aten.tables import Array, is_part
 from shardproof.frontends.aten.windows import matrix
 
 ONE = Fraction(1)
@@ -203,9 +204,12 @@ def _index_select(lo: Lowering, x: Lowered, dim: int, index: Lowered) -> Any:
         rows = _gather(lo, wide, 1, index.along(lo, prod(rest)))
         return _turned(lo, lo.reshape(rows, (*index.shape, *rest)), back)
     known = entries_of(lo, index)
-    joined = None if known is None else rows_by(lo, table, known)
-    if joined is None and (chosen := _choosing(known, x.shape[at])) is not None:
+    chosen = _choosing(lo, known, x.shape[at]) if floating(x.dtype) else None
+    joined = None
+    if chosen is not None:
         joined = lo.emit("matmul", matrix(lo, chosen), lo.real(table))
+    elif known is not None:
+        joined = rows_by(lo, table, known)
     if joined is not None:
         return _turned(lo, lo.reshape(joined, (*index.shape, *rest)), back)
     real = numbered(lo, index) if isinstance(index, Positions) else lo.real(index)
@@ -215,19 +219,21 @@ def _index_select(lo: Lowering, x: Lowered, dim: int, index: Lowered) -> Any:
     return _turned(lo, lo.reshape(rows, (*index.shape, *rest)), back)
 
 
-def _choosing(ids: Array | None, rows: int) -> Array | None:
+def _choosing(lo: Lowering, ids: Array | None, rows: int) -> Array | None:
     """The table [k, rows] of zeros and ones that chooses rows by ids [k]; None: these are not
-    known, there is no such row, or it is large.
+    known, there is no such row, the table is large, or the rows are joined of few runs.
 
     A product with it, and with it turned over for gradients, has as many rows as the ids are among;
-    an embedding's gradient has rows without an end, of which a view takes no part.
+    an embedding's gradient has rows without an end, of which a view takes no part.  A rank's part
+    of ids that the single side has a table of is such a part of that table, of however few runs.
     """
     if ids is None or not ids.size or ids.min() < 0 or ids.max() >= rows:
         return None
     if ids.size * rows > MOST_CHOSEN:
         return None
     ones: Array = np.eye(rows, dtype=np.float32)[ids.reshape(-1)]
-    return ones
+    rises = (np.diff(ids.reshape(-1)) == 1).all()
+    return None if few(ids, rows) and (rises or not is_part(lo, ones)) else ones
 
 
 def _rising(index: Positions, size: int) -> bool:
@@ -254,9 +260,12 @@ def _index_add(
     real = numbered(lo, index) if isinstance(index, Positions) else lo.real(index)
     rows = lo.real(lo.reshape(_turned(lo, source, order), (*index.shape, prod(rest))))
     known = entries_of(lo, real)
-    added = None if known is None else added_by(lo, rows, known, x.shape[at])
-    if added is None and (chosen := _choosing(known, x.shape[at])) is not None:
+    chosen = _choosing(lo, known, x.shape[at]) if floating(source.dtype) else None
+    added = None
+    if chosen is not None:
         added = lo.emit("matmul", matrix(lo, chosen, transposed=True), rows)
+    elif known is not None:
+        added = added_by(lo, rows, known, x.shape[at])
     if added is None:
         table = lo.real(Const(Fraction(0), (x.shape[at], prod(rest)), rows.dtype))
         added = lo.derivative("embedding", [real, table], rows, 1)

@@ -44,17 +44,28 @@ def entries_of(lo: Lowering, ids: Lowered) -> Array | None:
     return lo.whole_tables.get(ids.number) if isinstance(ids, Real) else None
 
 
-def runs(line: Array, rows: int) -> list[Run] | None:
-    """Ids in their order as runs; None: there are more than `MOST_RUNS`, or ids of no row.
+def few(ids: Array, rows: int) -> bool:
+    """Whether rows of floats by known ids are joined of their runs, rather than a product with a
+    table.
+
+    Example: differences of all pairs of positions of a window, 4, 3, 1, 0, 5, 4, 2, 1, ..., are
+    not: they are more than `MOST_AGAIN` runs, and most come again.
+    """
+    line = along_one(ids)
+    if line is None:
+        return False
+    again = len(np.unique(line.entries)) <= np.count_nonzero(np.diff(line.entries))
+    return runs(line.entries, rows, MOST_AGAIN if again else MOST_RUNS) is not None
+
+
+def runs(line: Array, rows: int, most: int = MOST_RUNS) -> list[Run] | None:
+    """Ids in their order as runs; None: there are more than ``most``, or ids of no row.
 
     Example: 0, 0, 0, 1 is ``Run(0, 0, 2)`` and ``Run(0, 1, 2)``: a rise is as long as it can be.
-    Differences of all pairs of positions of a window (4, 3, 1, 0, 5, 4, 2, 1, ...) are too many.
     """
     if not line.size or line.min() < 0 or line.max() >= rows:
         return None
     step = np.diff(line)
-    again = len(np.unique(line)) <= np.count_nonzero(step)
-    most = MOST_AGAIN if again else MOST_RUNS
     parts: list[Run] = []
     start = 0
     while start < line.size:

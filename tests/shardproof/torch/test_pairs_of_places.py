@@ -60,3 +60,37 @@ def test_rows_are_divided_beside_a_bias_of_pairs(swapped: bool, verdict: str) ->
     step, batch = trained(swapped), {"x": sp.tensor((ROWS, SIDE * SIDE, WIDTH))}
     result = sp.verify(step, step, world_size=2, batch=batch)
     assert result.verdict == verdict, sp.told(result)
+
+
+IDS = torch.tensor([4, 3, 1, 0, 5, 4, 2, 1, 3, 0, 5, 2])
+
+
+@pytest.mark.parametrize(
+    ("kind", "swapped", "verdict"),
+    [
+        (torch.float32, False, "proved"),
+        (torch.float32, True, "refuted"),
+        (torch.int64, False, "proved"),
+        (torch.int64, True, "refuted"),
+    ],
+)
+def test_ranks_choose_by_their_ids(kind: torch.dtype, swapped: bool, verdict: str) -> None:
+    """Ids of a rank are of fewer runs than all are; whole numbers are no product with a table."""
+
+    def step(job: sp.Job) -> None:
+        model = nn.Linear(6, 6, bias=False)
+        job.start(model)
+        own = len(IDS) // job.world_size
+        ids = IDS[own * (job.rank ^ int(swapped and job.world_size > 1)) :][:own]
+        y = (job.batch["x"] @ model.weight if kind.is_floating_point else job.batch["x"])[:, ids]
+        if kind.is_floating_point:
+            y.pow(2).sum().backward()
+        if job.world_size > 1 and kind.is_floating_point:
+            dist.all_reduce(model.weight.grad)
+        piece = {"y": sp.piece("y", dim=1, start=own * job.rank, size=own)}
+        job.end(outputs={"y": y.detach().float()}, pieces=piece if job.world_size > 1 else {})
+
+    low, high = (None, None) if kind.is_floating_point else (0, 9)
+    batch = {"x": sp.tensor((4, 6), kind, low=low, high=high)}
+    result = sp.verify(step, step, world_size=2, batch=batch)
+    assert result.verdict == verdict, sp.told(result)
