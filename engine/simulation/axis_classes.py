@@ -49,7 +49,9 @@ class AxisClass:
     ``common``: greatest common divisor of all extents and offsets; ``least``, ``most``: the
     smallest and the largest extent (index data of this axis is below ``most``).
     ``positional``: indexed (a mask, classes): evaluated at its small size, while every other kept
-    position stands for several true ones; ``chosen``: of experts that are chosen among.
+    position stands for several true ones; ``chosen``: of experts that are chosen among;
+    ``ordered``: a mask tells which of its positions come before which; ``filled``: one number or
+    one-hots fill it.
     ``frozen``: keeps its true extents.  ``slices``: the coordinate along which the batch is divided
     into this many slices.  ``rules``: must hold for a divisor.  ``parts``: (outer class, inner
     class, inner extent) once it is split.
@@ -60,6 +62,8 @@ class AxisClass:
     most: int = 0
     positional: bool = False
     chosen: bool = False
+    ordered: bool = False
+    filled: bool = False
     frozen: bool = False
     slices: str = ""
     rules: list[Callable[[int], bool]] = field(default_factory=list)
@@ -156,6 +160,13 @@ class Axes:
             for axis, _ in self.resolve(dim):
                 self[axis].frozen = True
 
+    def fill(self, *dims: Sequence[Factor]) -> None:
+        """One number, or one-hots, fill dimensions: where a mask tells their positions apart, these
+        are counted by sums of the mask, and keep their true sizes."""
+        for dim in dims:
+            for axis, _ in self.resolve(dim):
+                self[axis].filled = True
+
     def index(self, dim: Factors) -> int | None:
         """The class of a dimension that is indexed by position: evaluated at its small size.  None
         unless the dimension is one factor; then it keeps its true size."""
@@ -185,6 +196,8 @@ class Axes:
         x.most = max(x.most, y.most)
         x.positional = x.positional or y.positional
         x.chosen = x.chosen or y.chosen
+        x.ordered = x.ordered or y.ordered
+        x.filled = x.filled or y.filled
         x.frozen = x.frozen or y.frozen
         x.rules += y.rules
         self._parent[b] = a
@@ -211,6 +224,7 @@ class Axes:
             new = self[part]
             new.common, new.least, new.most = common, least, most
             new.frozen, new.positional = axis_class.frozen, axis_class.positional
+            new.ordered, new.filled = axis_class.ordered, axis_class.filled
         axis_class.parts = (*parts, inner)
         return True
 

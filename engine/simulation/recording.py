@@ -199,7 +199,9 @@ class RecordingInterpreter:
         """A mask relates queries to keys position by position: one indexed class."""
         dims = (self.dim(queries), self.dim(keys))
         for dim in dims:
-            self.axes.index(dim)
+            axis = self.axes.index(dim)
+            if axis is not None:
+                self.axes[axis].ordered = True
         self.axes.unify(*dims)
         return Recorded(dims)
 

@@ -72,6 +72,7 @@ class Sizes:
             or self.recorder.axes.exact
             or axis_class.frozen
             or axis_class.parts is not None
+            or (axis_class.ordered and axis_class.filled)
             or (self.whole and axis_class.positional)
             or (self.standing and axis_class.chosen)
         ):
@@ -92,16 +93,29 @@ class Sizes:
         result = []
         for axis, size in self.recorder.axes.resolve(dim):
             divisor = self.divisor(axis)
-            weight = 1 if self.recorder.axes[axis].positional and not self.standing else divisor
-            result.append((weight,) * (size // divisor))
+            result.append(self._block(axis, divisor) * (size // divisor))
         return normal(tuple(result))
+
+    def _block(self, axis: int, divisor: int) -> tuple[int, ...]:
+        """How many positions each of those stands for that so many positions of an axis become:
+        among classes that stand for others, ids have the first, and no other, so it is kept by
+        itself."""
+        axis_class = self.recorder.axes[axis]
+        if not axis_class.positional or divisor == 1:
+            return (divisor,)
+        if not self.standing:
+            return (1,)
+        return (divisor,) if axis_class.ordered else (1, divisor - 1)
 
     def positions(self, dim: Factors) -> int:
         """How many positions represent a dimension, told without writing them out."""
         known = self._positions.get(dim)
         if known is None:
             parts = self.recorder.axes.resolve(dim)
-            known = self._positions[dim] = prod(n // self.divisor(axis) for axis, n in parts)
+            known = self._positions[dim] = prod(
+                n // self.divisor(axis) * len(self._block(axis, self.divisor(axis)))
+                for axis, n in parts
+            )
         return known
 
     def dims(self, x: tuple[Factors, ...]) -> tuple[Dim, ...]:

@@ -66,6 +66,8 @@ def slice_axes(plan: Plan) -> list[tuple[str, int]]:
 
 #: Operators whose attributes give sizes of dimensions of their results.
 STRETCHED: Final = frozenset({"expand", "full", "onehot"})
+#: The first of the dimensions that they fill with one number, or with one-hots.
+FILLED: Final[Mapping[str, int]] = {"full": 0, "onehot": -1}
 
 
 def attribute_dim(instance: Instance, key: str, rank: int) -> int:
@@ -245,9 +247,14 @@ class Recorder:
                     raise Unsupported("an operand without a value")
                 self.interpreter.stretches = instance.name in STRETCHED
                 try:
-                    return apply_forward(self.interpreter, instance.name, inputs, instance.attrs)
+                    outputs: list[Recorded] = apply_forward(
+                        self.interpreter, instance.name, inputs, instance.attrs
+                    )
                 finally:
                     self.interpreter.stretches = False
+                if instance.name in FILLED:
+                    self.axes.fill(*outputs[0].dims[FILLED[instance.name] :])
+                return outputs
             return self.backward(instance, inputs)
         if instance.kind == "shard" or (instance.kind == "accumulate" and not inputs):
             number = instance.attrs["shard"]

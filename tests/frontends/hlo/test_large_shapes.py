@@ -54,3 +54,51 @@ def test_what_fills_a_tensor_is_run_at_few_positions(
 ) -> None:
     """The wrong one was inconclusive: 134 million numbers were not run."""
     verified(SINGLE.replace("ONE", "1"), parallel(one), tmp_path, expected)
+
+
+#: What is made of a one-hot of 65,536 classes, times an entry of a table of all pairs of these.
+CHOSEN = """HloModule m
+
+add {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT r = f32[] add(a, b)
+}
+
+ENTRY main {
+  s = f32[65536,64] parameter(0)
+  t = f32[65536,64] parameter(1)
+  i = s32[16] parameter(2)
+  z = f32[65536,65536] dot(s, t), lhs_contracting_dims={1}, rhs_contracting_dims={1}
+  c = s32[65536] iota(), iota_dimension=0
+  b = s32[16,65536] broadcast(i), dimensions={0}
+  d = s32[16,65536] broadcast(c), dimensions={1}
+  q = pred[16,65536] compare(b, d), direction=EQ
+  h = f32[16,65536] convert(q)
+  x = f32[16,65536] dot(h, z), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  y = f32[16,65536] multiply(x, h)
+  o = f32[] constant(0)
+  w = f32[16] reduce(y, o), dimensions={1}, to_apply=add
+  one = f32[] constant(1)
+  f = f32[16] broadcast(one), dimensions={}
+  e = f32[16] exponential(f)
+  COUNT
+  ROOT r = f32[16] multiply(w, k)
+}
+"""
+#: The sum of the exponentials of a one-hot, as a sum and as e + 65535.
+SUMMED = """g = f32[16,65536] exponential(h)
+  k = f32[16] reduce(g, o), dimensions={1}, to_apply=add"""
+WRITTEN = """n = f32[] constant(NUMBER)
+  l = f32[16] broadcast(n), dimensions={}
+  k = f32[16] add(e, l)"""
+
+
+@pytest.mark.parametrize(("number", "expected"), [("65535", "inconclusive"), ("65536", "refuted")])
+def test_functions_of_one_hots_count_every_class(
+    number: str, expected: str, tmp_path: Path
+) -> None:
+    """The right one was refuted: each of few classes stood for others in the one-hot, too."""
+    text = CHOSEN.replace("COUNT", WRITTEN.replace("NUMBER", number))
+    text = text.replace("m\n", "m, num_partitions=2\n", 1)
+    verified(CHOSEN.replace("COUNT", SUMMED), text, tmp_path, expected)
