@@ -6,7 +6,7 @@ be right for the numbers that it has (another part of the table that holds the s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -29,9 +29,9 @@ AT_TRUE_SIZES: Final = 2
 def guarded(result: Partition) -> Plan:
     """The plan of a partition; where not all that has to hold is seen to hold for any tables, and
     both sides agree with the tables that the programs have (`Plan.tables`), these are stand-ins: a
-    difference refutes nothing.  Tables that the single side does not read differ, as any numbers,
-    from all that it has: these are stand-ins unless both sides are seen to differ with those of the
-    programs.
+    difference refutes nothing.  Tables that one side alone reads differ, as any numbers, from all
+    that the other one has: these are stand-ins unless both sides are seen to differ with those of
+    the programs.
 
     Example: ranks that each take half of a table of cosines, the second half of which is the first
     once more: "is taken for any numbers; with those that the programs have, both sides agree".
@@ -39,7 +39,8 @@ def guarded(result: Partition) -> Plan:
     plan = result.plan
     if not plan.tables or all(c.holds for c in result.conclusions):
         return plan
-    own = sorted(_unread(plan.single) & plan.tables.keys())
+    both = _read([plan.single]) & _read(plan.programs)
+    own = sorted(plan.tables.keys() - both)
     seen = _seen(plan, plan.tables) if fits(plan) else _seen_at_true_sizes(result)
     if all(seen):
         text = "is taken for any numbers; with those that the programs have, both sides agree"
@@ -82,12 +83,14 @@ def disagreeing(result: Partition, contents: Mapping[str, Any], prefix: str) -> 
     return {comparison.demand.kind for comparison in both.comparisons if comparison.differs}
 
 
-def _unread(program: Program) -> set[str]:
-    """Inputs of constants that no operator of a program reads."""
-    names = {shard.name for shard in program.shards if shard.kind == CONSTANT}
-    for body in program.bodies:
-        read = {*body.results, *(v for op in body.ops for v in op.inputs)}
-        names -= {program.shards[n].name for value, n in body.shards if value in read}
+def _read(programs: Sequence[Program]) -> set[str]:
+    """Inputs of constants that an operator of some program reads."""
+    names: set[str] = set()
+    for program in programs:
+        for body in program.bodies:
+            read = {*body.results, *(v for op in body.ops for v in op.inputs)}
+            held = (program.shards[n] for value, n in body.shards if value in read)
+            names |= {shard.name for shard in held if shard.kind == CONSTANT}
     return names
 
 

@@ -102,3 +102,22 @@ def test_functions_of_one_hots_count_every_class(
     text = CHOSEN.replace("COUNT", WRITTEN.replace("NUMBER", number))
     text = text.replace("m\n", "m, num_partitions=2\n", 1)
     verified(CHOSEN.replace("COUNT", SUMMED), text, tmp_path, expected)
+
+
+#: The sum of a triangle of ones, as a sum and as a number.
+TRIANGLE = """rows = s32[1024,1024] iota(), iota_dimension=0
+  keys = s32[1024,1024] iota(), iota_dimension=1
+  low = pred[1024,1024] compare(rows, keys), direction=GE
+  ones = f32[1024,1024] broadcast(one), dimensions={}
+  zeros = f32[1024,1024] broadcast(o), dimensions={}
+  lower = f32[1024,1024] select(low, ones, zeros)
+  total = f32[] reduce(lower, o), dimensions={0,1}, to_apply=add
+  k = f32[16] broadcast(total), dimensions={}"""
+TOTAL = """n = f32[] constant(524800)
+  k = f32[16] broadcast(n), dimensions={}"""
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_table_that_one_side_alone_has_refutes_nothing(swapped: bool, tmp_path: Path) -> None:
+    one, other = (CHOSEN.replace("COUNT", text) for text in (TRIANGLE, TOTAL))
+    verified(*((other, one) if swapped else (one, other)), tmp_path, "inconclusive")
