@@ -89,8 +89,8 @@ def _read(programs: Sequence[Program]) -> set[str]:
     for program in programs:
         for body in program.bodies:
             read = {*body.results, *(v for op in body.ops for v in op.inputs)}
-            held = (program.shards[n] for value, n in body.shards if value in read)
-            names |= {shard.name for shard in held if shard.kind == CONSTANT}
+            shards = (program.shards[n] for value, n in body.shards if value in read)
+            names |= {shard.name for shard in shards if shard.kind == CONSTANT}
     return names
 
 
