@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 
 import shardproof.torch as sp
+from tests.shardproof.torch.divided_rows import trained
 
 ROWS, SIDE, WIDTH = 4, 2, 4
 
@@ -39,25 +38,10 @@ class Biased(nn.Module):
         return (q @ k.transpose(1, 2) + bias).softmax(-1) @ v
 
 
-def trained(swapped: bool) -> Callable[[sp.Job], None]:
-    """A step of which a rank has its rows."""
-
-    def step(job: sp.Job) -> None:
-        model = Biased(swapped and job.world_size > 1)
-        job.start(model)
-        own = ROWS // job.world_size
-        loss = model(job.batch["x"][job.rank * own :][:own]).pow(2).mean()
-        loss.backward()
-        for parameter in model.parameters() if job.world_size > 1 else ():
-            dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
-        job.end(loss=loss)
-
-    return step
-
-
 @pytest.mark.parametrize(("swapped", "verdict"), [(False, "proved"), (True, "refuted")])
 def test_rows_are_divided_beside_a_bias_of_pairs(swapped: bool, verdict: str) -> None:
-    step, batch = trained(swapped), {"x": sp.tensor((ROWS, SIDE * SIDE, WIDTH))}
+    step = trained(lambda job: Biased(swapped and job.world_size > 1))
+    batch = {"x": sp.tensor((ROWS, SIDE * SIDE, WIDTH))}
     result = sp.verify(step, step, world_size=2, batch=batch)
     assert result.verdict == verdict, sp.told(result)
 

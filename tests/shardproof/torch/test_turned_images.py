@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 
 import shardproof.torch as sp
+from tests.shardproof.torch.divided_rows import trained
 
 ROWS, SIDE, WINDOW, WIDTH = 4, 4, 2, 4
 
@@ -32,24 +30,10 @@ class Shifted(nn.Module):
         return x + torch.roll(back.reshape(rows, SIDE, SIDE, WIDTH), (self.by, 1), (1, 2))
 
 
-def trained(by: int) -> Callable[[sp.Job], None]:
-    """A step of which a rank has its rows."""
-
-    def step(job: sp.Job) -> None:
-        model = Shifted(by)
-        job.start(model)
-        own = ROWS // job.world_size
-        loss = model(job.batch["x"][job.rank * own :][:own]).pow(2).mean()
-        loss.backward()
-        for parameter in model.parameters() if job.world_size > 1 else ():
-            dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
-        job.end(loss=loss)
-
-    return step
-
-
 @pytest.mark.parametrize(("by", "verdict"), [(1, "proved"), (2, "refuted")])
 def test_rows_of_turned_images_are_divided(by: int, verdict: str) -> None:
     batch = {"x": sp.tensor((ROWS, SIDE, SIDE, WIDTH))}
-    result = sp.verify(trained(1), trained(by), world_size=2, batch=batch)
+    result = sp.verify(
+        trained(lambda _: Shifted(1)), trained(lambda _: Shifted(by)), world_size=2, batch=batch
+    )
     assert result.verdict == verdict, sp.told(result)
