@@ -137,8 +137,11 @@ def classes(lo: Lowering, target: Lowered) -> Real:
     return numbered(lo, known) if isinstance(known, Positions) else lo.real(target)
 
 
-def _labels(lo: Lowering, target: Lowered, ignored: int, count: int) -> tuple[Real, Lowered]:
-    """Labels of ``count`` classes as a value, and 1 for each that is not the ignored one."""
+def labels_of(lo: Lowering, target: Lowered, ignored: int, count: int) -> tuple[Real, Lowered]:
+    """Labels of ``count`` classes as a value, and 1 for each that is not the ignored one.
+
+    Example: labels with the domain [0, 16) and the ignored class -100: themselves, and ones.
+    """
     if isinstance(target, Ids):
         known = _marked_labels(lo, target, ignored, count)
         if known is not None:
@@ -253,10 +256,10 @@ def _nll_loss(
         if kept is not None:
             raise Unsupported("masked scores, with labels of which some are constants")
         return _joined_loss(lo, logs, target, reduction, ignored)
-    ids, valid = _labels(lo, labels.ids if labels else target, ignored, logs.shape[-1])
+    ids, valid = labels_of(lo, labels.ids if labels else target, ignored, logs.shape[-1])
     shown = None if kept is None else _shown(lo, lo.real(kept), ids, valid)
     valid = _weighted(lo, valid, weight, ids, logs.shape)
-    each = _each(lo, lo.real(logs), _known(lo, logs), ids, valid)
+    each = each_loss(lo, lo.real(logs), exponentials_of(lo, logs), ids, valid)
     each = each if shown is None else lo.sub(each, shown)
     count = lo.sum(valid, (0,))
     if labels is not None:
@@ -269,14 +272,22 @@ def _nll_loss(
     return lo.div(lo.sum(each, (0,)), count), count
 
 
-def _known(lo: Lowering, logs: Lowered) -> Exponentials | None:
+def exponentials_of(lo: Lowering, logs: Lowered) -> Exponentials | None:
+    """Of a log-softmax that was taken here its exponentials; None: it is none.
+
+    Example: of ``F.log_softmax(x, -1)`` they are those of x less its maxima, and their sums.
+    """
     return lo.exponentials.get(lo.real(logs).number)
 
 
-def _each(lo: Lowering, logs: Real, known: Exponentials | None, ids: Real, valid: Lowered) -> Any:
+def each_loss(
+    lo: Lowering, logs: Real, known: Exponentials | None, ids: Real, valid: Lowered
+) -> Any:
     """Every row's loss, 0 where its label is not ``valid``: the ignored one.
 
     How it is read, is the same for a label that is a class, as PyTorch wants it (`Reading`).
+
+    Example: of 4 rows of 12 classes it is [4].
     """
     if known is None or lo.reading is Reading.LOGARITHMS:
         each: Any = lo.scale(lo.emit("pick", logs, ids), Fraction(-1))
@@ -312,7 +323,7 @@ def _joined_loss(lo: Lowering, logs: Lowered, target: Joined, reduction: int, ig
     """The same of labels of which some are constants: part by part."""
     if reduction == NONE:
         raise Unsupported("nll_loss of every row, with labels of which some are constants")
-    known = _known(lo, logs)
+    known = exponentials_of(lo, logs)
     total: Any = Const(Fraction(0), (), logs.dtype)
     count: Any = Const(Fraction(0), (), logs.dtype)
     for n in _parts(target, ignored):
@@ -321,7 +332,7 @@ def _joined_loss(lo: Lowering, logs: Lowered, target: Joined, reduction: int, ig
         ids = lo.real(lo.reshape(target.parts[n], (prod(target.parts[n].shape),)))
         exponentials = None if own is None else tuple(own)
         valid = _valid(lo, ids, ignored)
-        each = _each(lo, real, exponentials, ids, valid)
+        each = each_loss(lo, real, exponentials, ids, valid)
         total = lo.add(total, lo.sum(each, (0,)))
         count = lo.add(count, lo.sum(valid, (0,)))
     return (total if reduction == SUM else lo.div(total, count)), count
@@ -359,7 +370,7 @@ class Picked(Unmoved):
 
     def through_log_softmax(self, lo: Lowering, y: Lowered) -> Any:
         """The gradient at the logits: softmax times the row's gradient, minus it at the label."""
-        known = _known(lo, y)
+        known = exponentials_of(lo, y)
         if known is None:
             each = lo.reshape(lo.real(self.each), (*self.shape[:-1], 1))
             return lo.add(self.real(lo), lo.mul(lo.unary("exp", y), each))
@@ -392,7 +403,7 @@ class Plus(Unmoved):
         last = len(self.shape) - 1
         each = lo.reshape(lo.real(self.picked.each), (*self.shape[:-1], 1))
         total = lo.sub(lo.sum(self.other, (last,), True), each)
-        known = _known(lo, y)
+        known = exponentials_of(lo, y)
         if known is None:
             weighted = lo.mul(lo.unary("exp", y), total)
         else:
@@ -435,7 +446,7 @@ class PickedParts(Unmoved):
 
     def through_log_softmax(self, lo: Lowering, y: Lowered) -> Any:
         """The gradient at the logits, part by part of a batch whose labels are partly ignored."""
-        known = _known(lo, y)
+        known = exponentials_of(lo, y)
         if known is None:
             raise Unsupported("the gradient of a loss without its log-softmax")
         rows: list[Lowered] = []
@@ -475,7 +486,7 @@ def _nll_loss_backward(
     if isinstance(target, Joined) and labels is None:
         _unweighted(weight)
         return PickedParts(each, target, ignored, logs.shape, logs.dtype)
-    ids, valid = _labels(lo, labels.ids if labels else target, ignored, logs.shape[-1])
+    ids, valid = labels_of(lo, labels.ids if labels else target, ignored, logs.shape[-1])
     valid = _weighted(lo, valid, weight, ids, logs.shape)
     each = lo.mul(lo.expand(each, ids.shape), valid)
     if labels is not None:

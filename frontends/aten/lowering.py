@@ -164,9 +164,8 @@ class Lowering:
     "float32")``, of each output of the operator that is being lowered."""
 
     def __init__(self, inference: Inference | None = None) -> None:
-        self.inference = inference or Inference()
+        self.inference, self.bound = inference or Inference(), list[tuple[int, int]]()
         self.values, self.ops, self.shards = list[Value](), list[Op](), list[Shard]()
-        self.bound: list[tuple[int, int]] = []
         self.source, self.labels = Source(), Labels()
         self.expected: Sequence[tuple[Shape, str]] = ()
         # Of every log-softmax: the shifted operand, its exponentials, their sum; what was shifted.
@@ -192,6 +191,7 @@ class Lowering:
         self.agreed: list[Any] | None = None  # constants that are gathered, unless others differ
         self.unwritten: Callable[[Undefined], Real] | None = None  # memory that has no value
         self.mask: Callable[[Shape], Shard] | None = None  # of the next random operator, by shape
+        self.wheres = dict[int, Any]()  # positions that masks choose, by how many (None: not yet)
 
     # -- values -----------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from shardproof.frontends.aten.lowering import Const, Lowering
 from shardproof.frontends.aten.rules import Rule, rule_of
 
 #: Operators of which an entry of the result depends on the entries at its place alone.
-_ENTRYWISE: Final = frozenset(
+ENTRYWISE: Final = frozenset(
     f"aten.{name}"
     for names, overloads in (
         ("add sub mul div rsub eq ne lt le gt ge", ("Tensor", "Scalar")),
@@ -53,11 +53,11 @@ def applied(
 
     Example: ``silu`` of rows in an order is ``silu`` of the rows, in that order.
     """
-    plain = _plain(name)
+    plain = plain_name(name)
     result = None
     if plain in ORDERED:
         result = ORDERED[plain](lo, *args, **kwargs)
-    if result is None and plain in _ENTRYWISE and rule is not None:
+    if result is None and plain in ENTRYWISE and rule is not None:
         result = _by_entry(lo, rule, args, kwargs)
     if result is not None:
         return result
@@ -74,11 +74,14 @@ def is_read(name: str) -> bool:
 
     Example: ``is_read("aten._grouped_mm.default")`` is True, "aten.nonsense.default" has none.
     """
-    return rule_of(name) is not None or _plain(name) in ORDERED
+    return rule_of(name) is not None or plain_name(name) in ORDERED
 
 
-def _plain(name: str) -> str:
-    """The name of the overload that does not write its operand."""
+def plain_name(name: str) -> str:
+    """The name of the overload that does not write its operand.
+
+    Example: of "aten.add_.Tensor" it is "aten.add.Tensor".
+    """
     namespace, _, rest = name.partition(".")
     base, dot, overload = rest.partition(".")
     return f"{namespace}.{base.removesuffix('_')}{dot}{overload}"

@@ -22,8 +22,8 @@ from shardproof.frontends.aten.rules import TABLE, Rule, lowers
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Where(Unviewed):
-    """The positions at which a mask [n] is true, in their order; ``size``: how many, a negative
-    number that stands for it.
+    """The positions at which a mask is true, in their order; ``size``: how many, a number that
+    stands for it (negative in graphs, a prime in recorded steps).
 
     Example: `nonzero` of a mask of 8 tokens, whose shape the file gives as ``["u0", 1]``: shape
     (-1, 1), of 8 rows.
@@ -37,13 +37,13 @@ class Where(Unviewed):
 
     @property
     def shape(self) -> Shape:
-        """As many rows as there are positions, of one number each."""
-        return (self.size, 1)
+        """As many rows as there are positions, with a number for each dimension of the mask."""
+        return (self.size, len(self.mask.shape))
 
     @property
     def rows(self) -> int:
         """Among how many rows the mask chooses."""
-        return self.mask.shape[0]
+        return prod(self.mask.shape)
 
     def real(self, lo: Lowering) -> Real:
         """Refused: such positions only choose rows."""
@@ -51,9 +51,18 @@ class Where(Unviewed):
 
     def counts(self, lo: Lowering, x: Lowered, at: int) -> Any:
         """The mask as numbers, one for each position along dimension ``at`` of ``x``."""
-        mask = self.mask if isinstance(self.mask, Const) else lo.real(self.mask)
         shape = tuple(n if d == at else 1 for d, n in enumerate(x.shape))
-        return lo.expand(lo.reshape(numbers(lo, mask, x.dtype), shape), x.shape)
+        return lo.expand(lo.reshape(self.numbers(lo, x.dtype), shape), x.shape)
+
+    def numbers(self, lo: Lowering, dtype: str) -> Any:
+        """The mask as 0 and 1 of an element type."""
+        mask = self.mask if isinstance(self.mask, Const) else lo.real(self.mask)
+        return numbers(lo, mask, dtype)
+
+    def many(self, lo: Lowering, dtype: str, times: int = 1) -> Any:
+        """How many positions there are, times a number."""
+        every = tuple(range(len(self.mask.shape)))
+        return lo.scale(lo.sum(self.numbers(lo, dtype), every), Fraction(times))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +76,22 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
+class Read:
+    """What rows were read of: of ``base``, at ``places``; ``more``: what was added to them (None:
+    nothing).
+
+    Example: of ``y[rows] + x[rows]`` the base is ``y``, and ``x[rows]`` more.
+    """
+
+    base: Lowered
+    places: object
+    more: Chosen | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Chosen(Unviewed):
-    """Of ``rows``, along dimension ``at``, those at the positions of ``where``.
+    """Of ``rows``, along dimension ``at``, those at the positions of ``where``; ``read``: where
+    they were read, and what was added to them; ``only``: all others are 0.
 
     Example: tokens [8, 4] at the positions of a mask: rows of shape (8, 1, 4), shape (-1, 1, 4).
     """
@@ -78,11 +101,13 @@ class Chosen(Unviewed):
     rows: Lowered
     where: Where
     at: int = 0
+    read: Read | None = None
+    only: bool = False
 
     @property
     def shape(self) -> Shape:
         """That of the rows, with a size that depends on data."""
-        whole = self.rows.shape
+        whole: Shape = self.rows.shape
         return (*whole[: self.at], self.where.size, *whole[self.at + 1 :])
 
     @property
@@ -96,7 +121,9 @@ class Chosen(Unviewed):
 
     def counted(self, lo: Lowering) -> Any:
         """All rows, zero where the mask does not choose them."""
-        return lo.mul(self.rows, self.where.counts(lo, self.rows, self.at))
+        return (
+            self.rows if self.only else lo.mul(self.rows, self.where.counts(lo, self.rows, self.at))
+        )
 
 
 #: Rules for operands of which one is `Where`, `Chosen` or `Count`.

@@ -10,7 +10,7 @@ from typing import Any
 from shardproof.engine.algebra.affine import affine
 from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from shardproof.engine.plan.ir import Body, Call, Program, Shard, Source
-from shardproof.frontends.aten import Const, Lowered, Lowering, Real, rule_of
+from shardproof.frontends.aten import Const, Lowered, Lowering, Real, chosen, rule_of
 from shardproof.frontends.aten.arranged import settled
 from shardproof.frontends.aten.ids import Narrow, marked
 from shardproof.frontends.aten.labels import Labels
@@ -95,6 +95,7 @@ class _Rank:
         self.step = step
         self.marks = marks
         self.lo = Lowering(inference)
+        self.lo.wheres = dict.fromkeys(step.trace.counts)
         self.draws = Draws(self.lo, parts, standing)
         self.known: dict[int, Lowered] = {}
         self.inputs: dict[int, Input] = {i.value: i for i in step.inputs}
@@ -176,7 +177,10 @@ class _Rank:
             return results
         args = [self.argument(a) for a in op.args]
         kwargs: Mapping[str, Any] = {k: self.argument(v) for k, v in op.kwargs.items()}
-        result = applied(self.lo, rule, op.name, args, kwargs)
+        if chosen.concerns(self.lo, (*args, *kwargs.values())):
+            result = chosen.applied(self.lo, op.name, args, kwargs)
+        else:
+            result = applied(self.lo, rule, op.name, args, kwargs)
         results = list(result) if isinstance(result, tuple) else [result]
         for i, (value, x, (shape, dtype)) in enumerate(
             zip(op.outputs, results, self.lo.expected, strict=False)

@@ -27,11 +27,11 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from shardproof.engine.errors import InvalidInput
-from shardproof.frontends.torch import complexes, copies, grouped, refusals
+from shardproof.frontends.torch import complexes, copies, counted, grouped, refusals
 from shardproof.frontends.torch.draws import kind_of
 from shardproof.frontends.torch.generators import Generators
 from shardproof.frontends.torch.places import in_function, is_machinery, place
-from shardproof.frontends.torch.reductions import reduction
+from shardproof.frontends.torch.reductions import communicator_of, reduction
 from shardproof.frontends.torch.shadows import MOST_COMPUTED, MOST_SHADOW, Shadows, flat, written_by
 from shardproof.frontends.torch.trace import (
     CONSTANT,
@@ -86,7 +86,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     The tables grow as events arrive; `finish` gives them as a `Trace`.
     """
 
-    def __init__(self, rank: int, world_size: int, fake: FakeTensorMode) -> None:
+    def __init__(self, rank: int, world_size: int, fake: FakeTensorMode, series: int = 0) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.rank, self.world_size, self.fake = rank, world_size, fake
         self.tensors: list[StridedTensor] = []
@@ -109,6 +109,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.functions: dict[str, None] = {}
         self.copies = copies.Copies()
         self.generators = Generators()
+        self.masks = counted.Masks(self, series)
         self.over = False
         self.splits = Splits(lambda path: not is_machinery(path))
 
@@ -265,6 +266,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name == END:
             self.shadows.check_arrays()
             refusals.require_none()
+            self.masks.check()
         source, _ = place(sys._getframe(1))
         made = {self.tensors[x.number].storage for x in outputs if isinstance(x, Tensor)}
         for key, (number, _) in self._storages.items():
@@ -323,8 +325,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         given = None if name in QUESTIONS else self._group_names(func, args)
         require_view(func, args)
+        instead = self.masks.instead(func, args)
+        if instead is not None:
+            return instead
         try:
-            out = grouped.run(func, args, kwargs)
+            out = self.masks.positions(func, args)
+            out = grouped.run(func, args, kwargs) if out is None else out
         except (DataDependentOutputException, DynamicOutputShapeException):
             return self._real(func, args, kwargs)
         if given is None or func.overloadpacket in RESHAPED:
@@ -364,23 +370,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 writes=written,
                 still=() if backward else self._still(args, kwargs),
                 own=own,
-                communicator=self._communicator(func, args),
+                communicator=communicator_of(func, args),
             )
         )
         return out
-
-    @staticmethod
-    def _communicator(func: Any, args: Sequence[Any]) -> str:
-        """The name of the process group that an operator is issued to ("": none)."""
-        if func.namespace == "c10d":
-            for x in args:
-                if isinstance(x, torch.ScriptObject) and "ProcessGroup" in str(x._type()):
-                    return str(ProcessGroup.unbox(x).group_name)
-        if func.namespace == "_c10d_functional":
-            for x, argument in zip(args, func._schema.arguments, strict=False):
-                if argument.name == "group_name":
-                    return str(x)
-        return ""
 
     def _still(self, args: Any, kwargs: Mapping[str, Any]) -> tuple[int, ...]:
         """Operands that autograd sends no gradient to.  Where it is off, nothing is said, nor in a
@@ -412,6 +405,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if read := self.shadows.sum_read(x):
                 self.notes.setdefault(f"{SUMMED}{read[1]}")
                 return read[0]
+            if self.masks.any_of(x):
+                return True
             where, _ = place(sys._getframe(1))
             text = "Python reads the value of a tensor that depends on the inputs of the step"
             refusals.refuse(f"{text} (.item(), bool() or tolist() at {where})")
@@ -471,6 +466,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             tuple((name, ranks) for ranks, name in self.groups.items()),
             tuple(self.splits.minorities),
             tuple(self.functions),
+            tuple(self.masks.sizes),
         )
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
+import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import ProcessGroup
 
 REDUCTIONS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")
 
@@ -30,3 +33,19 @@ def reduction(number: int) -> str:
             return f"{name} {factor!r}" if isinstance(factor, float) else name
         frame = frame.f_back
     return name
+
+
+def communicator_of(func: Any, args: Sequence[Any]) -> str:
+    """The name of the process group that an operator is issued to ("": none).
+
+    Example: of an all-reduce over all ranks it is "0".
+    """
+    if func.namespace == "c10d":
+        for x in args:
+            if isinstance(x, torch.ScriptObject) and "ProcessGroup" in str(x._type()):
+                return str(ProcessGroup.unbox(x).group_name)
+    if func.namespace == "_c10d_functional":
+        for x, argument in zip(args, func._schema.arguments, strict=False):
+            if argument.name == "group_name":
+                return str(x)
+    return ""

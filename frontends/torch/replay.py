@@ -109,6 +109,8 @@ class Rank:
         self.inputs_by_name = frozenset(step.boxes)
         self.started = False
         self.trace, self.world, self.inputs = recorded, world, inputs
+        if recorded.counts:
+            raise TooLarge("rows of which data says how many there are are not replayed")
         sizes: dict[int, tuple[int, str]] = {}
         for tensor in recorded.tensors:
             if tensor.shape and min(tensor.shape) == 0:

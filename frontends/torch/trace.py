@@ -161,7 +161,7 @@ class Trace(msgspec.Struct, frozen=True):
     number that an event `CONSTANT` names.  ``notes``: what the recorder had to assume.
     ``groups``: process groups that the program gave a name; ``splits``: ranks that it tells from
     the others, by comparing the number of a rank.  ``functions``: backwards of the program's own
-    functions that ran.
+    functions that ran; ``counts``: numbers that stand for how many rows data choose.
     """
 
     rank: int
@@ -175,6 +175,7 @@ class Trace(msgspec.Struct, frozen=True):
     groups: tuple[tuple[str, tuple[int, ...]], ...] = ()
     splits: tuple[tuple[int, ...], ...] = ()
     functions: tuple[str, ...] = ()
+    counts: tuple[int, ...] = ()
 
 
 #: A note of what Python reads of a sum over ranks: it is made of one rank's own numbers.
