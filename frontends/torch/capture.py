@@ -7,6 +7,7 @@ is a trace file, read like any other untrusted input, or the reason why there is
 from __future__ import annotations
 
 import functools
+import itertools
 import multiprocessing
 import os
 import sys
@@ -18,13 +19,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 import torch.distributed.device_mesh as device_mesh
 from torch._C._distributed_c10d import FakeWork, ProcessGroup, Work
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed import _meta_registrations
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.system import portable
@@ -32,6 +34,7 @@ from shardproof.frontends.torch import (
     addresses,
     alike,
     conversions,
+    counted,
     devices,
     extremes,
     files,
@@ -62,6 +65,17 @@ from shardproof.frontends.torch.watched import Watched
 Step = Callable[[Job], Any]
 
 MIB = 1 << 20
+
+
+class How(NamedTuple):
+    """How a step is recorded: with texts that say whether they have a number that nobody knows, and
+    with which numbers for how many rows data choose (`counted.numbers`).
+
+    Example: ``How(True, 0)``: a step that prints ``f"{loss.item():.3f}"``, the second time.
+    """
+
+    follows: bool
+    series: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +115,12 @@ def capture(
         while left:
             known = _count(given), len(writers)
 
-            def child(rank: int, follows: frozenset[int] = frozenset(writers)) -> None:
+            def child(
+                rank: int, follows: frozenset[int] = frozenset(writers), series: int = 0
+            ) -> None:
                 exchanges = Exchanges(rank, ranks, given)
-                own = rank in follows
-                _child(step, rank, world_size, batch, full, limits, folder, exchanges, own)
+                how = How(rank in follows, series)
+                _child(step, rank, world_size, batch, full, limits, folder, exchanges, how)
 
             _side_by_side(child, left, folder, limits, workers or os.cpu_count() or 1)
             for rank in left:
@@ -117,7 +133,15 @@ def capture(
                     "Python objects that others never give are waited for", f"ranks {left[:8]}"
                 )
         objects.agreed(given)
-        return [trace.read(folder / f"{rank}.trace") for rank in ranks]
+        traces = [trace.read(folder / f"{rank}.trace") for rank in ranks]
+
+        def again(ranks: Sequence[int], series: int) -> list[trace.Trace]:
+            run = functools.partial(child, series=series)
+            _side_by_side(run, ranks, folder, limits, workers or os.cpu_count() or 1)
+            return [trace.read(folder / f"{rank}.trace") for rank in ranks]
+
+        counted.check(traces, again)
+        return traces
 
 
 def _count(given: Given) -> int:
@@ -194,17 +218,17 @@ def _child(
     limits: Limits,
     folder: Path,
     exchanges: Exchanges,
-    follows: bool,
+    how: How,
 ) -> None:
     """In the forked child: record and write the trace, or the reason why there is none; in any case
     the objects that this rank gave to others.  A step that puts numbers that nobody knows into
-    texts is recorded once more, as one that ``follows`` these texts."""
+    texts is recorded once more, as one that follows these texts."""
     error = ""
     try:
         _bound(limits)
         with suppress(Waits):
-            recorded = record(step, rank, world_size, batch, full, exchanges, follows)
-            if follows or not written():
+            recorded = record(step, rank, world_size, batch, full, exchanges, how)
+            if how.follows or not written():
                 trace.write(recorded, folder / f"{rank}.trace")
     except InvalidInput as raised:
         error = str(raised)
@@ -212,7 +236,7 @@ def _child(
         error = exception_text(raised, "the step")
     if written():
         (folder / f"{rank}.texts").touch()
-        error = error if follows else ""  # It is recorded once more.
+        error = error if how.follows else ""  # It is recorded once more.
     if error:
         (folder / f"{rank}.error").write_text(error, encoding="utf-8")
         return
@@ -242,11 +266,10 @@ def record(
     batch: Mapping[str, TensorSpec],
     full: Mapping[str, TensorSpec],
     exchanges: Exchanges,
-    follows: bool,
+    how: How,
 ) -> trace.Trace:
     """Run the step as one rank, on fake tensors, in this process (which is not fit for anything
-    else afterwards: torch's process groups are replaced); ``follows``: with texts that say whether
-    they have a number that nobody knows.
+    else afterwards: torch's process groups are replaced).
 
     Example: an MLP's step on one device has ``job.parameter`` for each parameter, ``job.start``,
     ..., ``job.loss``, ``job.gradient`` for each parameter, ``job.end``.
@@ -259,7 +282,7 @@ def record(
     torch.distributions.Distribution.set_default_validate_args(False)
     _join(rank, world_size)
     fake = FakeTensorMode(allow_non_fake_inputs=True)
-    recorder = Recorder(rank, world_size, fake)
+    recorder = Recorder(rank, world_size, fake, how.series)
     watch_handles(recorder)
     watch_ranks(recorder)
     watch_functions(recorder)
@@ -281,7 +304,7 @@ def record(
         files.install(job.note)
         synchronised.install(job.note)
         conversions.install(step, is_own)
-        if follows:
+        if how.follows:
             rewriting.install(step)
         extremes.install(job.note)
         addresses.install()
@@ -405,6 +428,8 @@ def _join(rank: int, world_size: int) -> None:
         MASTER_ADDR="localhost",
         MASTER_PORT="0",
     )
+    # Operations that nobody does get numbers of PyTorch's: those of `random` are the step's own.
+    _meta_registrations.generate_unique_id = itertools.count(1).__next__
     if dist.is_initialized():
         dist.destroy_process_group()
     dist.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())

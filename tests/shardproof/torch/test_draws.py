@@ -380,3 +380,16 @@ def test_numbers_that_python_draws_are_named(owner: str, seeded: bool) -> None:
     (recorded,) = capture(step, 1, [0], BATCH, {})
     named = [note for note in recorded.notes if f"{owner} random numbers" in note]
     assert bool(named) == (not seeded)
+
+
+def test_pytorch_numbers_its_operations_without_the_numbers_of_the_step() -> None:
+    def step(job: sp.Job) -> None:
+        model = nn.Linear(4, 4)
+        job.start(model)
+        loss = model(job.batch["x"]).sum()
+        dist.all_reduce(loss.detach())
+        loss.backward()
+        job.end(loss=loss)
+
+    (recorded,) = capture(step, 2, [0], BATCH, {})
+    assert not [note for note in recorded.notes if "random numbers" in note]
