@@ -53,7 +53,28 @@ def mismatched(traces: Sequence[Trace]) -> list[Finding]:
                 if (what := _unlike(theirs, ours) or _typed_unlike(*ends)) is not None:
                     findings.append(_finding(*ends, what))
                     break
-    return findings or _named_alike(uses, issuers)
+    return findings or _left_alone(uses, issuers) or _named_alike(uses, issuers)
+
+
+def _left_alone(
+    uses: Mapping[int, Mapping[Meeting, Sequence[Event]]], issuers: Mapping[int, Trace]
+) -> list[Finding]:
+    """The first barrier to which another member of its group does not come: who waits there waits
+    for ever.  Other collectives that are not issued by all are found where plans match them."""
+    for rank, own in uses.items():
+        for meeting, events in own.items():
+            met = {r: uses[r].get(meeting, ()) for r in meeting[0] if r in uses}
+            fewest = min(met, key=lambda r: len(_barriers(met[r])))
+            waiting = _barriers(events)[len(_barriers(met[fewest])) :]
+            if waiting:
+                there = f"rank {fewest} comes to {len(_barriers(met[fewest]))} barriers of this "
+                what = f"{there}group, and rank {rank} to {len(_barriers(events))}"
+                return [_finding((issuers[rank], waiting[0]), None, what)]
+    return []
+
+
+def _barriers(events: Sequence[Event]) -> list[Event]:
+    return [event for event in events if name_of(event) == "barrier"]
 
 
 def _named_alike(
@@ -162,6 +183,8 @@ def _unlike(theirs: Event, ours: Event) -> str | None:
     names = name_of(ours), name_of(theirs)
     if len({name.startswith(("alltoall", "all_to_all")) for name in names}) == 2:
         return f"{names[0]} for one and {names[1]} for the other"
+    if names[0] != names[1] and "barrier" in names:
+        return f"{names[0]} for one and {names[1]} for the other"
     roots = _numbers(ours)[:1], _numbers(theirs)[:1]
     if names[0] == names[1] and names[0] in _ROOTED and roots[0] != roots[1]:
         return f"root {roots[0]} for one and {roots[1]} for the other"
@@ -197,13 +220,16 @@ def name_of(event: Event) -> str:
     return event.name.split(".")[1].strip("_")
 
 
-def _finding(own: tuple[Trace, Event], other: tuple[Trace, Event], what: str) -> Finding:
-    (trace, event), (first, theirs) = own, other
-    source = trace.sources[event.source]
+def _finding(own: tuple[Trace, Event], other: tuple[Trace, Event] | None, what: str) -> Finding:
+    trace, event = own
+    source, meets = trace.sources[event.source], "is met by nobody"
+    if other is not None:
+        first, theirs = other
+        at = first.sources[theirs.source]
+        meets = f"meets rank {first.rank}'s {name_of(theirs)} at {at}"
     return Finding(
         "unlike collectives",
-        f"rank {trace.rank}'s {name_of(event)} at {source} meets rank {first.rank}'s "
-        f"{name_of(theirs)} at {first.sources[theirs.source]}: {what}",
+        f"rank {trace.rank}'s {name_of(event)} at {source} {meets}: {what}",
         operator=event.name,
         layer=trace.modules[event.module],
         source=source,

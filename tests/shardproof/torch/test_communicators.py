@@ -165,6 +165,20 @@ def sent(tags: Callable[[int], Sequence[int]]) -> Reduce:
     return reduce
 
 
+def at_barriers(before: Callable[[int], int], after: Callable[[int], int]) -> Reduce:
+    """Sums, with so many barriers before and after them."""
+
+    def reduce(job: sp.Job, tensors: Sequence[torch.Tensor]) -> None:
+        for _ in range(before(job.rank)):
+            dist.barrier()
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+        for _ in range(after(job.rank)):
+            dist.barrier()
+
+    return reduce
+
+
 PAIRS = [0, 1], [2, 3]
 #: A name, the number of ranks, the right program, the wrong one, and what is said of that.
 CASES = [
@@ -219,6 +233,18 @@ CASES = [
     ),
 ]
 
+#: Programs whose ranks wait for each other for ever, and what is said of them.
+WAITING = (
+    (
+        at_barriers(lambda rank: 1, lambda rank: 1 - rank),
+        "is met by nobody: rank 1 comes to 1 barriers of this group, and rank 0 to 2",
+    ),
+    (
+        at_barriers(lambda rank: rank, lambda rank: 1 - rank),
+        "barrier for one and allreduce for the other",
+    ),
+)
+
 
 @pytest.mark.parametrize(
     ("world_size", "right", "wrong", "message"),
@@ -260,3 +286,12 @@ def test_what_is_left_beside_the_root_is_not_read(tmp_path: Path) -> None:
     result = verify(tmp_path, reduce, 2)
     assert result.verdict == "inconclusive", sp.told(result)
     assert "reads memory that nothing has written" in result.reason
+
+
+def test_all_members_come_to_every_barrier(tmp_path: Path) -> None:
+    result = verify(tmp_path / "right", at_barriers(lambda rank: 1, lambda rank: 1), 2)
+    assert result.verdict == "proved", sp.told(result)
+    for number, (wrong, message) in enumerate(WAITING):
+        result = verify(tmp_path / str(number), wrong, 2)
+        assert result.verdict == "refuted", sp.told(result)
+        assert message in result.findings[0].message
