@@ -452,6 +452,7 @@ def _refuse_compile() -> None:
     TorchScript, whose compiler does not know what stands in for functions, leaves functions as
     they are."""
     torch.jit._state.disable()
+    os.environ["PYTORCH_JIT"] = "0"  # It asks this, too, before it compiles derivatives.
 
     def compiled(model: Any = None, *_: Any, backend: Any = "inductor", **__: Any) -> Any:
         def of(own: Any) -> Any:

@@ -91,7 +91,9 @@ class Inputs(Mapping[str, torch.Tensor]):
             spec = self._specs[name]
             if "complex" in spec.dtype:
                 raise InvalidInput(f"{name!r} has complex numbers: give real pairs, and view them")
-            made = torch.empty(spec.shape, dtype=getattr(torch, spec.dtype))
+            # Where a function that `torch.func` transforms asks for it, it is no number of its own.
+            with torch._C._DisableFuncTorch():
+                made = torch.empty(spec.shape, dtype=getattr(torch, spec.dtype))
             self._made[name] = made
             self._recorder.mark(
                 self._mark,
