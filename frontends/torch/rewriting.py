@@ -2,12 +2,15 @@
 
 Of a `Text` and others it makes a plain text there, of which nobody sees any more that it has a
 number that nobody knows.  So the program's functions are given other code before the step runs:
-where an instruction puts texts together, a function of this module does.  Nothing else changes, no
-line and no name.  torch's compiler has what writes such code.
+where an instruction puts texts together, a function of this module does.  What a call or a loop
+gives (``str([loss.item()])``, a line of a stream) is looked at, and functions in C that look for
+one text in another (``"123".find(text)``, a compiled pattern, `ord`) are given none.  Nothing else
+changes, no line and no name.  torch's compiler has what writes such code.
 """
 
 from __future__ import annotations
 
+import builtins
 import dis
 import gc
 import importlib
@@ -15,7 +18,7 @@ import logging
 import re
 import runpy
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from copy import copy
 from functools import partial, wraps
 from importlib.machinery import SourceFileLoader
@@ -28,7 +31,7 @@ import torch
 from shardproof.frontends.torch.places import is_own
 from shardproof.frontends.torch.refusals import refuse
 from shardproof.frontends.torch.standins import replace
-from shardproof.frontends.torch.texts import TEXT, Text, plain
+from shardproof.frontends.torch.texts import ASKING, TEXT, Text, plain
 from shardproof.frontends.torch.unread import Unread, follow, written
 
 _LOG: Final = logging.getLogger(__name__)
@@ -37,6 +40,10 @@ _REMAINDER_OF, _IN_PLACE_REMAINDER = 6, 19
 _PRODUCT = 4  # of matrices: tuples have none of their own
 #: Methods of texts that put texts together.
 _METHODS = ("format", "format_map", "join")
+#: Functions of `re`, and methods of its patterns.
+_SEARCHES = ("match", "search", "fullmatch", "findall", "finditer", "split", "sub", "subn")
+#: Methods of texts that look for another text in theirs.
+_LOOKS = (*(name for name in ASKING if name != "__hash__"), "strip", "lstrip", "rstrip")
 
 
 class _Instead:
@@ -134,8 +141,55 @@ class _Putting(str):
         return _as_text(str.join(self, several), several)
 
 
+class _Looking:
+    """A type of texts, or a pattern, whose functions look at no `Text`."""
+
+    def __init__(self, own: Any) -> None:
+        self._own = own
+
+    def __getattribute__(self, name: str) -> Any:
+        function = getattr(object.__getattribute__(self, "_own"), name)
+        return function if name in _METHODS else looking(function)
+
+
+def looking(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function in C that looks at no `Text` for the program's own code.
+
+    Example: ``str.find`` of "123" and ``str(loss.item())`` is refused.
+    """
+
+    @wraps(function)
+    def look(*args: Any, **kwargs: Any) -> Any:
+        if is_own(sys._getframe(1).f_code.co_filename):
+            # What is put in where another text is replaced is not looked at.
+            read = args[:2] if function is str.replace else (*args, *kwargs.values())
+            for x in read:
+                for y in x if type(x) is tuple else (x,):
+                    if isinstance(y, Text):
+                        y.refused()
+        return function(*args, **kwargs)
+
+    return look
+
+
+for _name in _LOOKS:
+    setattr(_Putting, _name, looking(getattr(str, _name)))
+
+
 def _putting(x: Any) -> Any:
-    return _Putting(x) if type(x) is str else x
+    if type(x) is str:
+        return _Putting(x)
+    return _Looking(x) if x is str or isinstance(x, re.Pattern) else x
+
+
+def _made(x: Any) -> Any:
+    """What a call or a loop gives, with a `Text` for a text that Python wrote in C.
+
+    Example: ``str([loss.item()])``, and each line of a stream into which it was printed.
+    """
+    if type(x) is list and any(type(y) is str and TEXT in y for y in x):
+        x[:] = map(_made, x)
+    return _as_text(x, ()) if type(x) is str and TEXT in x else x
 
 
 def _caught(error: BaseException) -> BaseException:
@@ -152,8 +206,10 @@ def _caught(error: BaseException) -> BaseException:
 
 _JOINED, _CONTAINS = _Instead(joined), _Instead(_contains)
 _REMAINDER, _IN_PLACE = _Instead(_remainder), _Instead(_remainder_in_place)
-_PUTTING, _CAUGHT = _Instead(_putting), _Instead(_caught)
+_PUTTING, _CAUGHT, _MADE = _Instead(_putting), _Instead(_caught), _Instead(_made)
 _FORMATS = ("FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC")
+_NAMES = frozenset((*_METHODS, *_LOOKS, *_SEARCHES))
+_GIVES = ("CALL", "CALL_KW", "CALL_FUNCTION_EX", "FOR_ITER")
 
 
 def rewritten(code: CodeType) -> CodeType:
@@ -161,7 +217,8 @@ def rewritten(code: CodeType) -> CodeType:
 
     Example: of a function with ``"a" + f"{x} b"``, in which `joined` makes the second one.
 
-    Code that the assembler cannot write anew (of 660 files of libraries, that of one) stays.
+    Where the assembler cannot write all of it, what calls and loops give stays as it is (of 230
+    files of libraries in a function of one), and else the code stays (in functions of two).
     """
     consts = tuple(rewritten(x) if isinstance(x, CodeType) else x for x in code.co_consts)
     if any(a is not b for a, b in zip(consts, code.co_consts, strict=True)):
@@ -169,17 +226,30 @@ def rewritten(code: CodeType) -> CodeType:
     assembler = importlib.import_module("torch._dynamo.bytecode_transformation")
     if not any(map(_puts, dis.get_instructions(code))):
         return code
-
-    def changed(instructions: list[Any], _: Any) -> None:
-        instructions[:] = [x for one in instructions for x in _with(one, assembler)]
-
-    # Its analysis of the stack knows no generators; two more places are enough for what is new.
     try:
-        with mock.patch.object(assembler, "stacksize_analysis", return_value=code.co_stacksize + 2):
-            new: CodeType = assembler.transform_code_object(code, changed)[0]
+        return _assembled(code, assembler, ())
+    except (AssertionError, LookupError, TypeError, ValueError):
+        pass
+    try:
+        return _assembled(code, assembler, _GIVES)
     except (AssertionError, LookupError, TypeError, ValueError):
         _LOG.info("texts that %s puts together are not followed", code.co_qualname)
         return code
+
+
+def _assembled(code: CodeType, assembler: Any, left: Collection[str]) -> CodeType:
+    """The code with other instructions, but for those of the names that are ``left``."""
+
+    def changed(instructions: list[Any], _: Any) -> None:
+        instructions[:] = [
+            new
+            for one in instructions
+            for new in ([one] if one.opname in left else _with(one, assembler))
+        ]
+
+    # Its analysis of the stack knows no generators; two more places are enough for what is new.
+    with mock.patch.object(assembler, "stacksize_analysis", return_value=code.co_stacksize + 2):
+        new: CodeType = assembler.transform_code_object(code, changed)[0]
     return new
 
 
@@ -187,9 +257,9 @@ def _puts(one: Any) -> bool:
     """Whether an instruction puts texts together, or what it does cannot be seen otherwise."""
     name = one.opname
     return (
-        name in ("BUILD_STRING", "CONTAINS_OP", "PUSH_EXC_INFO", *_FORMATS)
+        name in ("BUILD_STRING", "CONTAINS_OP", "PUSH_EXC_INFO", *_FORMATS, *_GIVES)
         or (name == "BINARY_OP" and one.arg in (_REMAINDER_OF, _IN_PLACE_REMAINDER))
-        or (name in ("LOAD_ATTR", "LOAD_METHOD") and one.argval in _METHODS)
+        or (name in ("LOAD_ATTR", "LOAD_METHOD") and one.argval in _NAMES)
     )
 
 
@@ -214,6 +284,8 @@ def _with(one: Any, assembler: Any) -> list[Any]:
         new = instead(_IN_PLACE if one.arg == _IN_PLACE_REMAINDER else _REMAINDER, 2)
     elif name in _FORMATS:
         new = [copy(one), *instead(_JOINED, 1)]
+    elif name in _GIVES:
+        new = [copy(one), *instead(_MADE, 1)]
     elif name == "PUSH_EXC_INFO":
         new = [copy(one), create("COPY", arg=1), *instead(_CAUGHT, 1), create("POP_TOP")]
     else:
@@ -245,24 +317,11 @@ def install(step: Callable[..., Any]) -> None:
     def run_code(own: CodeType, *args: Any, **kwargs: Any) -> Any:
         return run(rewritten(own), *args, **kwargs)
 
-    for name in ("match", "search", "fullmatch", "findall", "finditer", "split", "sub", "subn"):
-        replace(re, name, _searching(getattr(re, name)))
+    for name in _SEARCHES:
+        replace(re, name, looking(getattr(re, name)))
+    replace(builtins, "ord", looking(ord))
     replace(SourceFileLoader, "get_code", get_code)
     replace(runpy, "_run_code", run_code)
-
-
-def _searching(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of `re` that looks at no `Text` of the program's."""
-
-    @wraps(function)
-    def search(*args: Any, **kwargs: Any) -> Any:
-        if is_own(sys._getframe(1).f_code.co_filename):
-            for x in (*args, *kwargs.values()):
-                if isinstance(x, Text):
-                    x.refused()
-        return function(*args, **kwargs)
-
-    return search
 
 
 def _files(step: Callable[..., Any]) -> set[str]:

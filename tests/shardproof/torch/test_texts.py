@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
+import re
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -133,8 +135,32 @@ ASKING: dict[str, Callable[[Any], object]] = {
     "format": lambda x: "{} {}".format(1, x) < "2",  # noqa: UP032
     "join": lambda x: " ".join(["a", x]) < "2",
     "remainder": lambda x: "%s" % x < "2",  # noqa: UP031
+    "a list": lambda x: str([x]) == "[3]",
+    "a list by the type": lambda x: str.join(" ", [repr([x]), "a"])[1] == "3",
+    "a line of a stream": lambda x: [y for y in streamed(x) if y == "3"],
+    "lines of a stream": lambda x: streamed(x).readlines()[0] == "3",
+    "a stream": lambda x: streamed(x).getvalue() == "3",
+    "in another text": lambda x: "123".find(x),
+    "by the type": lambda x: str.__eq__(x, "3"),
+    "in it by the type": lambda x: str.find("3", x),
+    "one of several beginnings": lambda x: "3".startswith(("1", x)),
+    "what is replaced": lambda x: "345".replace(x, ""),
+    "what it is replaced by": lambda x: "a4".replace("a", x) < "3",
+    "a pattern": lambda x: PATTERN.match(x),
+    "a pattern's function": lambda x: (PATTERN.match)(x),
     "a remainder by name": lambda x: "%(x)s" % {"x": x} < "2",  # noqa: UP031
 }
+
+
+PATTERN = re.compile("3")
+
+
+def streamed(x: str) -> io.StringIO:
+    """What was printed into it, from its beginning."""
+    stream = io.StringIO()
+    print(x, file=stream)
+    stream.seek(0)
+    return stream
 
 
 @pytest.mark.parametrize("name", ASKING)
@@ -180,12 +206,16 @@ def given(a: Any) -> Any:
         yield f"{a} {i}"
 
 
+def first(numbers: list[int]) -> int:
+    return numbers[0] + 1
+
+
 def test_code_that_puts_texts_together_does_what_it_did() -> None:
     own = FunctionType(rewritten(given.__code__), globals())
     new = FunctionType(rewritten(code.__code__), {**globals(), "given": own})
     assert new("3") == code("3")
     assert [plain(repr(x)) for x in new(Text("3", ""))] == [repr(x) for x in code("3")]
-    assert rewritten(plain.__code__) is plain.__code__
+    assert rewritten(first.__code__) is first.__code__
     lines = [{line for *_, line in x.__code__.co_lines() if line} for x in (new, code)]
     assert lines[0] == lines[1]
 
