@@ -425,6 +425,7 @@ def results(replay: State, event: Event, values: Sequence[int]) -> None:
         if geometry.extent(tensor.shape, tensor.strides) < prod(tensor.shape):
             raise InvalidInput("a result that overlaps itself")
         replay.memory.write(tensor, replay.memory.reshape(value, tensor.shape))
+        replay.promised(event, target.number)
 
 
 @handles(

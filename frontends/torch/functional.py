@@ -25,7 +25,7 @@ from shardproof.frontends.torch.memory import (
     number,
 )
 from shardproof.frontends.torch.pieces import Storage
-from shardproof.frontends.torch.state import State
+from shardproof.frontends.torch.state import WAIT_TENSOR, State
 from shardproof.frontends.torch.trace import Arg, Box, Event, Items, StridedTensor, Tensor, Trace
 from shardproof.frontends.torch.ways import READING, Reading
 
@@ -37,7 +37,7 @@ COPIES = frozenset(
         "aten.lift_fresh.default",
         "aten.alias_copy.default",
         "aten.detach_copy.default",
-        "_c10d_functional.wait_tensor.default",
+        WAIT_TENSOR,
     }
 )
 #: Operators that change every element of their first operand alike.

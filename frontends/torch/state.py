@@ -12,6 +12,8 @@ from shardproof.frontends.torch.memory import STILL, Functional, Memory
 from shardproof.frontends.torch.trace import Arg, Event, Items, StridedTensor, Tensor, Trace
 from shardproof.frontends.torch.ways import READING, Reading
 
+#: What waits for the result of a functional collective.
+WAIT_TENSOR = "_c10d_functional.wait_tensor.default"
 #: Types of elements that have gradients.
 FLOATING = ("float", "bfloat", "complex")
 
@@ -55,6 +57,8 @@ class State:
         #: Where inputs lay when the step started, by storage.
         self.laid: dict[int, list[StridedTensor]] = {}
         self.pending: dict[int, Pending] = {}
+        #: What wrote the operand of a functional collective before its wait, by its key there.
+        self.spoiled: dict[int, Event] = {}
         #: Receives that were posted, by their handle: from whom, and where to.
         self.posted: dict[int, list[tuple[int, StridedTensor]]] = {}
         #: What has arrived and is not waited for yet, by the handle.
@@ -80,6 +84,24 @@ class State:
             self.pending[event.work] = Pending(
                 event, [tensors[n] for n in written], [tensors[n] for n in read]
             )
+
+    def promised(self, event: Event, result: int) -> None:
+        """A functional collective was issued, whose result must not be touched until
+        ``wait_tensor`` is asked for it, or for another tensor of its memory.  Its key is none of a
+        handle.  All but those that copy their operands first read these until then."""
+        copies = "all_reduce" in event.name or "broadcast" in event.name
+        read = [] if copies else [self.trace.tensors[n] for n in trace.tensors_of(*event.args)]
+        self.pending[-1 - result] = Pending(event, [self.trace.tensors[result]], read)
+
+    def kept(self, result: int) -> None:
+        """``wait_tensor`` was asked for the memory of a tensor; where what it is made of was
+        written before, that is found now: a result that nobody asks for is none."""
+        storage = self.trace.tensors[result].storage
+        for key, pending in list(self.pending.items()):
+            if key < 0 and pending.written[0].storage == storage:
+                del self.pending[key]
+                if key in self.spoiled:
+                    self.too_early(self.spoiled[key], pending.event, early=False)
 
     def waited(self, work: int) -> None:
         """A handle was waited for: what was received is there.
@@ -108,18 +130,22 @@ class State:
 
     def in_time(self, event: Event) -> None:
         """Append a finding for what an event touches too early."""
-        if not self.pending or self.looks(event):
+        if event.name == WAIT_TENSOR:
+            self.kept(*trace.tensors_of(*event.args))
+        if not self.pending or event.name == WAIT_TENSOR or self.looks(event):
             return
         touched = list(trace.tensors_of(*event.args, *event.kwargs.values()))
         written = set(event.writes)
         if event.name.startswith("c10d.") and event.name != "c10d.send.default":
             written.update(trace.tensors_of(*event.args[:1]))
-        for pending in list(self.pending.values()):
+        for key, pending in list(self.pending.items()):
             for number in touched:
                 tensor = self.trace.tensors[number]
                 early = any(_meet(tensor, other) for other in pending.written)
                 spoiled = number in written and any(_meet(tensor, o) for o in pending.read)
-                if (early or spoiled) and pending.event is not event:
+                if spoiled and key < 0:
+                    self.spoiled.setdefault(key, event)
+                elif (early or spoiled) and pending.event is not event:
                     self.too_early(event, pending.event, early)
                     return
 
