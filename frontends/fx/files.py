@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from shardproof.engine.errors import InvalidInput
-from shardproof.frontends.fx import archived, pt2, records
+from shardproof.frontends.fx import archived, pt2, records, waits
 from shardproof.frontends.fx.dispatched import in_order
 from shardproof.frontends.fx.functional import functional
 from shardproof.frontends.fx.kept import kept_rows
@@ -37,6 +37,7 @@ def side(path: Path) -> list[Graph]:
     graphs = [records.read(file, partial(_exported, n)) for n, file in enumerate(files)]
     for number, graph in enumerate(graphs):
         try:
+            waits.check(graph)
             graphs[number] = archived.with_tables(kept_rows(in_order(functional(graph))))
         except InvalidInput as error:
             raise error.within(printable(str(files[number]), 400)) from None

@@ -52,7 +52,7 @@ _EMPTY: Final = frozenset(
 MOST: Final = 1 << 62
 #: What stands in the names of new nodes before their number.
 MARK: Final = "@"
-_VIEWS: Final = _IN_ORDER | _TURNED | _READ | frozenset(_PARTS)
+VIEWS: Final = _IN_ORDER | _TURNED | _READ | frozenset(_PARTS)
 
 
 def functional(graph: Graph) -> Graph:
@@ -168,7 +168,7 @@ class _Rewriting:
 
     def step(self, node: Node) -> tuple[str, Node] | None:
         """What a node is a view of, and by which operator; None: it is no view."""
-        if node.target in _VIEWS and node.args and operand(node.args[0]) is not None:
+        if node.target in VIEWS and node.args and operand(node.args[0]) is not None:
             return str(operand(node.args[0])), node
         if node.target != GETITEM:
             return None
