@@ -125,13 +125,10 @@ def of(path: Path) -> Frontend:
     ``README.md``, which nobody recognises, by the first of `FRONTENDS`.
     """
     known = frontends()
-    head = b""
-    if path.is_file():
-        try:
-            with path.open("rb") as file:
-                head = file.read(HEAD_BYTES)
-        except OSError:
-            return known[0]
+    try:
+        head = _head(path)
+    except OSError:
+        return known[0]
     reader: Frontend | None = next((f for f in known if f.accepts(path, head)), None)
     if reader is not None or not path.exists():
         return reader or known[0]
@@ -141,6 +138,14 @@ def of(path: Path) -> Frontend:
         failed = "; ".join(installed.problems)
         raise InvalidInput(f"is of no known format; frontends not loaded: {failed}", str(path))
     return reader or known[0]
+
+
+def _head(path: Path) -> bytes:
+    """What a file begins with; of a folder, and of nothing, no bytes."""
+    if not path.is_file():
+        return b""
+    with path.open("rb") as file:
+        return file.read(HEAD_BYTES)
 
 
 def foreign(frontend: Frontend) -> tuple[Assumption, ...]:
@@ -161,11 +166,36 @@ def of_pair(single: Path, parallel: Path) -> Frontend:
 
     Example: ``mlp.single.hlo`` and ``plan.txt``, which begins with ``plan "small"``, are of two
     formats: "expected HLO or StableHLO text (.hlo, .txt, .mlir) as the single side is, found a plan
-    as text (.plan.txt)".
+    as text (.plan.txt)".  Beside a file that there is not: "expected HLO or StableHLO text (.hlo,
+    .txt, .mlir) as the other side is, found nothing".
     """
     one, other = of(single), of(parallel)
-    if one is not other:
-        raise InvalidInput(
-            f"expected {one.files} as the single side is, found {other.files}", str(parallel)
-        )
-    return one
+    if one is other:
+        return one
+    for path, reader, beside in ((single, one, other), (parallel, other, one)):
+        there = _unknown(path, reader)
+        if there:
+            raise InvalidInput(
+                f"expected {beside.files} as the other side is, found {there}", str(path)
+            )
+    raise InvalidInput(
+        f"expected {one.files} as the single side is, found {other.files}", str(parallel)
+    )
+
+
+def _unknown(path: Path, reader: Frontend) -> str:
+    """What is at a path that nobody recognises, in words; empty: it is one of ``reader``'s.
+
+    Example: "a folder of no known format" of one without files of ranks; "nothing" where there is
+    no such file.
+    """
+    if not path.exists():
+        return "nothing"
+    try:
+        head = _head(path)
+    except OSError as error:
+        return f"what cannot be read: {error.strerror}"
+    if reader.accepts(path, head):
+        return ""
+    kind = "folder" if path.is_dir() else "file"
+    return f"a {kind} of no known format" if head or path.is_dir() else "an empty file"

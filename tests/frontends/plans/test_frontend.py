@@ -12,7 +12,7 @@ from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan_files import store
 from shardproof.engine.plan_files.text import plan_text
 from shardproof.engine.plan_files.text_parser import parse_plan
-from shardproof.frontends.frontend import of
+from shardproof.frontends.frontend import of, of_pair
 from shardproof.frontends.plans.frontend import FOLDER, TEXT
 from shardproof.frontends.zoo import build
 from shardproof.inputs.assume import Assumptions
@@ -72,3 +72,29 @@ def test_a_plan_with_both_sides_is_given_alone(tmp_path: Path, text: str) -> Non
     path = written(tmp_path, text)
     with pytest.raises(InvalidInput, match="holds both sides of a plan and is given alone"):
         load_plan(path, path, Assumptions())
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("nothing.mlir", "nothing"),
+        ("empty.hlo", "an empty file"),
+        ("words.pt2", "a file of no known format"),
+        ("folder", "a folder of no known format"),
+    ],
+)
+def test_a_file_of_no_format_is_said_not_taken_for_another(
+    tmp_path: Path, name: str, found: str
+) -> None:
+    """Each was "found an nnScaler plan", or the other side was refused for being none."""
+    text = tmp_path / "text.hlo"
+    text.write_text("HloModule m\n")
+    (tmp_path / "empty.hlo").touch()
+    (tmp_path / "words.pt2").write_text("words")
+    (tmp_path / "folder").mkdir()
+    for pair in ((text, tmp_path / name), (tmp_path / name, text)):
+        with pytest.raises(
+            InvalidInput, match=f"expected HLO.* as the other side is, found {found}$"
+        ) as error:
+            of_pair(*pair)
+        assert str(tmp_path / name) in str(error.value)
