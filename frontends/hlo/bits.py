@@ -18,6 +18,7 @@ import numpy as np
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.graphs.graph import Node, PerRank, Placement, Shape
+from shardproof.frontends.graphs.recorder import everywhere
 from shardproof.frontends.hlo import semantics
 from shardproof.frontends.hlo.expressions import Expressions
 from shardproof.frontends.hlo.items import Bits, Item
@@ -31,6 +32,10 @@ MOST_BITS: Final = 1 << 17
 ONE: Final = 0x3F800000
 #: How many bits of a float are not its fraction.
 AHEAD: Final = 9
+#: Types of the bits that keys are made of.
+UNSIGNED: Final = ("uint32", "uint64")
+#: So many operators of integers are looked back through for the inputs that a key is made of.
+DEEPEST: Final = 16
 
 
 def given(low: Lowering, position: int, shape: Shape, dtype: str, placed: Placement) -> Bits:
@@ -74,6 +79,56 @@ def _numbers(low: Lowering, x: Item, rank: int) -> Any:
     flat = core.astype(np.int64).reshape(-1)
     elements = low.expressions.many("number", (x.dtype,), [flat]).reshape(core.shape)
     return np.broadcast_to(elements, array.shape)
+
+
+def beside(low: Lowering, value: int) -> Item:
+    """What a value is beside bits: integers without a sign that are computed of inputs are bits,
+    too, such as the number of a step that is folded into a key.
+
+    Example: ``convert(n)`` to u32 of an input ``n`` of s32 is the expression of its element; an
+    integer that was looked up, or one of s32, is what it is.
+    """
+    unsigned = low.graph.values[value].dtype in UNSIGNED
+    return (_bits(low, value, DEEPEST) if unsigned else None) or low.items[value]
+
+
+def mixed(low: Lowering, node: Node) -> bool:
+    """Whether the bits of a seed are mixed: an exclusive "or" of integers without a sign, which has
+    no rule as a number, is bits then.
+
+    Example: ``xor(convert(n), 7)`` of an input ``n``; one of integers that were looked up is
+    refused.
+    """
+    if node.target != "xor" or low.dtype(node) not in UNSIGNED:
+        return False
+    try:
+        item = apply(low, node, [beside(low, v) for v in node.operands])
+    except Unsupported:
+        return False
+    if item is not None:
+        low.items[node.results[0]] = item
+    return item is not None
+
+
+def _bits(low: Lowering, value: int, depth: int) -> Item | None:
+    """Integers that are computed of inputs and known ones, as bits; None: of something else."""
+    item = low.items[value]
+    of_value = low.graph.values[value]
+    if isinstance(item, Bits | Known):
+        return item
+    if depth == 0 or not integral(of_value.dtype):
+        return None
+    node = low.maker(value)
+    if node is None:
+        numbers = [n for n, x in enumerate(low.graph.inputs) if x.value == value]
+        placed = low.graph.inputs[numbers[0]].placement
+        placed = placed or everywhere(of_value.shape, low.graph.ranks)
+        return given(low, numbers[0], of_value.shape, of_value.dtype, placed)
+    operands = [_bits(low, v, depth - 1) for v in node.operands]
+    known = [x for x in operands if x is not None]
+    if len(node.results) != 1 or len(known) < len(operands):
+        return None
+    return apply(low, node, known)
 
 
 def apply(low: Lowering, node: Node, xs: Sequence[Item]) -> Bits | None:

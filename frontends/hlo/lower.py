@@ -106,7 +106,7 @@ def _run(low: Lowering, stacked: frozenset[int]) -> None:
     for position, given in enumerate(low.graph.inputs):
         value = low.graph.values[given.value]
         placed = given.placement or everywhere(value.shape, low.graph.ranks)
-        if value.dtype in ("uint32", "uint64"):
+        if value.dtype in bits.UNSIGNED:
             low.items[given.value] = bits.given(low, position, value.shape, value.dtype, placed)
             continue
         number = low.recorder.value(value.shape, value.dtype, given.name)
@@ -136,7 +136,7 @@ def _run(low: Lowering, stacked: frozenset[int]) -> None:
         except Narrow as error:
             low.narrow(node, error)
         except Unsupported as error:
-            if not doubles.table(low, node):
+            if not doubles.table(low, node) and not bits.mixed(low, node):
                 low.refuse(node, error)
         except _MALFORMED as error:
             low.refuse(node, Unsupported(f"has not the operands of such an operator ({error})"))
@@ -185,7 +185,7 @@ def _single(low: Lowering, node: Node, operands: Sequence[Item]) -> Item:
         return known.constant(np.zeros(low.shape(node), low.dtype(node)), low.type(node))
     folded = _folded(low, node, operands) or doubles.whole(low, node)
     if folded is None and any(isinstance(x, Bits) for x in operands):
-        folded = bits.apply(low, node, operands)
+        folded = bits.apply(low, node, [bits.beside(low, v) for v in node.operands])
     if folded is not None:
         return folded
     rule = RULES.get(node.target)

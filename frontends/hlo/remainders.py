@@ -12,13 +12,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
+import numpy as np
+
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.graphs.graph import Node
 from shardproof.frontends.hlo import elementwise, functions, overflow
 from shardproof.frontends.hlo.functions import Number
 from shardproof.frontends.hlo.items import Ids, Item, Tensor
-from shardproof.frontends.hlo.known import Known
+from shardproof.frontends.hlo.known import Known, constant
 from shardproof.frontends.hlo.positive import nonnegative
 from shardproof.frontends.hlo.state import Lowering, integral
 
@@ -49,12 +51,15 @@ def shifted(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     """Bits to the right by a known number, of what is not negative: a quotient by a power of two.
 
     ``shift-right-arithmetic`` takes the first bit of a type without negative numbers for a sign,
-    too, so there it is read of numbers without that bit alone.
+    too, so there it is read of numbers without that bit alone.  By as many places as the type has
+    bits nothing is left.
 
     Example: ``shift-right-logical(x, 2)`` is the quotient of ``x`` by 4.
     """
     dtype = low.dtype(node)
     bits, width = _number(xs[1]), overflow.bits(dtype)
+    if bits is not None and bits >= width and node.target == "shift-right-logical":
+        return constant(np.zeros(low.shape(node), dtype), low.type(node))
     if bits is None or not 0 <= bits < width - 1:
         raise Unsupported("a shift by what is no number of bits")
     if node.target == "shift-right-arithmetic" and dtype.startswith("uint"):

@@ -94,6 +94,68 @@ def test_a_key_may_be_one_number(rate: str, expected: str, tmp_path: Path) -> No
     assert result.verdict == expected, result.reason
 
 
+#: A key as it is made of a seed, or of a step: its high bits, and its low ones.
+MADE = """  step = s32[] parameter(0)
+  all = u32[] convert(step)
+  width = u32[] constant(32)
+  c = u32[] shift-right-logical(all, width)
+  mask = u32[] constant(4294967295)
+  d = u32[] and(all, mask)
+"""
+#: A known key beside a number that is mixed into it.
+MIXED = """  step = s32[] parameter(0)
+  c = u32[] constant(3405691582)
+  all = u32[] convert(step)
+  d = u32[] xor(c, all)
+"""
+
+
+@pytest.mark.parametrize(
+    ("key", "rate", "other", "expected"),
+    [
+        (MADE, "0.75", False, "proved"),
+        (MADE, "0.25", False, "refuted"),
+        (MADE, "0.75", True, "inconclusive"),
+        (MIXED, "0.75", False, "proved"),
+    ],
+    ids=["right", "rate", "next", "mixed"],
+)
+def test_a_key_may_be_made_of_a_step(
+    key: str, rate: str, other: bool, expected: str, tmp_path: Path
+) -> None:
+    """``fold_in(key, step)`` and ``PRNGKey(seed)`` were refused by name, for an integer that is
+    shifted by all of its bits; ranks that take another step draw other numbers."""
+    begin, end = ROUND.index("  key"), ROUND.index("  e = ")
+    later = key.replace("convert(step)", "convert(next)").replace(
+        "  all", "  next = s32[] add(step, step)\n  all", 1
+    )
+    files = tmp_path / "single.hlo", tmp_path / "parallel.hlo"
+    bodies = (SINGLE, key), (ranks("{0, 4}", rate), later if other else key)
+    for file, (body, made) in zip(files, bodies, strict=True):
+        file.write_text(body.replace(ROUND[begin:end], made))
+    result = shardproof.verify(*files, out=tmp_path / "run", cache=False)
+    assert result.verdict == expected, result.reason
+    if other:
+        assert "random numbers that the single side does not hold" in result.reason
+
+
+def test_an_exclusive_or_of_ids_that_were_looked_up_is_refused() -> None:
+    """Nothing says what number it is, and it is no expression of inputs alone."""
+    text_of = """HloModule m
+
+ENTRY e {
+  x = f32[4] parameter(0)
+  y = s32[4] convert(x)
+  z = u32[4] convert(y)
+  a = u32[] constant(7)
+  b = u32[4] broadcast(a), dimensions={}
+  ROOT c = u32[4] xor(z, b)
+}
+"""
+    lowering, _, _ = lower(inline.graph(text.parse(text_of)))
+    assert any("xor of HLO" in op.name for op in lowering.recorder.ops)
+
+
 @pytest.mark.parametrize("first", ["{0, 0}", "{4, 0}", "{0, 5}"])
 def test_other_numbers_are_not_taken_for_these(first: str, tmp_path: Path) -> None:
     assert verdict(ranks(first), tmp_path).verdict != "proved"
