@@ -15,7 +15,7 @@ import numpy as np
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.graphs.graph import Node, Shape
-from shardproof.frontends.hlo import choices
+from shardproof.frontends.hlo import choices, tables
 from shardproof.frontends.hlo.elementwise import number_of
 from shardproof.frontends.hlo.items import Item, Tensor
 from shardproof.frontends.hlo.module import Array
@@ -48,6 +48,7 @@ def places(taps: Taps, size: int, steps: int) -> Array:
 
 def _table(read: Array, size: int) -> Array:
     """[positions, taps, steps] of 0 and 1."""
+    tables.few(size, *read.shape)
     return np.asarray(np.arange(size)[:, None, None] == read[None], dtype="float32")
 
 

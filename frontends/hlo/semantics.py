@@ -17,9 +17,8 @@ import numpy as np
 
 from shardproof.engine.errors import InvalidInput, Unsupported
 from shardproof.engine.interpreters import gamma
-from shardproof.frontends.hlo import erf_inv, shifts
+from shardproof.frontends.hlo import erf_inv, shifts, tables
 from shardproof.frontends.hlo.module import Array
-from shardproof.frontends.hlo.opcodes import Taps
 from shardproof.frontends.hlo.quotients import divided, remainder
 
 Attrs = Mapping[str, Any]
@@ -261,35 +260,20 @@ def _places(indices: Any, vector: int) -> Any:
     )
 
 
-def reads(taps: Taps, size: int, steps: int) -> Any:
-    """Which position each tap of a window reads at each step, as a table [positions, taps, steps]
-    of 0 and 1.
-
-    Example: two taps every two positions, of six: step 1 reads position 2 by tap 0 and position 3
-    by tap 1.
-    """
-    table = np.zeros((size, taps.size, steps))
-    for tap in range(taps.size):
-        offset = (taps.size - 1 - tap if taps.mirrored else tap) * taps.apart
-        for step in range(steps):
-            at, rest = divmod(step * taps.stride + offset - taps.before, taps.spread)
-            if not rest and 0 <= at < size:
-                table[at, tap, step] = 1
-    return table
-
-
 def _reduce_window(xs: Sequence[Any], attrs: Attrs, shape: tuple[int, ...]) -> Any:
     """Of every window of positions; what lies beside them counts for nothing."""
     function, neutral = REDUCTIONS[attrs["to_apply"]]
     x = np.asarray(xs[0])
     for d, (taps, steps) in enumerate(zip(attrs["window"], shape, strict=True)):
-        table = reads(taps, x.shape[d], steps).any(axis=1)
         moved = np.moveaxis(x, d, 0)
+        if attrs["to_apply"] == "add" and tables.up_to_each(taps, len(moved), steps):
+            x = np.cumsum(x, axis=d)
+            continue
+        tables.few(taps.size, steps)
+        read = (tables.positions(taps, len(moved), step) for step in range(steps))
         rows = [
-            function(moved[table[:, step]], axis=0)
-            if table[:, step].any()
-            else np.full(moved.shape[1:], neutral)
-            for step in range(steps)
+            function(moved[at], axis=0) if at.size else np.full(moved.shape[1:], neutral)
+            for at in read
         ]
         x = np.moveaxis(np.stack(rows), 0, d)
     return apply(attrs["to_apply"], {}, [x, np.asarray(xs[1])], shape)
@@ -362,7 +346,7 @@ def _convolution(xs: Sequence[Any], attrs: Attrs, shape: tuple[int, ...]) -> Any
         part: Any = own
         for taps, steps in zip(attrs["window"], sizes, strict=True):
             # The first dimension of positions becomes one of taps and one of results, at the end.
-            part = np.tensordot(part, reads(taps, part.shape[2], steps), axes=([2], [0]))
+            part = np.tensordot(part, tables.reads(taps, part.shape[2], steps), axes=([2], [0]))
         count = len(sizes)
         tapped = tuple(range(2, 2 + 2 * count, 2))
         part = np.tensordot(part, kernel, axes=([1, *tapped], [1, *range(2, 2 + count)]))

@@ -1,6 +1,6 @@
 """Rules for windows of positions: convolutions, running sums, pooling, every so many positions.
 
-What a tap of a window reads is a table of 0 and 1 (`semantics.reads`), with which the operand is
+What a tap of a window reads is a table of 0 and 1 (`tables.reads`), with which the operand is
 contracted: entry (s, k, a) is 1 where result a reads position s by tap k, so that
 
     y[n, o, a] = sum over c, s, k of x[n, c, s] T[s, k, a] w[o, c, k]
@@ -19,7 +19,7 @@ import numpy as np
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.graphs.graph import Node, Shape
-from shardproof.frontends.hlo import pooling, semantics
+from shardproof.frontends.hlo import pooling, semantics, tables
 from shardproof.frontends.hlo.divided import Pattern, patterns
 from shardproof.frontends.hlo.elementwise import number_of
 from shardproof.frontends.hlo.items import Ids, Item, Tensor
@@ -71,6 +71,7 @@ def spread(low: Lowering, value: int, dim: int, before: int, gap: int, count: in
     comes to 3 p + 1, by a table of 0 and 1 that both sides hold.
     """
     size = low.recorder.shape(value)[dim]
+    tables.few(size, count)
     table = np.zeros((size, count), dtype="float32")
     for position in range(size):
         at = before + position * (gap + 1)
@@ -127,13 +128,11 @@ def _running_product(low: Lowering, value: int, dim: int, taps: Taps, steps: int
     Example: of [2, 3, 5], [2, 6, 30].
     """
     count = low.recorder.shape(value)[dim]
-    up_to = np.triu(np.ones((count, count)))
-    if count != steps or not 0 < count <= MOST_FACTORS:
+    forwards = tables.up_to_each(taps, count, steps)
+    running = forwards or tables.from_each_on(taps, count, steps)
+    if not running or not 0 < count <= MOST_FACTORS:
         raise Unsupported("products of windows that are no running products of few positions")
-    reads = semantics.reads(taps, count, steps).any(axis=1)
-    if not any(np.array_equal(reads, table) for table in (up_to, up_to.T)):
-        raise Unsupported("products of windows that are no running products of few positions")
-    order = range(count) if np.array_equal(reads, up_to) else range(count - 1, -1, -1)
+    order = range(count) if forwards else range(count - 1, -1, -1)
     made: dict[int, int] = {}
     total = -1
     for place in order:
@@ -150,18 +149,18 @@ def _summed(low: Lowering, value: int, dim: int, taps: Taps, steps: int) -> int:
     a table."""
     shape = low.recorder.shape(value)
     count = shape[dim]
-    table = semantics.reads(taps, count, steps).any(axis=1)
-    triangle = count == steps and np.array_equal(table, np.triu(np.ones((count, steps))))
-    if triangle and count > MOST_ROWS:
+    forwards = tables.up_to_each(taps, count, steps)
+    if count > MOST_ROWS and (forwards or tables.from_each_on(taps, count, steps)):
         ones = low.values.full((1, count, count), Fraction(1))
         lower = low.values.view(low.recorder.op("tril", ones), (count, count))
         names = "abcdefghijklm"[: len(shape)]
-        equation = f"{names},z{names[dim]}->{names.replace(names[dim], 'z')}"
+        own = f"z{names[dim]}" if forwards else f"{names[dim]}z"
+        equation = f"{names},{own}->{names.replace(names[dim], 'z')}"
         return low.recorder.op("einsum", value, lower, equation=equation)
     if taps == Taps(taps.size, taps.size) and count == taps.size * steps:
         split = (*shape[:dim], steps, taps.size, *shape[dim + 1 :])
         return low.recorder.op("sum", low.values.view(value, split), dim=(dim + 1,))
-    return _along(low, value, dim, table)
+    return _along(low, value, dim, tables.covers(taps, count, steps))
 
 
 def _along(low: Lowering, value: int, dim: int, table: object) -> int:
@@ -245,12 +244,15 @@ def _tapped(
     order = [(d, False) for d in range(len(window))]
     sliced: dict[int, Pattern] = {}
     for d, (taps, size) in enumerate(zip(window, steps, strict=True)):
-        over = next((o for o in patterns(taps, size) if o in low.other.windows), None)
+        place = order.index((d, False))
+        positions = low.recorder.shape(x)[lead + place]
+        large = positions * taps.size * size > tables.MOST_NUMBERS
+        slices = patterns(taps, size)
+        over = next((o for o in slices if large or o in low.other.windows), None)
         if over is not None:
             sliced[d] = over.pattern
             continue
-        place = order.index((d, False))
-        table = semantics.reads(taps, low.recorder.shape(x)[lead + place], size)
+        table = tables.reads(taps, positions, size)
         if taps.size > 1 or not np.array_equal(table[:, 0], np.eye(len(table), size)):
             x = _contracted(low, x, lead + place, table)
             order = [*order[:place], *order[place + 1 :], (d, True), (d, False)]
