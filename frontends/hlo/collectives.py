@@ -11,10 +11,10 @@ from shardproof.engine.errors import Unsupported
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.graphs.graph import Node, Shape
 from shardproof.frontends.graphs.recorder import GROUP, PAIRS
-from shardproof.frontends.hlo import indices
+from shardproof.frontends.hlo import gates, indices
 from shardproof.frontends.hlo.elementwise import inverse
 from shardproof.frontends.hlo.exchange import Exchanged
-from shardproof.frontends.hlo.items import Ids, Item, Tensor
+from shardproof.frontends.hlo.items import Gated, Ids, Item, Tensor
 from shardproof.frontends.hlo.state import Lowering
 
 
@@ -53,7 +53,8 @@ def all_reduce(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     """The sum, maximum or minimum over each group; of predicates, "and" and "or".
 
     Example: in groups {{0,1},{2,3}} by ``add``, ``all_reduce`` with ``op="sum"`` and these groups;
-    by ``minimum``, the negated maximum of the negated tensor; by ``multiply`` it is refused.
+    by ``minimum``, the negated maximum of the negated tensor; by ``multiply`` it is refused.  Of
+    what is zero for some ids, the same on all ranks, the sum is zero for these.
     """
     how = node.attrs["to_apply"]
     logical = low.dtype(node) == "bool" and how in ("and", "or")
@@ -61,6 +62,9 @@ def all_reduce(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         raise Unsupported(f"an all-reduce by {how}")
     if _alone(node):
         return xs[0]
+    if how == "add" and isinstance(xs[0], Gated) and gates.alike(low, xs[0].gate, node.groups):
+        summed = all_reduce(low, node, [Tensor(xs[0].value)])
+        return replace(xs[0], value=low.tensor(summed))
     x: Item = Tensor(low.tensor(xs[0]))
     if how == "add":
         gathered = _one_after_the_other(low, node, low.tensor(x))

@@ -17,6 +17,7 @@ from typing import Final
 
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.builder.piecewise import Function, chosen_rows
+from shardproof.frontends.graphs.graph import Groups
 from shardproof.frontends.graphs.recorder import GROUP, Recorded
 from shardproof.frontends.hlo.items import Gated, Ids, Item, Lookup, Places, per_rank
 from shardproof.frontends.hlo.state import Lowering
@@ -236,17 +237,28 @@ def _repeated(low: Lowering, op: Recorded, gate: Ids) -> Ids:
 
 
 def _adds_alike(low: Lowering, op: Recorded, gate: Ids) -> bool:
-    """Whether an operator adds up what ranks have among which a predicate is one: one function of
-    the same part of an input."""
+    """Whether an operator adds up what ranks have among which a predicate is one."""
     if op.name != "all_reduce" or op.attrs["op"] != "sum":
         return False
+    groups = op.attrs[GROUP]
+    assert isinstance(groups, tuple)
+    return alike(low, gate, groups)
+
+
+def alike(low: Lowering, gate: Ids, groups: Groups) -> bool:
+    """Whether a predicate is the same on all ranks of each group: one function of the same part of
+    an input.
+
+    Example: ``labels >= 0`` is among ranks that have all labels, and not among those that divide
+    them.
+    """
     value = gate.origin
     while (made := low.reaches.maker(value)) is not None and made.name in ("view", "permute"):
         value = made.inputs[0]
     placed = next((p.placement for p in low.recorder.placed if p.value == value), None)
     if placed is None or len(gate.functions) > 1:
         return False
-    return all(len({placed.starts[rank] for rank in group}) == 1 for group in op.attrs[GROUP])
+    return all(len({placed.starts[rank] for rank in group}) == 1 for group in groups)
 
 
 def _chosen(low: Lowering, value: int, lookup: Lookup, gate: Ids) -> int:

@@ -133,6 +133,23 @@ def test_labels_that_do_not_count(
 
 
 @pytest.mark.parametrize(
+    ("weight", "expected"), [("0.5", "proved"), ("1", "refuted")], ids=["halved", "twice"]
+)
+def test_what_goes_back_is_added_up_over_ranks(weight: str, expected: str, tmp_path: Path) -> None:
+    """``shard_map`` without its check sums the gradient of a sum: a mask that comes with it is one
+    on all ranks, and was taken for numbers."""
+    summed = f"""  given = f32[4] all-reduce(back), {SUM}
+  half = f32[] constant({weight})
+  halves = f32[4] broadcast(half), dimensions={{}}
+  mean = f32[4] multiply(given, halves)
+"""
+    body = summed + LOOKED_UP.replace("BOUND", "LT").replace(
+        "select(in, back, o)", "select(in, mean, o)"
+    )
+    verified(SINGLE, PARALLEL.replace("BODY", body).replace("MASK", "on"), tmp_path, expected)
+
+
+@pytest.mark.parametrize(
     ("masked", "given", "expected"),
     [
         ("select(on, d, o)", "t", "proved"),
