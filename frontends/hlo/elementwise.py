@@ -15,8 +15,8 @@ from shardproof.frontends.builder import piecewise
 from shardproof.frontends.graphs.graph import Node, PerRank
 from shardproof.frontends.hlo import gates, indices, masks, origins
 from shardproof.frontends.hlo.endless import Endless
-from shardproof.frontends.hlo.items import Gated, Ids, Item, Lookup, Tensor, exact
-from shardproof.frontends.hlo.known import Known, compact
+from shardproof.frontends.hlo.items import Gated, Ids, Item, Lookup, Tensor
+from shardproof.frontends.hlo.known import Known, compact, exact
 from shardproof.frontends.hlo.positive import nonnegative
 from shardproof.frontends.hlo.state import Lowering, Rule, integral
 

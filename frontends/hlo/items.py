@@ -8,7 +8,6 @@ any, or refuses by name.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -18,7 +17,6 @@ import numpy as np
 
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.assumption import Assumption
-from shardproof.frontends.aten.singles import meant
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.builder.piecewise import Function, chosen_rows
 from shardproof.frontends.graphs.graph import PerRank, Shape
@@ -27,7 +25,7 @@ from shardproof.frontends.hlo import exchange, origins, repeats
 from shardproof.frontends.hlo.endless import Endless, Lowest
 from shardproof.frontends.hlo.exchange import Exchanged
 from shardproof.frontends.hlo.expressions import Expressions
-from shardproof.frontends.hlo.known import Known, compact, core, flags
+from shardproof.frontends.hlo.known import Known, compact, core, exact, flags
 from shardproof.frontends.hlo.module import Array
 from shardproof.frontends.hlo.repeats import Part
 
@@ -418,7 +416,19 @@ class Values:
         table, count = item.table, 1 if part.one else part.size
         if count < self.recorder.shape(table)[item.dim]:
             table = self.recorder.op("slice", table, dim=item.dim, start=part.row, size=count)
-        return self.contracted(self.choice(item.ids.origin, part), table, item.equation)
+        chosen = self.contracted(self.choice(item.ids.origin, part), table, item.equation)
+        return self.of_ranks(part, chosen)
+
+    def of_ranks(self, part: Part, value: int) -> int:
+        """What is made of a `choice`, where it is of all ids that there are: zero on ranks that
+        lack the part.  Example: row 7 of a table, and zeros on ranks that have other rows."""
+        if not part.every or all(part.there()):
+            return value
+        shape = self.recorder.shape(value)
+        sides = (self.view(v, (1, *shape)) for v in (self.full(shape, Fraction(0)), value))
+        both = self.recorder.op("concat", *sides, dim=0)
+        own = self.recorder.op("slice", both, dim=0, start=PerRank(tuple(part.there())), size=1)
+        return self.view(own, shape)
 
     def contracted(self, onehot: int, other: int, equation: str) -> int:
         """One-hots of ids with rows, or with what is added to rows; a dimension of one position
@@ -438,12 +448,15 @@ class Values:
     def choice(self, origin: int, part: Part) -> int:
         """[ids, rows]: 1 where the id chooses the row of the part.
 
-        Example: of ``Part((0, 12), 0, 12, False)`` the ``onehot`` of the ids from 0 or 12 on.
+        Example: of ``Part((0, 12), 0, 12, False)`` the ``onehot`` of the ids from 0 or 12 on; of
+        all ids that there are, ones.
         """
+        lead = self.recorder.shape(origin)
+        if part.every:
+            return self.full((*lead, 1), Fraction(1))
         onehot = self.onehot(origin, part.ids, part.size)
         if not part.one or part.size == 1:
             return onehot
-        *lead, _ = self.recorder.shape(onehot)
         return self.view(self.recorder.op("sum", onehot, dim=(len(lead),)), (*lead, 1))
 
     def places_of(self, item: Places, live: Sequence[Function] = ()) -> int:
@@ -464,7 +477,7 @@ class Values:
             counted.append(piecewise.combine("and", repeats.inside(number, count), own))
         total: int | None = None
         for part in repeats.parts(numbers, counted, count):
-            value = self.choice(ids.origin, part)
+            value = self.of_ranks(part, self.choice(ids.origin, part))
             size = self.recorder.shape(value)[-1]
             sides = [(*have, n) for n in (part.row, count - part.row - size)]
             before, after = ([self.full(z, Fraction(0))] if z[-1] else [] for z in sides)
@@ -485,15 +498,3 @@ class Values:
             value = self.recorder.op("onehot", origin, start=table_of(starts), size=size)
             self.recorder.once(key, value)
         return value
-
-
-def exact(number: object) -> Fraction:
-    """A finite number as an exact one, the one that is `meant`; raises `Unsupported`.
-
-    Example: 0.5 is 1/2; infinity is refused ("the constant inf").
-    """
-    if isinstance(number, bool | int):
-        return Fraction(int(number))
-    if isinstance(number, float) and math.isfinite(number):
-        return meant(number)
-    raise Unsupported(f"the constant {number}")

@@ -9,13 +9,16 @@ there is a slice whose start depends on the rank.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from shardproof.engine.errors import InvalidInput, Unsupported
+from shardproof.frontends.aten.singles import meant
 from shardproof.frontends.hlo import origins, semantics
 from shardproof.frontends.hlo.module import Array, Type
 from shardproof.frontends.hlo.opcodes import ELEMENTWISE, MOVEMENT
@@ -260,3 +263,15 @@ def _converted(attrs: Mapping[str, Any], x: Known, type: Type) -> Known | None:
             np.broadcast_to(semantics.apply("convert", attrs, [core], core.shape), x.shape)
         )
     return Known(tuple(arrays), type.dtype, x.begins)
+
+
+def exact(number: object) -> Fraction:
+    """A finite number as an exact one, the one that is `meant`; raises `Unsupported`.
+
+    Example: 0.5 is 1/2; infinity is refused ("the constant inf").
+    """
+    if isinstance(number, bool | int):
+        return Fraction(int(number))
+    if isinstance(number, float) and math.isfinite(number):
+        return meant(number)
+    raise Unsupported(f"the constant {number}")

@@ -261,7 +261,7 @@ def _added(
     total: int | None = None
     for part in repeats.parts(functions, inside, count):
         onehot = low.values.choice(ids.origin, part)
-        value = low.values.contracted(onehot, updates, equation)
+        value = low.values.of_ranks(part, low.values.contracted(onehot, updates, equation))
         size = low.recorder.shape(value)[dim]
         zeros = [(*shape[:dim], n, *shape[dim + 1 :]) for n in (part.row, count - part.row - size)]
         before, after = ([low.values.full(z, Fraction(0))] if z[dim] else [] for z in zeros)

@@ -15,7 +15,8 @@ MOST_PARTS = 16
 
 class Part(NamedTuple):
     """``size`` ids from ``ids[rank]`` on choose rows from ``row`` on, one each; or, if ``one`` is
-    True, all of them row ``row``.
+    True, all of them row ``row``; ``every``: these are all ids that there are, on ranks that do not
+    lack them.
 
     Example: ``Part((12, 24), 11, 3, True)``: ids 12 to 14 on the first rank, and 24 to 26 on the
     second one, choose row 11.
@@ -25,6 +26,14 @@ class Part(NamedTuple):
     row: int
     size: int
     one: bool
+    every: bool = False
+
+    def there(self) -> list[int]:
+        """Of all ids that there are: 1 for ranks that have them, 0 for those that lack them.
+
+        Example: of ids in [0, 8) that begin at 0 and, behind the last one, at 8: [1, 0].
+        """
+        return [int(first == min(self.ids)) for first in self.ids]
 
 
 def parts(functions: Sequence[Function], live: Sequence[Function], rows: int) -> list[Part]:
@@ -43,7 +52,8 @@ def parts(functions: Sequence[Function], live: Sequence[Function], rows: int) ->
             ids = (
                 p[n] if n < len(p) else f[-1].high for p, f in zip(places, functions, strict=True)
             )
-            result.append(Part(tuple(ids), row, size, one))
+            every = one and size == functions[0][-1].high - functions[0][0].low
+            result.append(Part(tuple(ids), row, size, one, every))
     if len(result) > MOST_PARTS:
         raise Unsupported(f"rows that ids choose in {len(result)} ways")
     return result

@@ -77,13 +77,22 @@ class Windows:
         fixed: list[StridedInterval | None] = list(none)
         blocks: list[Block | None] = list(none)
         for i, interval, window in zip(varying, intervals, windows, strict=True):
-            result[i], fixed[i], blocks[i] = _inside(interval, window)
+            own = self._endless(interval, nodes[i], window)
+            result[i], fixed[i], blocks[i] = _inside(own, window)
         size = windows[0][1]
         if size == 1:
             return Settled(constant_interval(1), none, tuple(fixed), tuple(blocks))
         first = result[varying[0]]
         assert first is not None
         return Settled(first, tuple(result), tuple(fixed), tuple(blocks))
+
+    def _endless(self, interval: StridedInterval, node: int, window: Window) -> StridedInterval:
+        """An interval of classes of a one-hot that ran along an axis with an end: that of a window
+        has none, since classes have no digits."""
+        axis = self.table[node].extents[interval.axis]
+        if axis != ABSOLUTE or window == (0, interval.extent):
+            return interval
+        return interval._replace(extent=ABSOLUTE)
 
     def _windows(
         self,

@@ -82,3 +82,67 @@ def test_words_that_a_mask_hides(mask: str, wrong: str, tmp_path: Path) -> None:
     if mask == "s32":
         texts = [re.sub(r"f32(?=(\[[24]\] |\[\] constant\(0\)\n  o))", "s32", t) for t in texts]
     verified(*texts, tmp_path, "refuted" if wrong else "proved")
+
+
+#: Rows of words, or of word HIDDEN, and what goes back to the table.
+WORDS = """ENTRY main {
+  e = f32[ROWS,2] parameter(0)PLACED
+  y = s32[4] parameter(1)
+  x = f32[4] parameter(2)
+  back = f32[4,2] parameter(3)
+  z = f32[] constant(0)
+  o = f32[4] broadcast(z), dimensions={}
+  m = pred[4] compare(x, o), direction=GT
+  n = s32[] constant(HIDDEN)
+  w = s32[4] broadcast(n), dimensions={}
+  i = s32[4] select(m, y, w)
+"""
+WHOLE = f"""HloModule m
+
+{ADD}
+{WORDS}  l = s32[4,1] reshape(i)
+  r = f32[4,2] gather(e, l), {GATHER}
+  c = f32[6,2] broadcast(z), dimensions={{}}
+  d = f32[6,2] scatter(c, l, back), {SCATTER}
+  ROOT t = (f32[4,2], f32[6,2]) tuple(r, d)
+}}
+"""
+HALF = f"""HloModule m, num_partitions=2
+
+{ADD}
+{WORDS}  me = u32[] partition-id()
+  rank = s32[] convert(me)
+  three = s32[] constant(3)
+  first = s32[] multiply(rank, three)
+  firsts = s32[4] broadcast(first), dimensions={{}}
+  own = s32[4] subtract(i, firsts)
+  none = s32[] constant(0)
+  low = s32[4] broadcast(none), dimensions={{}}
+  high = s32[4] broadcast(three), dimensions={{}}
+  p = pred[4] compare(own, low), direction=GE
+  q = pred[4] compare(own, high), direction=LT
+  in = pred[4] and(p, q)
+  j = s32[4] select(in, own, low)
+  l = s32[4,1] reshape(j)
+  g = f32[4,2] gather(e, l), {GATHER}
+  k = pred[4,2] broadcast(in), dimensions={{0}}
+  b = f32[4,2] broadcast(z), dimensions={{}}
+  v = f32[4,2] select(k, g, b)
+  r = f32[4,2] all-reduce(v), {SUM}
+  u = f32[4,2] select(k, back, b)
+  c = f32[3,2] broadcast(z), dimensions={{}}
+  d = f32[3,2] scatter(c, l, u), {SCATTER}
+  ROOT t = (f32[4,2], f32[3,2]) tuple(r, d)
+}}
+"""
+
+
+@pytest.mark.parametrize(("hidden", "expected"), [(4, "proved"), (5, "refuted")])
+def test_words_that_a_mask_hides_in_a_divided_table(
+    hidden: int, expected: str, tmp_path: Path
+) -> None:
+    """The row of the other word, which one rank has, was a sum over the one-hots of all words."""
+    placed = ", sharding={devices=[2,1]<=[2]}"
+    alone = WHOLE.replace("ROWS", "6").replace("PLACED", "").replace("HIDDEN", "4")
+    ranks = HALF.replace("ROWS", "3").replace("PLACED", placed)
+    verified(alone, ranks.replace("HIDDEN", str(hidden)), tmp_path, expected)
