@@ -19,8 +19,9 @@ TOLERANCE = 1e-6
 MOVED = 100.0
 #: Differences below this one may be what is left of numbers that cancel: rounding of these.
 LEFT = 1e-8
-#: How many times as far off what is rounded is without the eleven bits that longer numbers have.
-FINER = 64.0
+#: How many times as far off what is rounded is, at least, without the eleven bits that longer
+#: numbers have: 2,048 times as a rule, but one number may be near to the shorter ones by chance.
+FINER = 4.0
 #: So may those below this one of large numbers.
 COARSE = 1e-3
 

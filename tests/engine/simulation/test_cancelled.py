@@ -204,3 +204,64 @@ def test_a_large_number_is_no_smaller_one(number: str, verdict: str, tmp_path: P
     many.write_text("HloModule m, num_partitions=2\n\n" + body.format(2, divided, number))
     result = shardproof.verify(one, many, out=tmp_path / "run", cache=False)
     assert result.verdict == verdict, result.reason
+
+
+#: x, and x times what rounding leaves of ``6 exp(t - (t + log 6)) - 1`` beside a large t, where 6 is
+#: that times the squares of a sine and a cosine.
+SCALED = """HloModule m
+
+ENTRY main {
+  x = f32[4,3] parameter(0)
+  z = f32[] constant(1000)
+  k = f32[4,3] broadcast(z), dimensions={}
+  ROOT y = f32[4,3] multiply(x, k)
+}
+"""
+NORMED = """HloModule m, num_partitions=2
+
+ENTRY main {
+  x = f32[2,3] parameter(0), sharding={devices=[2,1]<=[2]}
+  z = f32[] constant(1000)
+  k = f32[2,3] broadcast(z), dimensions={}
+  y = f32[2,3] multiply(x, k)
+  g = f32[] constant(160000)
+  h = f32[2,3] broadcast(g), dimensions={}
+  s = f32[2,3] multiply(x, x)
+  r = f32[2,3] add(s, h)
+  t = f32[2,3] multiply(r, r)
+  one = f32[2,3] sine(x)
+  two = f32[2,3] cosine(x)
+  ones = f32[2,3] multiply(one, one)
+  twos = f32[2,3] multiply(two, two)
+  both = f32[2,3] add(ones, twos)
+  a = f32[] constant(SIX)
+  l = f32[2,3] broadcast(a), dimensions={}
+  six = f32[2,3] multiply(both, l)
+  b = f32[2,3] log(six)
+  c = f32[2,3] add(t, b)
+  d = f32[2,3] subtract(t, c)
+  e = f32[2,3] exponential(d)
+  o = f32[] constant(6)
+  i = f32[2,3] broadcast(o), dimensions={}
+  m = f32[2,3] multiply(e, i)
+  n = f32[] constant(1)
+  p = f32[2,3] broadcast(n), dimensions={}
+  j = f32[2,3] subtract(m, p)
+  u = f32[2,3] multiply(j, k)
+  q = f32[2,3] multiply(u, y)
+  ROOT w = f32[2,3] add(q, y)
+}
+"""
+
+
+@pytest.mark.parametrize(("six", "refuted"), [("6", False), ("6.01", True)])
+def test_longer_numbers_may_be_near_to_the_shorter_ones(
+    six: str, refuted: bool, tmp_path: Path
+) -> None:
+    """Of what rounding leaves in double precision, a 35th is left with eleven bits more, since the
+    shorter numbers have one near log 6."""
+    one, many = tmp_path / "one.hlo", tmp_path / "many.hlo"
+    one.write_text(SCALED)
+    many.write_text(NORMED.replace("SIX", six))
+    result = shardproof.verify(one, many, cache=False)
+    assert (result.verdict == "refuted") is refuted, result.verdict
