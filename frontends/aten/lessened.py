@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
-from shardproof.frontends.aten.ids import Ids, ids, wrapped
-from shardproof.frontends.aten.lookups import Lookup
-from shardproof.frontends.aten.lowering import Lowered, Lowering, Operand, Real, Shape, Unviewed
+from shardproof.frontends.aten.ids import Ids, ids, inverse, wrapped
+from shardproof.frontends.aten.lookups import Lookup, Zeroed
+from shardproof.frontends.aten.lowering import (
+    Const,
+    Lowered,
+    Lowering,
+    Operand,
+    Real,
+    Shape,
+    Unviewed,
+)
 from shardproof.frontends.aten.scattered import Scattered
 from shardproof.frontends.builder import piecewise
 
 
 @dataclass(frozen=True, slots=True)
 class Less(Unviewed):
-    """A lookup of entries, less a number that ids decide: what is written back over them.
+    """A lookup of entries, less ``factor`` times a number that ids decide: what is written back
+    over them.
 
     Example: ``x[torch.arange(n), ids] - update``, which Megatron's vocabulary-parallel cross
-    entropy writes back into ``x``: ``update`` is 1 for ids that the rank has, 0 for others.
+    entropy writes back into ``x``: ``update`` is 1 for ids that the rank has, 0 for others; where
+    labels are smoothed by a tenth, 0.9 of that.
     """
 
     about = "entries that are written back"
 
     lookup: Lookup
     number: Ids
+    factor: Fraction = Fraction(1)
 
     @property
     def shape(self) -> Shape:
@@ -39,7 +50,12 @@ class Less(Unviewed):
 
     def real(self, lo: Lowering) -> Real:
         """The entries minus the numbers, computed."""
-        return lo.real(lo.sub(lo.real(self.lookup), lo.real(self.number)))
+        number = lo.scale(lo.real(self.number), self.factor)
+        return lo.real(lo.sub(lo.real(self.lookup), number))
+
+    def reshape(self, shape: Shape) -> Less:
+        """The same entries, in their order, in another shape."""
+        return replace(self, lookup=self.lookup.reshape(shape), number=self.number.reshape(shape))
 
 
 def lessened(x: Operand, y: Operand, factor: Fraction) -> Less | None:
@@ -51,8 +67,11 @@ def lessened(x: Operand, y: Operand, factor: Fraction) -> Less | None:
     """
     if not isinstance(x, Lookup) or not x.picked or piecewise.value(x.live) != 1:
         return None
+    scale = Fraction(1)
+    if isinstance(y, Zeroed) and isinstance(y.entries, Const):
+        scale, y = y.entries.value, replace(inverse(y.mask), dtype=x.dtype)
     if isinstance(y, Ids) and factor == -1:
-        return Less(x, y) if x.ids.at() == y.at() else None
+        return Less(x, y, scale) if x.ids.at() == y.at() else None
     return None
 
 
@@ -76,4 +95,4 @@ def written_back(lo: Lowering, table: Lowered, chosen: Lowered, less: Less) -> A
     if any(p.slope or p.offset not in (0, 1) for p in count):
         raise Unsupported("entries that lose other numbers than 0 or 1")
     written = Scattered(index, count, real.shape[1], real.dtype)
-    return lo.sub(real, written.entries(lo, Fraction(1)))
+    return lo.sub(real, written.entries(lo, less.factor))

@@ -42,6 +42,6 @@ def written_over(lo: Lowering, target: Lowered, chosen: Lowered, values: Lowered
     if not isinstance(chosen, Ids) or not isinstance(values, Less):
         return None
     rows = (prod(chosen.shape),)
-    less = Less(values.lookup.reshape(rows), values.number.reshape(rows))
+    less = values.reshape(rows)
     table = lo.reshape(target, (*rows, target.shape[-1]))
     return lo.reshape(written_back(lo, table, chosen.reshape(rows), less), target.shape)

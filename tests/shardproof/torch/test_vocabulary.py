@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 import shardproof.torch as sp
+from tests.shardproof.torch.locally import locally
 
 ROWS, LENGTH, WIDTH, CLASSES, RANKS = 2, 3, 4, 8, 2
 OWN = CLASSES // RANKS
@@ -48,11 +50,14 @@ class Copied(torch.autograd.Function):
 
 
 class CrossEntropy(torch.autograd.Function):
-    """Of logits of which every rank has the classes from ``start`` on; the gradient is softmax
-    less 1 at the label, where this rank has it."""
+    """Of logits of which every rank has the classes from ``start`` on, with labels smoothed by
+    ``part``; the gradient is softmax less 1 - ``part`` at the label, where this rank has it, and
+    less ``part`` of the mean."""
 
     @staticmethod
-    def forward(ctx: Any, logits: torch.Tensor, labels: torch.Tensor, start: int) -> torch.Tensor:
+    def forward(
+        ctx: Any, logits: torch.Tensor, labels: torch.Tensor, start: int, part: float
+    ) -> torch.Tensor:
         most = logits.max(dim=-1)[0]
         dist.all_reduce(most, op=dist.ReduceOp.MAX)
         shifted = logits - most.unsqueeze(-1)
@@ -66,13 +71,23 @@ class CrossEntropy(torch.autograd.Function):
         total = weights.sum(dim=-1)
         dist.all_reduce(total)
         ctx.save_for_backward(weights.div_(total.unsqueeze(-1)), outside, local)
-        return total.log() - chosen
+        ctx.part = part
+        if not part:
+            return total.log() - chosen
+        mean = shifted.sum(dim=-1)
+        dist.all_reduce(mean)
+        return total.log() - (1.0 - part) * chosen - part / CLASSES * mean
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
         softmax, outside, local = ctx.saved_tensors
-        softmax[torch.arange(len(local)), local] -= 1.0 - outside.float()
-        return softmax.mul_(gradient.unsqueeze(-1)), None, None
+        update = 1.0 - outside.float()
+        if ctx.part:
+            update = (1.0 - ctx.part) * update
+        softmax[torch.arange(len(local)), local] -= update
+        if ctx.part:
+            softmax -= ctx.part / CLASSES
+        return softmax.mul_(gradient.unsqueeze(-1)), None, None, None
 
 
 class Model(nn.Module):
@@ -82,17 +97,19 @@ class Model(nn.Module):
         self.head = nn.Linear(WIDTH, classes, bias=False)
 
 
-def single(job: sp.Job) -> None:
+def single(job: sp.Job, part: float = 0.0) -> None:
     model = Model(CLASSES)
     job.start(model)
     logits = model.head(model.table(job.batch["ids"]).tanh())
-    loss = nn.functional.cross_entropy(logits.flatten(0, 1), job.batch["labels"].flatten())
+    labels = job.batch["labels"].flatten()
+    loss = nn.functional.cross_entropy(logits.flatten(0, 1), labels, label_smoothing=part)
     loss.backward()
     job.end(loss=loss)
 
 
-def parallel(seen: Callable[[int], int]) -> Callable[[sp.Job], None]:
-    """``seen``: where the classes begin that the loss takes a rank's for."""
+def parallel(seen: Callable[[int], int], part: float = 0.0) -> Callable[[sp.Job], None]:
+    """``seen``: where the classes begin that the loss takes a rank's for; ``part``: how far it
+    smooths labels."""
 
     def step(job: sp.Job) -> None:
         model, first = Model(OWN), job.rank * OWN
@@ -106,7 +123,7 @@ def parallel(seen: Callable[[int], int]) -> Callable[[sp.Job], None]:
         rows[outside, :] = 0.0
         logits = model.head(Copied.apply(Reduced.apply(rows).tanh()))
         labels = job.batch["labels"].flatten()
-        loss = CrossEntropy.apply(logits.flatten(0, 1), labels, seen(first)).mean()
+        loss = CrossEntropy.apply(logits.flatten(0, 1), labels, seen(first), part).mean()
         loss.backward()
         job.end(loss=loss)
 
@@ -130,3 +147,11 @@ def test_a_divided_vocabulary(tmp_path: Path, right: bool) -> None:
     )
     assert result.verdict == ("proved" if right else "refuted"), sp.told(result)
     assert not right or any("was replayed" in a for a in result.assumptions)
+
+
+@pytest.mark.parametrize("part", [0.1, 0.2])
+def test_smoothed_labels(tmp_path: Path, part: float) -> None:
+    """As much as on the single device they are proved, else refuted."""
+    one, ranks = partial(single, part=0.1), parallel(lambda first: first, part)
+    result = locally(tmp_path, one, ranks, BATCH)
+    assert result.verdict == ("proved" if part == 0.1 else "refuted"), sp.told(result)
