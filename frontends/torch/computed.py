@@ -88,7 +88,7 @@ def rewritten(memory: Memory, tensor: StridedTensor, pieces: Sequence[Computed])
     Example: a shard of the last row of ``w`` [2, 3] and all of ``b`` [2] is written at 0, in the
     shape [1, 3], and at 3.
     """
-    if geometry.dense_order(tensor.shape, tensor.strides) != tuple(range(len(tensor.shape))):
+    if not geometry.in_order(tensor.shape, tensor.strides):
         raise InvalidInput("a flat parameter that is computed from full ones is not contiguous")
     for piece in pieces:
         value = piece.input
