@@ -3,7 +3,7 @@
 With constants in place of all that is drawn, both sides are read once.  A draw of a rank is part of
 the single device's draw whose partner is the same value; where in it, the lineages of the partners
 say.  So neither names nor the order of operators matter, and a rank of a pipeline, or a microbatch,
-is as good as any.
+is as good as any.  What meets none so, and is drawn as the single device draws it, is all of that.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from shardproof.frontends.torch.randomness import (
     Meeting,
     Placed,
     alone,
+    drawn_alike,
     entangled,
     relowered,
     unlike,
@@ -92,7 +93,9 @@ def _read(sides: Sides, known: Mapping[int, Mapping[str, Part]]) -> _Reading:
         rank = step.trace.rank
         parts[rank] = {}
         drawn: dict[str, list[Meeting]] = {}
-        for own, met in finder.rank(rank, side.draws):
+        alike = drawn_alike(step, read.single_step)
+        for own, at in finder.rank(rank, side.draws):
+            met = at or _whole(own, read.single.draws, alike)
             if met is None:
                 complete = complete and _only_compared(own, side.draws)
                 continue
@@ -115,6 +118,15 @@ def _read(sides: Sides, known: Mapping[int, Mapping[str, Part]]) -> _Reading:
 
 
 Met = tuple[Drawn, tuple[int, ...]]
+
+
+def _whole(own: Drawn, singles: Sequence[Drawn], alike: frozenset[str]) -> Met | None:
+    """The single device's draw of which a rank draws all, since both draw ``alike`` up to it: what
+    a rank cuts its rows of meets nothing as a whole."""
+    if own.state.split(" ")[0] not in alike:
+        return None
+    same = [s for s in singles if s.state == own.state and s.shape == own.shape]
+    return next(((s, (0,) * len(s.shape)) for s in same if not _unlike(own, s)), None)
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from shardproof.frontends.torch.families import families
 from shardproof.frontends.torch.lower import Side, lower
 from shardproof.frontends.torch.memory import Functional
 from shardproof.frontends.torch.sides import ALONE, Sides
+from shardproof.frontends.torch.trace import DRAW, START, Trace, tensors_of
 
 
 class Meeting(NamedTuple):
@@ -128,6 +129,34 @@ def alone(sides: Sides) -> dict[str, Part]:
         drawn.state: Part(f"random {n}", drawn.shape, (0,) * len(drawn.shape))
         for n, drawn in enumerate(sides.single.draws)
     }
+
+
+def drawn_alike(step: Functional, single: Functional) -> frozenset[str]:
+    """The states from which a rank and the single device draw the same numbers: all that they draw
+    from ``job.start`` up to there is drawn from equal states by the same operators, for tensors of
+    equal shapes and types.
+
+    Example: where all ranks draw the noise [4, 8] of the whole batch after one seed, and cut their
+    rows of it, its state; after a dropout of their own rows, none.
+    """
+    alike = set()
+    for own, other in zip(_sequence(step.trace), _sequence(single.trace), strict=False):
+        if own != other:
+            break
+        alike.add(own[0])
+    return frozenset(alike)
+
+
+def _sequence(trace: Trace) -> Iterator[tuple[str, str, tuple[object, ...]]]:
+    """The draws since ``job.start``: the state, the operator, its numbers and what it fills."""
+    started = False
+    for event in trace.events:
+        started = started or event.name == START
+        if started and DRAW in event.kwargs:
+            numbers = [a for a in event.args if isinstance(a, (int, float))]
+            filled = [trace.tensors[n] for n in event.writes or tensors_of(*event.outputs)]
+            shapes = [(t.shape, t.dtype) for t in filled]
+            yield str(event.kwargs[DRAW]), event.name, (*numbers, *shapes)
 
 
 # -- what contradicts -----------------------------------------------------------------------------
