@@ -16,6 +16,8 @@ from shardproof.engine.lineage.views import Misaligned
 
 #: In place of how many positions a sum of what does not vary is over: that is not known.
 SOME = 0
+#: Intervals of unlike extents that are joined at once.
+MOST_INTERVALS = 64
 
 Over = tuple[tuple[str, int], ...]
 
@@ -79,10 +81,51 @@ def merge_partials(
         kinds = root_kinds(nodes, group[0].partials)
         joins = len(group) > 1 and kinds == ({"sum"} if add else {"max"})
         result += _merge_group(nodes, group, mesh, add) if joins else group
+    result = _merge_periods(nodes, result, mesh, add)
     if len(result) < len(addends):
         # What was joined may join what was not.
         return merge_partials(nodes, result, mesh, add=add)
     return result
+
+
+def _merge_periods(
+    nodes: NodeTable, addends: list[Addend], mesh: Mapping[str, int], add: bool
+) -> list[Addend]:
+    """Terms of one part each, whose intervals repeat with unlike extents, joined where they are
+    together as intervals that repeat with the largest one.
+
+    Example: ``#3[0 +2 of 12]``, ``#3[10 +2 of 12]``, ``#3[4 +4 of 12]`` and ``#3[2 +2 of 6]``,
+    which is ``#3[2 +2 of 12]`` and ``#3[8 +2 of 12]``, are all of the sum.
+    """
+    groups: dict[tuple[object, ...], list[Addend]] = {}
+    for number, t in enumerate(addends):
+        alone = t.partials[0].reduction if len(t.partials) == 1 else ("other", number)
+        groups.setdefault((t.factor, t.node, t.view, t.places, alone), []).append(t)
+    result: list[Addend] = []
+    for group in groups.values():
+        spread = _with_largest(group)
+        joins = root_kinds(nodes, group[0].partials) == ({"sum"} if add else {"max"})
+        joined = union(spread, mesh) if spread and joins else None
+        result += group if joined is None else [group[0]._replace(partials=normal(joined))]
+    return result
+
+
+def _with_largest(group: Sequence[Addend]) -> list[PartialRange]:
+    """The parts of terms as intervals that repeat with the largest extent; none where they all do,
+    or some cannot."""
+    parts = [part for t in group for part in t.partials]
+    most = max((part.extent for part in parts), default=0)
+    if all(p.extent == most for p in parts) or any(most % p.extent for p in parts):
+        return []
+    return (
+        [
+            p._replace(start=p.start + n, extent=most)
+            for p in parts
+            for n in range(0, most, p.extent)
+        ]
+        if sum(most // p.extent for p in parts) <= MOST_INTERVALS
+        else []
+    )
 
 
 def _merge_group(

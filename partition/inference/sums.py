@@ -35,7 +35,12 @@ from shardproof.partition.inference.views import (
     result_view,
     view_of_constant,
 )
-from shardproof.partition.inference.visible import along_diagonal, completed, vanished
+from shardproof.partition.inference.visible import (
+    along_diagonal,
+    completed,
+    in_one_period,
+    vanished,
+)
 from shardproof.partition.inference.windows import Reads
 
 #: Sums of more partial addends than this are taken as they are; those of single numbers (the norm
@@ -110,7 +115,7 @@ class Sums(Values):
             merged = self._summed_over([t for t in addends if not t.partials])
             if merged:
                 return self.fold(x._replace(addends=(*merged, *(t for t in addends if t.partials))))
-        addends = self.nonzero([self.whole(t) for t in addends if not self._vanishes(t)])
+        addends = self.nonzero([self.whole(t) for t in self._seen(addends)])
         if len(addends) < 2:
             return self.known(Lineage(x.shape, tuple(addends)))
         if any(addend.partials for addend in addends):
@@ -138,6 +143,21 @@ class Sums(Values):
         self.dropped += 1
         self.opened |= made[1]
         return made[0]
+
+    def _seen(self, addends: list[Addend]) -> list[Addend]:
+        """Addends without what a causal mask hides of parts of sums, which may join then."""
+        seen = [t for own in addends for t in self._visible(own)]
+        joins = len(seen) > 1 and seen != addends
+        return collect(merge_partials(self.table, seen, self.mesh)) if joins else seen
+
+    def _visible(self, addend: Addend) -> list[Addend]:
+        """A part of a sum without what a causal mask hides of it: nothing is left of one that it
+        hides, and of one that repeats those intervals of which it shows any."""
+        if self._vanishes(addend):
+            return []
+        apart = in_one_period(self.table, addend) if self.reference_size is not None else []
+        kept = [t for t in apart if not self._vanishes(t)]
+        return kept if len(kept) < len(apart) else [addend]
 
     def _vanishes(self, addend: Addend) -> bool:
         """Whether a causal mask hides all of a part of a sum that ranks have."""

@@ -33,6 +33,9 @@ from shardproof.engine.lineage.lineage import (
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.partition.inference.masks import hidden, is_mask
 
+#: How often a part of a sum repeats whose intervals are looked at one by one.
+MOST_PERIODS = 16
+
 #: Along each axis of a node the one interval that a view has of it.
 Read = dict[int, StridedInterval]
 
@@ -126,6 +129,34 @@ def vanished(nodes: NodeTable, addend: Addend) -> frozenset[int] | None:
         if by is not None:
             return by
     return None
+
+
+def in_one_period(nodes: NodeTable, addend: Addend) -> list[Addend]:
+    """A part of a sum that repeats, as its intervals in the whole range of the sum, of which a
+    causal mask may hide some; a part of something else as it is.
+
+    Example: of the sum over twelve queries ``part #3[2 +2 of 6]`` is ``part #3[2 +2 of 12]`` and
+    ``part #3[8 +2 of 12]``.
+    """
+    if len(addend.partials) != 1:
+        return [addend]
+    (part,) = addend.partials
+    reduction = nodes.reductions[part.reduction]
+    while reduction.kind == "via":
+        reduction = nodes.reductions[reduction.inner]
+    definition = nodes[reduction.node].definition
+    if not isinstance(definition, Einsum):
+        return [addend]
+    intervals = [i for operand in definition.operands for i in operand.intervals]
+    whole = max(
+        (extent for _, _, extent, label in intervals if label == reduction.where), default=0
+    )
+    if whole % part.extent or whole // part.extent > MOST_PERIODS:
+        return [addend]
+    return [
+        addend._replace(partials=(part._replace(start=part.start + n, extent=whole),))
+        for n in range(0, whole, part.extent)
+    ] or [addend]
 
 
 #: By which definitions a node is zero where a part of a sum over its axis (the fifth argument) is,

@@ -16,13 +16,13 @@ from torch import nn  # noqa: E402
 import shardproof.torch as sp  # noqa: E402
 from shardproof.checker import check  # noqa: E402
 
-RANKS, LENGTH, WIDTH = 2, 8, 4
+CHUNK, WIDTH = 2, 4
 
 
 class Gathered(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        parts = [torch.empty_like(x) for _ in range(RANKS)]
+        parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
         dist.all_gather(parts, x.contiguous())
         return torch.stack(parts)
 
@@ -35,8 +35,7 @@ class Gathered(torch.autograd.Function):
 
 def in_order(parts: torch.Tensor) -> torch.Tensor:
     """The positions of all ranks: the first chunks of each, then the last ones from behind."""
-    half = LENGTH // RANKS // 2
-    return torch.cat([part[:half] for part in parts] + [part[half:] for part in parts.flip(0)])
+    return torch.cat([part[:CHUNK] for part in parts] + [part[CHUNK:] for part in parts.flip(0)])
 
 
 class Attention(nn.Module):
@@ -48,18 +47,19 @@ class Attention(nn.Module):
         k, v = self.k(x), self.v(x)
         if ranks > 1:
             k, v = (in_order(Gathered.apply(t)) for t in (k, v))
-        hidden = own[:, None] < torch.arange(LENGTH)
+        hidden = own[:, None] < torch.arange(len(k))
         scores = (self.q(x) @ k.T).masked_fill(hidden, -torch.inf)
         return torch.softmax(scores, -1) @ v
 
 
-def verdict(out: Path, mistake: bool = False) -> sp.Result:
+def verdict(out: Path, world: int, mistake: bool = False) -> sp.Result:
     """``mistake``: queries see keys as if their positions were in order."""
+    length = 2 * world * CHUNK
 
     def step(job: sp.Job, ranks: int) -> None:
         model = Attention()
         job.start(model)
-        x, own = job.batch["x"], torch.arange(LENGTH)
+        x, own = job.batch["x"], torch.arange(length)
         if ranks > 1:
             first, last = job.rank, 2 * ranks - 1 - job.rank
             x, at = (torch.cat([t.chunk(2 * ranks)[i] for i in (first, last)]) for t in (x, own))
@@ -72,16 +72,18 @@ def verdict(out: Path, mistake: bool = False) -> sp.Result:
 
     return sp.verify(
         lambda job: step(job, 1),
-        lambda job: step(job, RANKS),
-        world_size=RANKS,
-        batch={"x": sp.tensor((LENGTH, WIDTH))},
+        lambda job: step(job, world),
+        world_size=world,
+        batch={"x": sp.tensor((length, WIDTH))},
         executor="local",
         out=out,
     )
 
 
-def test_keys_that_few_queries_see(tmp_path: Path) -> None:
-    result = verdict(tmp_path / "right")
+@pytest.mark.parametrize("world", [2, 3])
+def test_keys_that_few_queries_see(tmp_path: Path, world: int) -> None:
+    """Of three ranks the one in the middle has every sixth position and the next."""
+    result = verdict(tmp_path / "right", world)
     assert result.verdict == "proved", sp.told(result)
     assert check(result.run_dir).ok
-    assert verdict(tmp_path / "wrong", mistake=True).verdict == "refuted"
+    assert verdict(tmp_path / "wrong", world, mistake=True).verdict == "refuted"
