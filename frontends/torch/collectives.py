@@ -13,7 +13,7 @@ from math import prod
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch import divisions, geometry
 from shardproof.frontends.torch.buffers import gather_pieces, scatter_pieces
-from shardproof.frontends.torch.in_memory import contiguous, copied, in_memory
+from shardproof.frontends.torch.in_memory import apart, contiguous, copied, in_memory
 from shardproof.frontends.torch.memory import UNDEFINED
 from shardproof.frontends.torch.state import State
 from shardproof.frontends.torch.trace import (
@@ -188,6 +188,15 @@ def _member(group: Ranks, event: Event) -> int:
     return group.ranks[numbers[0]]
 
 
+def _place_in(replay: State, group: Ranks) -> int | None:
+    """The number of this rank in a group (None: it is no member).
+
+    Example: rank 3 is member 1 of a group of ranks 2 and 3.
+    """
+    rank = replay.trace.rank
+    return group.ranks.index(rank) if rank in group.ranks else None
+
+
 def _undefined(replay: State, tensor: StridedTensor) -> int:
     return replay.memory.emit(UNDEFINED, (), tensor.shape, tensor.dtype)
 
@@ -204,6 +213,7 @@ def _gather_into(replay: State, target: Arg, source: Arg, group: Ranks) -> None:
     count = len(group.ranks)
     if prod(into.shape) != prod(own.shape) * count:
         raise InvalidInput(f"an all-gather of {list(own.shape)} into {list(into.shape)}")
+    apart(into, own, _place_in(replay, group))
     parts, values = _alike(replay, own, group)
     if gather_pieces(replay, into, own, group):
         return
@@ -281,6 +291,7 @@ def _reduce_scatter_coalesced(replay: State, event: Event) -> None:
 def _scatter_into(replay: State, event: Event, target: Arg, source: Arg) -> None:
     """What was copied into one flat message is reduced piece by piece."""
     group, into, own = group_of(event), replay.location(target), replay.location(source)
+    apart(into, own, _place_in(replay, group))
     count = len(group.ranks)
     pieces = divisions.blocks(replay.memory, own, count)
     parts = replay.memory.parts(own)

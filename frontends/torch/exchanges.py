@@ -10,12 +10,12 @@ at (`parted`), and those of the group are messages on every rank then.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, product
 from typing import NamedTuple, TypeAlias
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch.collectives import Handler, group_of, listed, results, rows_of
-from shardproof.frontends.torch.in_memory import contiguous
+from shardproof.frontends.torch.in_memory import apart, contiguous
 from shardproof.frontends.torch.state import State
 from shardproof.frontends.torch.trace import (
     Arg,
@@ -156,6 +156,7 @@ def _messages(
 
 def _into(replay: State, event: Event) -> None:
     target, own = (contiguous(replay.location(arg)) for arg in event.args[:2])
+    apart(target, own)
     received = _exchanged(replay, event, replay.memory.read(own))
     replay.write(event.args[0], replay.memory.reshape(received, target.shape))
     replay.issued(event, [*tensors_of(event.args[0])], [*tensors_of(event.args[1])])
@@ -165,6 +166,8 @@ def _lists(replay: State, event: Event) -> None:
     """Lists of tensors: one to every rank, and one from it."""
     group, parts = _parts(replay.trace, event)
     targets, sources = (listed(a) for a in event.args[:2])
+    for target, source in product(targets, sources):
+        apart(replay.location(target), replay.location(source))
     if group.ranks in replay.out.reading.parted:
         sent = [
             NOTHING if 0 in shape else replay.read(s)

@@ -11,8 +11,11 @@ are ``check_gpu_single_tensor`` of ProcessGroupNCCL.
 
 from __future__ import annotations
 
+from math import prod
+
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch.geometry import in_order
+from shardproof.frontends.torch.state import meet
 from shardproof.frontends.torch.trace import StridedTensor
 
 
@@ -67,3 +70,17 @@ def copied(tensor: StridedTensor) -> StridedTensor:
     """
     turned = in_memory_order(tensor)
     return contiguous(tensor) if in_order(turned.shape, turned.strides) else tensor
+
+
+def apart(into: StridedTensor, own: StridedTensor, member: int | None = None) -> None:
+    """Raise `InvalidInput` where a collective writes memory that it still reads.  All-gathers and
+    reduce-scatters may: at the place of the ``member``, where its own part is.
+
+    Example: ``all_to_all_single(x, x)`` is refused: gloo and NCCL send what has just arrived.
+    """
+    small, large = sorted((into, own), key=lambda tensor: prod(tensor.shape))
+    place = None if member is None else large.offset + member * prod(small.shape)
+    if meet(into, own) and small.offset != place:
+        raise InvalidInput(
+            "what it writes shares memory with what it reads, which backends still send then"
+        )

@@ -29,8 +29,11 @@ class Pending(NamedTuple):
     read: list[StridedTensor]
 
 
-def _meet(a: StridedTensor, b: StridedTensor) -> bool:
-    """Whether two tensors may share memory: the intervals that they span do."""
+def meet(a: StridedTensor, b: StridedTensor) -> bool:
+    """Whether two tensors may share memory: the intervals that they span do.
+
+    Example: ``x[:2]`` and ``x[1:]`` do, ``x[:2]`` and ``x[2:]`` do not.
+    """
     if a.storage != b.storage or 0 in a.shape or 0 in b.shape:
         return False
     ends = [h.offset + geometry.extent(h.shape, h.strides) for h in (a, b)]
@@ -141,8 +144,8 @@ class State:
         for key, pending in list(self.pending.items()):
             for number in touched:
                 tensor = self.trace.tensors[number]
-                early = any(_meet(tensor, other) for other in pending.written)
-                spoiled = number in written and any(_meet(tensor, o) for o in pending.read)
+                early = any(meet(tensor, other) for other in pending.written)
+                spoiled = number in written and any(meet(tensor, o) for o in pending.read)
                 if spoiled and key < 0:
                     self.spoiled.setdefault(key, event)
                 elif (early or spoiled) and pending.event is not event:

@@ -124,6 +124,35 @@ def turned_sums(gradient: Any, _: int) -> Any:
     return torch.cat(both, 1) / 2
 
 
+def at_its_place(gradient: Any, rank: int) -> Any:
+    """Each rank adds up half of the rows, where they lie, and all get both."""
+    own = gradient.chunk(2)[rank]
+    dist.reduce_scatter_tensor(own, gradient)
+    dist.all_gather_into_tensor(gradient, own)
+    return gradient / 2
+
+
+def at_the_place_of_another(gradient: Any, rank: int) -> Any:
+    """What arrives for the other rank's rows is written over those that are sent."""
+    own, rows = gradient.chunk(2)[rank], torch.zeros(WIDTH, WIDTH)
+    dist.reduce_scatter_tensor(own, gradient.clone())
+    rows[: WIDTH // 2] = own
+    dist.all_gather_into_tensor(rows, rows[: WIDTH // 2])
+    return rows / 2
+
+
+def exchanged_in_place(gradient: Any, _: int) -> Any:
+    both = gradient.repeat(2, 1)
+    dist.all_to_all_single(both, both)
+    return both.view(2, WIDTH, WIDTH).mean(0)
+
+
+def exchanged(gradient: Any, _: int) -> Any:
+    both = torch.empty(2 * WIDTH, WIDTH)
+    dist.all_to_all_single(both, gradient.repeat(2, 1))
+    return both.view(2, WIDTH, WIDTH).mean(0)
+
+
 @pytest.mark.parametrize(
     ("mean", "verdict"),
     [
@@ -134,6 +163,8 @@ def turned_sums(gradient: Any, _: int) -> Any:
         (turned_on_one, "refuted"),
         (sent_by_rows, "proved"),
         (scattered_sums, "proved"),
+        (at_its_place, "proved"),
+        (exchanged, "proved"),
         (sent_and_received_flat, "proved"),
         (sent_by_columns, "refuted"),
     ],
@@ -156,9 +187,11 @@ def test_what_lies_without_gaps_is_taken_as_it_lies(
         (scattered_columns, "does not lie in one piece"),
         (reduced_columns, "does not lie in one piece"),
         (turned_sums, "not contiguous"),
+        (exchanged_in_place, "shares memory with what it reads"),
+        (at_the_place_of_another, "shares memory with what it reads"),
     ],
 )
-def test_what_has_gaps_is_refused_by_the_line_of_the_collective(
+def test_what_lies_otherwise_is_refused_by_the_line_of_the_collective(
     mean: Callable[[Any, int], Any], reason: str
 ) -> None:
     result = verified(mean)
