@@ -36,11 +36,42 @@ class Awaited(torch.futures.Future[Any]):
         return super().value()
 
     def then(self, callback: Callable[[torch.futures.Future[Any]], Any]) -> Any:
-        """The future of what the callback gives, which runs after a wait."""
-        self._waited()
-        return super().then(callback)
+        """The future of what the callback gives."""
+        return Later(self, callback)
 
     def add_done_callback(self, callback: Callable[[torch.futures.Future[Any]], None]) -> None:
         """The callback runs after a wait."""
         self._waited()
         super().add_done_callback(callback)
+
+
+class Later(Awaited):
+    """What a callback makes of futures.  It runs when that is waited for: until then nobody may
+    count on it.
+
+    Example: of ``future.then(lambda f: f.value()[0].div_(2))`` that nobody waits for, nothing is
+    divided, and what the collective writes stays unread.
+    """
+
+    def __init__(self, before: Any, callback: Callable[[Any], Any]) -> None:
+        torch.futures.Future.__init__(self)
+        self._before, self._callback = before, callback
+        self._waited = self._run
+
+    def _run(self) -> None:
+        if not self.done():
+            self.set_result(self._callback(self._before))
+
+
+def all_of(futures: list[Any]) -> Later:
+    """The future of several, as `torch.futures.collect_all` gives it.
+
+    Example: ``collect_all([a.get_future(), b.get_future()]).wait()`` waits for both.
+    """
+
+    def waited(several: list[Any]) -> list[Any]:
+        for future in several:
+            future.wait()
+        return several
+
+    return Later(futures, waited)

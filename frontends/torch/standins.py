@@ -19,7 +19,7 @@ from torch.nn.parallel import distributed as ddp
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch import cloned
-from shardproof.frontends.torch.futures import Awaited
+from shardproof.frontends.torch.futures import Awaited, all_of
 
 
 def install(
@@ -42,6 +42,8 @@ def install(
     _coalesced()
     _flat_parameters()
     cloned.install()
+    replace(torch.futures, "collect_all", all_of)
+    replace(torch.futures, "wait_all", lambda futures: [future.wait() for future in futures])
     _truncated(note)
 
 
@@ -161,8 +163,11 @@ def _nothing(*_: Any, **__: Any) -> None:
     """Compares values of ranks before the step: parameters are inputs."""
 
 
-def _first(future: torch.futures.Future[Any]) -> Any:
-    return future.value()[0]
+def _first(future: torch.futures.Future[Any]) -> torch.futures.Future[Any]:
+    value = future.value()
+    first: torch.futures.Future[Any] = torch.futures.Future()
+    first.set_result(value[0] if isinstance(value, (list, tuple)) else value)
+    return first
 
 
 class _FixedBuckets(dist.Reducer):  # type: ignore[misc, name-defined]  # C++
@@ -188,7 +193,7 @@ def _data_parallel(note: Callable[[str], None]) -> None:
         def awaited(state: Any, bucket: Any) -> Any:
             """DDP waits for what a hook gives, and takes the first of several tensors."""
             result = hook(state, bucket)
-            return result.then(_first) if isinstance(result, Awaited) else result
+            return _first(result) if isinstance(result, Awaited) else result
 
         # By its name DDP asks for a GPU where a hook compresses to bfloat16.
         awaited.__name__ = "awaited"
