@@ -36,7 +36,7 @@ DOMAIN = (-(1 << 30), 1 << 30)
 MOST_CLASSES = 1 << 20
 
 #: Pieces of a function of ids that becomes a number.
-MOST_CASES = 8
+MOST_CASES = 16
 
 
 class Narrow(Unsupported):

@@ -223,6 +223,10 @@ def _added(lo: Lowering, x: Lowered, indices: Sequence[Lowered | None], values: 
     along = _dimension(indices)
     if along is not None:
         return rule_of("aten.index_add.default")(lo, x, along, indices[along], values)  # type: ignore[misc]
+    if len(indices) == len(x.shape) == 1:  # numbers: rows of one entry
+        rows, column = lo.reshape(x, (*x.shape, 1)), lo.reshape(values, (*values.shape, 1))
+        added = _added(lo, rows, indices, column)
+        return None if added is None else lo.reshape(added, x.shape)
     first = indices[0] if len(indices) == 1 and len(x.shape) == 2 else None
     index = None if first is None else lookups.ids_of(lo, first)
     if index is None or values.shape != (*index.shape, x.shape[1]):

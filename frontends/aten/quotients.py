@@ -136,3 +136,21 @@ def _shifted_left(lo: Lowering, x: Lowered, bits: int) -> Any:
 def _times(lo: Lowering, x: Ids, factor: int) -> Ids:
     by = piecewise.constant(x.function, factor)
     return made(lo, x, piecewise.combine("multiply", x.function, by))
+
+
+@lowers("aten.bitwise_and.Scalar", "aten.__and__.Scalar")
+def _bits(lo: Lowering, x: Lowered, bits: int) -> Any:
+    """Some bits of a whole number that lie side by side: a rest, of a quotient if they are not the
+    lowest ones.  That is so of negative numbers, too, which have all bits before their first.
+
+    Example: ``x & 15`` is ``x % 16``, and ``x & 240`` is ``(x // 16) % 16 * 16``.
+    """
+    lowest = bits & -bits
+    width = bits // lowest + 1 if bits > 0 else 0
+    if not width or width & (width - 1):
+        raise Unsupported(f"the bits {bits} of a whole number, which do not lie side by side")
+    if lowest == 1:
+        return rest(lo, x, width, "floor")
+    return _shifted_left(
+        lo, rest(lo, quotient(lo, x, lowest, "floor"), width, "floor"), lowest.bit_length() - 1
+    )

@@ -41,6 +41,7 @@ IN_TYPE: Final = frozenset(
         *(f"aten.{name}.Tensor" for name in ("clamp", "clamp_min", "clamp_max")),
         *(f"aten.{name}.default" for name in ("maximum", "minimum")),
         *(f"aten.where.{kind}" for kind in ("self", "ScalarOther", "ScalarSelf")),
+        *("aten.bitwise_and.Scalar", "aten.__and__.Scalar"),
     }
 )
 

@@ -297,6 +297,14 @@ def _(d: Draw) -> Call:
     return (x, indices, values, True), {}
 
 
+@call("aten.index_put.default")
+def _(d: Draw) -> Call:
+    """Numbers added at the entries that ids of two dimensions choose, some of them twice."""
+    size = 2 + d.below(4)
+    index = d.ids(size, *d.sizes(2))
+    return (d.real(size), [index], d.real(*index.shape), True), {}
+
+
 @call("aten.index.Tensor")
 def _(d: Draw) -> Call:
     """The last position, then the first one."""
@@ -340,6 +348,12 @@ def _(d: Draw) -> Call:
 )
 def _(d: Draw) -> Call:
     return (d.ids(50, *d.sizes(2)) - 9, d.below(4)), {}
+
+
+@call("aten.bitwise_and.Scalar", "aten.__and__.Scalar")
+def _(d: Draw) -> Call:
+    """The lowest bits, and some that are not."""
+    return (d.ids(16, *d.sizes(2)) - 7, ((2 << d.below(4)) - 1) << d.below(3)), {}
 
 
 @call("aten.clamp.default")

@@ -29,6 +29,7 @@ CALLS = [
     ("aten.gt.Tensor", "uint8", torch.tensor(-1)),
     ("aten.eq.Tensor", "int8", torch.tensor(257)),
     ("aten.clamp_min.default", "uint8", -254),
+    ("aten.bitwise_and.Scalar", "uint8", 259),
 ]
 #: Calls of which they give the same.
 TWINS = [
@@ -83,3 +84,10 @@ def test_a_number_that_nobody_knows_beside_few_bits_is_refused() -> None:
     lo.expected = [((2, 4), "bool")]
     with pytest.raises(Unsupported, match="a number of int64 beside numbers of int8"):
         rule_of("aten.lt.Tensor")(lo, few, _holds(lo, torch.tensor(2), given))  # type: ignore[misc]
+
+
+def test_bits_that_are_none_of_few_are_refused() -> None:
+    """All bits of an int8 are the number -1 there."""
+    for number in (255, 256, -2, 5):
+        with pytest.raises(Unsupported, match="do not lie side by side"):
+            _lowered("aten.bitwise_and.Scalar", "int8", number)
