@@ -29,6 +29,7 @@ from shardproof.frontends.aten.lowering import (
     Shape,
     Unviewed,
 )
+from shardproof.frontends.aten.one_hot import Choices, Turned
 from shardproof.frontends.aten.rules import Rule, rule_of, typed
 from shardproof.frontends.aten.tables import table
 
@@ -250,7 +251,8 @@ def settled(lo: Lowering, x: Any) -> Any:
     """
     if isinstance(x, (list, tuple)):
         return [settled(lo, item) for item in x]
-    return x.real(lo) if isinstance(x, (Arranged, Inverse, Tally, Numbers)) else x
+    orders = (Arranged, Inverse, Tally, Numbers, Choices, Turned)
+    return x.real(lo) if isinstance(x, orders) else x
 
 
 def sorts(lo: Lowering, x: Any, dim: int, descending: bool) -> Any:

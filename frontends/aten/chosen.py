@@ -45,7 +45,6 @@ _ALONG: Final = {
     "aten.var_mean.correction": 1,
     "aten.var.correction": 1,
     "aten.any.dim": 1,
-    "aten.gather.default": 1,
     "aten.sum.dim_IntList": 1,
     "aten.mean.dim": 1,
 }
@@ -77,6 +76,14 @@ _LINEAR: Final = frozenset(
 )
 
 ADD: Final = "aten.add.Tensor"
+#: Operators that tell what is left of a tensor from its value.
+_SHARING: Final = frozenset(
+    {
+        ADD,
+        "aten.index.Tensor",
+        *(f"aten.{put}.default" for put in ("index_put", "_unsafe_index_put", "_index_put_impl")),
+    }
+)
 
 RULES: dict[str, Rule] = {}
 
@@ -111,7 +118,7 @@ class Column(Unviewed):
 
     def reshape(self, shape: Shape) -> Column:
         """The same positions with dimensions of size 1."""
-        if prod(shape) != self.where.size:
+        if not prod(shape) == prod(self.shape) == self.where.size:
             raise Unsupported(f"a view of {self.about}")
         return replace(self, shape=shape)
 
@@ -191,7 +198,7 @@ def _by_rule(lo: Lowering, name: str, args: Sequence[Any], kwargs: Mapping[str, 
     if name.startswith("move.") and (not args or isinstance(args[0], Undefined)):
         return Undefined(*lo.expected[0])
     own, rule = RULES.get(plain), rule_of(name)
-    if plain != ADD and any(isinstance(x, Shared) for x in args):
+    if plain not in _SHARING and any(isinstance(x, Shared) for x in args):
         args = [x.real(lo) if isinstance(x, Shared) else x for x in args]
         if not concerns(lo, (*args, *kwargs.values())):
             return ordered.applied(lo, rule, name, args, kwargs)
@@ -204,8 +211,8 @@ def _by_rule(lo: Lowering, name: str, args: Sequence[Any], kwargs: Mapping[str, 
         if any(map(_is_rows, given)) or any(size_in(lo, n) for s, _ in lo.expected for n in s):
             return by_row(lo, rule, given, kwargs)
         return rule(lo, *given, **kwargs)
-    if plain in _ALONG and _beside(args, kwargs, _ALONG[plain]):
-        return by_row(lo, rule, args, kwargs)
+    if plain in _ALONG:
+        return row_by_row(lo, plain, args, kwargs)
     if plain in _BY_ROWS:
         return by_row(lo, rule, args, kwargs, alike=True)
     if plain in _SUMMING:
@@ -214,6 +221,21 @@ def _by_rule(lo: Lowering, name: str, args: Sequence[Any], kwargs: Mapping[str, 
             only = replace(gradient, rows=gradient.counted(lo), only=True)
             return by_row(lo, rule, [only, *rest], kwargs, alike=True)
     raise Unsupported(f"{name} of rows of which data says how many there are")
+
+
+def row_by_row(
+    lo: Lowering, name: str, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
+) -> Any:
+    """What an operator along dimensions of its own makes of all rows; raises `Unsupported` where
+    one of them is that of the rows.
+
+    Example: the softmax of [k, 4] along -1.
+    """
+    rule, named = rule_of(name), kwargs or {}
+    place = _ALONG.get(name, 1)
+    if rule is None or not _beside(args, named, place):
+        raise Unsupported(f"{name} along rows of which data says how many there are")
+    return by_row(lo, rule, args, named)
 
 
 def counted(lo: Lowering, x: Any) -> Any:
@@ -351,6 +373,8 @@ def _expand(lo: Lowering, x: Any, shape: Sequence[int]) -> Any:
         if [len(shape) - at for at in sizes] != [len(x.shape) - x.at]:
             raise Unsupported("rows of which data says how many there are, repeated as often")
         return of_rows(lo, lo.expand(x.rows, resized(lo, shape)), tuple(shape))
+    if isinstance(x, Column) and len(shape) == len(x.shape):
+        return replace(x, shape=tuple(shape))
     if _is_rows(x):
         raise Unsupported("positions that are repeated")
     return of_rows(lo, lo.expand(x, resized(lo, shape)), tuple(shape))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -17,21 +17,19 @@ from shardproof.frontends.aten.chosen import (
     counted,
     of_rows,
     resized,
+    row_by_row,
 )
-from shardproof.frontends.aten.ids import Ids
+from shardproof.frontends.aten.chosen_written import Patched, Places, Share
 from shardproof.frontends.aten.lowering import (
     Const,
     Lowered,
     Lowering,
-    Real,
     Shape,
     dimensions,
     fraction,
 )
-from shardproof.frontends.aten.masks import inverse
 from shardproof.frontends.aten.routed import Chosen, Read, Where
 from shardproof.frontends.aten.rules import TABLE, rule_of
-from shardproof.frontends.builder import piecewise
 
 
 @chosen_rows("aten.nonzero.default")
@@ -48,62 +46,7 @@ def _nonzero(lo: Lowering, mask: Lowered) -> Any:
     return lo.wheres[size]
 
 
-@dataclass(frozen=True, slots=True)
-class _Places:
-    """Dimensions ``first`` and those behind it of a tensor are positions of ``columns`` of a mask.
-
-    Example: of ``weights[rows, k]`` they are dimensions 0 and 1.
-    """
-
-    where: Where
-    first: int
-    columns: tuple[int, ...]
-
-    def spread(self, lo: Lowering, x: Lowered) -> Any:
-        """The entries of ``x`` at all positions of the mask, in one dimension instead of these."""
-        mask = self.where.mask.shape
-        lead, trail = x.shape[: self.first], x.shape[self.first + len(self.columns) :]
-        order = [self.columns.index(d) for d in sorted(self.columns)]
-        turned = lo.permute(x, self._order(len(x.shape), order))
-        sizes = tuple(n if d in self.columns else 1 for d, n in enumerate(mask))
-        wide = lo.reshape(turned, (*lead, *sizes, *trail))
-        wide = lo.expand(wide, (*lead, *mask, *trail))
-        return lo.reshape(wide, (*lead, prod(mask), *trail))
-
-    def added(self, lo: Lowering, rows: Lowered, shape: Shape) -> Any:
-        """Entries at all positions of the mask, added up in a tensor of a shape."""
-        mask = self.where.mask.shape
-        lead, trail = shape[: self.first], shape[self.first + len(self.columns) :]
-        wide = lo.reshape(rows, (*lead, *mask, *trail))
-        gone = [self.first + d for d in range(len(mask)) if d not in self.columns]
-        total = lo.sum(wide, gone) if gone else wide
-        order = [sorted(self.columns).index(d) for d in self.columns]
-        return lo.permute(total, self._order(len(shape), order))
-
-    def _order(self, rank: int, order: Sequence[int]) -> tuple[int, ...]:
-        """These dimensions of a tensor in another order."""
-        last = self.first + len(order)
-        return (*range(self.first), *(self.first + d for d in order), *range(last, rank))
-
-    def once(self, lo: Lowering) -> bool:
-        """Whether every entry is at one position at most."""
-        mask = self.where.mask
-        gone = [d for d, n in enumerate(mask.shape) if d not in self.columns and n > 1]
-        if not gone:
-            return True
-        if not isinstance(mask, Ids) or len(gone) > 1:
-            return False
-        true = piecewise.compare("NE", mask.function, piecewise.constant(mask.function, 0))
-        many = sum(p.high - p.low for p in true if p.offset)
-        dim: int | None = lo.distinct.get(mask.origin.number)
-        for name, given in mask.moves:
-            if name != "permute" or dim is None:
-                return False
-            dim = list(given).index(dim)
-        return many == 1 and dim == gone[0]
-
-
-def _places(x: Lowered, indices: Sequence[Any]) -> tuple[_Places, Shape]:
+def _places(x: Lowered, indices: Sequence[Any]) -> tuple[Places, Shape]:
     """Which positions indices are, and the shape that they have."""
     columns = [(d, i) for d, i in enumerate(indices) if i is not None]
     if isinstance(x, Chosen) or not all(isinstance(i, Column) for _, i in columns):
@@ -113,16 +56,18 @@ def _places(x: Lowered, indices: Sequence[Any]) -> tuple[_Places, Shape]:
     follow = dims == list(range(dims[0], dims[0] + len(dims)))
     alike = all(i.where is where and i.shape == shape for i in own)
     fit = all(x.shape[d] == where.mask.shape[i.dim] for d, i in columns)
-    once = len({i.dim for i in own}) == len(own)
+    once = len({i.dim for i in own}) == len(own) and prod(shape) == where.size
     if not (follow and alike and fit and once):
         raise Unsupported("an index by positions of other dimensions")
-    return _Places(where, dims[0], tuple(i.dim for i in own)), shape
+    return Places(where, dims[0], tuple(i.dim for i in own)), shape
 
 
 @chosen_rows("aten.index.Tensor")
 def _index(lo: Lowering, x: Lowered, indices: Sequence[Any]) -> Any:
     """Entries at positions, such as ``weights[rows, k]``."""
     places, _ = _places(x, indices)
+    x = x.under(places) if isinstance(x, Share) else x
+    x = x.real(lo) if isinstance(x, Shared) else x
     ((shape, _),) = lo.expected
     rows = of_rows(lo, lo.reshape(places.spread(lo, x), resized(lo, shape)), shape)
     return replace(rows, read=Read(x, places))
@@ -152,84 +97,55 @@ def _index_put(
     last = places.first + len(places.columns)
     full = (*x.shape[: places.first], *shape, *x.shape[last:])
     rows = _every(lo, values, places.where, full)
+    before = x.real(lo) if isinstance(x, Shared) and not isinstance(x, Patched) else x
+    if accumulate:
+        return _accumulated(lo, before, places, shape, rows)
+    flat = shape == (places.where.size,)
+    if flat and isinstance(rows.rows, Const) and rows.rows.value == 0:
+        return Share(_value(lo, before), places, left=True)
+    more = None if rows.read is None else _more(rows, _value(lo, before), places)
+    if more is not None:
+        return lo.add(_value(lo, before), _spread(lo, before, places, shape, more))
+    added = _spread(lo, before, places, shape, rows)
+    extended = before.extended(places, added) if isinstance(before, Patched) else None
+    return extended or Patched(_value(lo, before), (places,), (added,))
+
+
+def _value(lo: Lowering, x: Lowered) -> Lowered:
+    return x.real(lo) if isinstance(x, Shared) else x
+
+
+def _accumulated(lo: Lowering, x: Lowered, places: Places, shape: Shape, rows: Chosen) -> Any:
+    """Entries that are added to those at positions."""
     zero = isinstance(x, Const) and x.value == 0
-    if shape == (places.where.size,):
-        if not accumulate and isinstance(rows.rows, Const) and rows.rows.value == 0:
-            return Share(x, places, left=True)
-        if accumulate and zero and _read_at(rows, x, places):
-            assert rows.read is not None
-            return Share(rows.read.base, places, left=False, more=rows.read.more)
-    more = None if accumulate else _more(rows, x, places)
-    rows = rows if more is None else more
-    flat = (*full[: places.first], places.where.size, *full[places.first + len(shape) :])
-    rows = replace(rows, rows=lo.reshape(rows.rows, resized(lo, flat)), at=places.first)
-    added = places.added(lo, rows.counted(lo), x.shape)
-    if zero:
-        return added
-    over = accumulate or more is not None
-    return lo.add(x if over else _kept(lo, x, places), added)
+    if zero and shape == (places.where.size,) and _read_at(rows, x, places):
+        assert rows.read is not None
+        return Share(rows.read.base, places, left=False, more=rows.read.more)
+    added = _spread(lo, x, places, shape, rows)
+    return added if zero else lo.add(x, added)
 
 
-def _read_at(rows: Chosen, x: Lowered, places: _Places) -> bool:
+def _spread(lo: Lowering, x: Lowered, places: Places, shape: Shape, rows: Chosen) -> Any:
+    """Rows, in the shape of positions, added up where they are from."""
+    last = places.first + len(places.columns)
+    flat = (*x.shape[: places.first], places.where.size, *x.shape[last:])
+    made = replace(rows, rows=lo.reshape(rows.rows, resized(lo, flat)), at=places.first)
+    return places.added(lo, made.counted(lo), x.shape)
+
+
+def _read_at(rows: Chosen, x: Lowered, places: Places) -> bool:
     """Whether rows were read at places of a tensor of the shape of ``x``."""
     read = rows.read
     return read is not None and read.places == places and read.base.shape == x.shape
 
 
-def _more(rows: Chosen, x: Lowered, places: _Places) -> Chosen | None:
+def _more(rows: Chosen, x: Lowered, places: Places) -> Chosen | None:
     """What was added to rows that were read where they are written; None: they were not.
 
     Example: of ``y[rows] = y[rows] + z`` it is ``z``.
     """
     read = rows.read
     return read.more if read is not None and (read.base, read.places) == (x, places) else None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Share(Shared):
-    """Of ``base`` what is ``left`` where entries at ``places`` are 0, or these entries alone, with
-    ``more`` added to them: a gradient that goes on beside rows that were written over, and through
-    them.  Both together are the base, and ``more``.
-
-    Example: of ``y[rows] += z`` the gradient of ``y`` goes through what is not written, and through
-    what is read to be written back.
-    """
-
-    base: Lowered
-    places: _Places
-    left: bool
-    more: Chosen | None = None
-
-    @property
-    def shape(self) -> Shape:
-        """That of the tensor."""
-        return self.base.shape
-
-    @property
-    def dtype(self) -> str:
-        """That of the tensor."""
-        return self.base.dtype
-
-    def real(self, lo: Lowering) -> Real:
-        """The numbers, by the mask."""
-        if self.left:
-            return lo.real(_kept(lo, self.base, self.places))
-        rows = Chosen(self.places.spread(lo, self.base), self.places.where, self.places.first)
-        own = self.places.added(lo, rows.counted(lo), self.shape)
-        return lo.real(own if self.more is None else lo.add(own, self.added(lo)))
-
-    def added(self, lo: Lowering) -> Any:
-        """What was added to the entries."""
-        assert self.more is not None
-        return self.places.added(lo, self.more.counted(lo), self.shape)
-
-    def beside(self, lo: Lowering, other: Share) -> Any:
-        """The sum with the other share; None: it is no such share."""
-        one = (self.base, self.places) == (other.base, other.places)
-        if not one or self.left == other.left or not self.places.once(lo):
-            return None
-        part = other if self.left else self
-        return self.base if part.more is None else lo.add(self.base, part.added(lo))
 
 
 @chosen_rows(ADD)
@@ -268,15 +184,6 @@ def _every(lo: Lowering, values: Any, where: Where, full: Shape) -> Chosen:
     return Chosen(lo.expand(values, resized(lo, full)), where, at)
 
 
-def _kept(lo: Lowering, x: Lowered, places: _Places) -> Any:
-    """What is left of a tensor where nothing is written."""
-    shape = tuple(x.shape[places.first + n] for n in range(len(places.columns)))
-    written = places.where.numbers(lo, x.dtype)
-    mask = _Places(places.where, 0, places.columns).added(lo, written, shape)
-    rest = len(x.shape) - places.first - len(shape)
-    return lo.mul(x, lo.expand(lo.reshape(inverse(lo, mask), (*shape, *[1] * rest)), x.shape))
-
-
 @chosen_rows("aten.index_add.default")
 def _index_add(
     lo: Lowering, x: Lowered, dim: int, index: Any, source: Any, alpha: float = 1
@@ -287,3 +194,28 @@ def _index_add(
     rows = _every(lo, source, places.where, (*x.shape[:at], places.where.size, *x.shape[at + 1 :]))
     added = places.added(lo, rows.counted(lo), x.shape)
     return lo.add(x, added, fraction(alpha))
+
+
+@chosen_rows("aten.gather.default")
+def _gather(lo: Lowering, x: Any, dim: int, index: Any, sparse_grad: bool = False) -> Any:
+    """Whole rows at positions that are repeated; or an entry of each row."""
+    (at,) = dimensions(x.shape, dim)
+    if not isinstance(index, Column):
+        return row_by_row(lo, "aten.gather.default", [x, dim, index])
+    return _index_select(lo, x, at, _one_each(index, x.shape, at))
+
+
+@chosen_rows("aten.scatter_add.default")
+def _scatter_add(lo: Lowering, x: Any, dim: int, index: Any, source: Any) -> Any:
+    """Whole rows that are added to those at positions that are repeated."""
+    (at,) = dimensions(x.shape, dim)
+    if not isinstance(index, Column) or index.shape != getattr(source, "shape", ()):
+        raise Unsupported("rows that are added up by ids of which data says how many there are")
+    return _index_add(lo, x, at, _one_each(index, x.shape, at), source)
+
+
+def _one_each(index: Column, shape: Shape, at: int) -> Column:
+    """Positions that are repeated along all other dimensions, one for each row."""
+    if index.shape != (*shape[:at], index.where.size, *shape[at + 1 :]):
+        raise Unsupported("positions that are repeated along some of a row")
+    return replace(index, shape=(index.where.size,))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
+from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.ids import Ids
-from shardproof.frontends.aten.lowering import Lowering, Real, Shape, Unviewed
+from shardproof.frontends.aten.lowering import Const, Lowering, Real, Shape, Unviewed, floating
 from shardproof.frontends.aten.masks import flags
 from shardproof.frontends.aten.scattered import Scattered, outside
 from shardproof.frontends.builder import piecewise
@@ -63,6 +65,95 @@ class OneHot(Unviewed):
             return flags(rows)
         whole = self.dtype.startswith(("int", "uint"))
         return lo.whole(rows, (0, 2), self.dtype) if whole else replace(rows, dtype=self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Choices(Unviewed):
+    """[..., size]: 1 where an id that a step chose itself, as `topk` gives them, is the place along
+    the last dimension, from ``first`` on.
+
+    Example: ``chosen[..., None] == torch.arange(8)``, of which a loop reads ``[..., 3]``: the
+    tokens of expert 3.
+    """
+
+    about = OneHot.about
+
+    ids: Ids
+    first: int
+    size: int
+    dtype: str
+
+    @property
+    def shape(self) -> Shape:
+        """That of the ids, and one place for each class."""
+        return (*self.ids.shape, self.size)
+
+    def permute(self, order: Sequence[int]) -> Turned:
+        """The rows with their dimensions in another order."""
+        return Turned(self, tuple(order))
+
+    def slice(self, dim: int, start: int, size: int) -> Ids:
+        """Whether ids choose one place; raises `Unsupported` for several."""
+        if dim != len(self.ids.shape) or size != 1 or floating(self.dtype):
+            raise Unsupported("some of the places that ids choose")
+        f = self.ids.function
+        here = piecewise.compare("EQ", f, piecewise.constant(f, self.first + start))
+        made = replace(self.ids, function=here, dtype=self.dtype)
+        return made.reshape((*self.ids.shape, 1))
+
+    def real(self, lo: Lowering) -> Real:
+        """The rows as a value: the derivative of picking."""
+        made = one_hot_values(lo, lo.real(self.ids), self.first, self.size)
+        if self.dtype == "bool":
+            return made
+        whole = self.dtype.startswith(("int", "uint"))
+        return lo.whole(made, (0, 2), self.dtype) if whole else replace(made, dtype=self.dtype)
+
+
+def one_hot_values(lo: Lowering, index: Real, first: int, size: int) -> Real:
+    """1 where ids [...] are the place along one more dimension.
+
+    Example: of ids [2, 3] and 8 places it is [2, 3, 8].
+    """
+    ones = lo.real(Const(Fraction(1), index.shape, "float32"))
+    zero = lo.real(Const(Fraction(0), (*index.shape, size), "float32"))
+    return flags(lo.derivative("pick", [zero, index], ones, 0, start=first))
+
+
+@dataclass(frozen=True, slots=True)
+class Turned(Unviewed):
+    """One-hot rows with their dimensions in another ``order``.
+
+    Example: ``(ids[..., None] == torch.arange(16)).permute(2, 0, 1)``, of which a loop over experts
+    reads one after the other.
+    """
+
+    about = OneHot.about
+
+    hot: Choices
+    order: tuple[int, ...]
+
+    @property
+    def shape(self) -> Shape:
+        """That of the rows, in the other order."""
+        return tuple(self.hot.shape[d] for d in self.order)
+
+    @property
+    def dtype(self) -> str:
+        """That of the rows."""
+        return self.hot.dtype
+
+    def permute(self, order: Sequence[int]) -> Turned:
+        """The rows with their dimensions in another order still."""
+        return Turned(self.hot, tuple(self.order[d] for d in order))
+
+    def slice(self, dim: int, start: int, size: int) -> Ids:
+        """Whether ids choose one place; raises `Unsupported` for several."""
+        return self.hot.slice(self.order[dim], start, size).permute(self.order)
+
+    def real(self, lo: Lowering) -> Real:
+        """The rows as a value."""
+        return lo.real(lo.permute(self.hot.real(lo), self.order))
 
 
 def one_hot(index: Ids, first: int, size: int) -> OneHot:

@@ -34,7 +34,7 @@ from shardproof.frontends.aten.lowering import (
 )
 from shardproof.frontends.aten.masks import compared, flags, numbers
 from shardproof.frontends.aten.merges import merged
-from shardproof.frontends.aten.one_hot import OneHot
+from shardproof.frontends.aten.one_hot import Choices, OneHot
 from shardproof.frontends.aten.positions import Compared, added
 from shardproof.frontends.aten.roots import square
 from shardproof.frontends.aten.rules import NARROW, lowers, number_as, rule_of
@@ -129,7 +129,7 @@ def _cast(lo: Lowering, x: Lowered, dtype: str = "", **_: Any) -> Any:
         if not integral or (dtype in NARROW and x.value not in (0, 1)):
             raise Unsupported(f"a cast of {x.value} to {dtype}")
         return Const(x.value, x.shape, dtype)
-    if isinstance(x, OneHot):  # Zeros and ones of any type are those of any other.
+    if isinstance(x, (OneHot, Choices)):  # Zeros and ones of any type are those of any other.
         return replace(x, dtype=dtype)
     if isinstance(x, (Compared, Bits)) and dtype != "bool":
         x = position_flags(lo, x)

@@ -21,7 +21,7 @@ from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Operand
 from shardproof.frontends.aten.masks import compared as compared_numbers
 from shardproof.frontends.aten.masks import flags
 from shardproof.frontends.aten.masks import inverse as inverse_of
-from shardproof.frontends.aten.one_hot import OneHot, one_hot
+from shardproof.frontends.aten.one_hot import Choices, OneHot, one_hot, one_hot_values
 from shardproof.frontends.aten.positions import Positions, plus, whole
 from shardproof.frontends.aten.rules import lowers
 from shardproof.frontends.aten.tables import Array
@@ -55,7 +55,7 @@ def _logical(name: str, both: str) -> None:
         return flags(lo.real(inverse_of(lo, neither)))
 
 
-def at_positions(lo: Lowering, x: Operand, y: Operand) -> Real | OneHot | None:
+def at_positions(lo: Lowering, x: Operand, y: Operand) -> Real | OneHot | Choices | None:
     """1 where ids [..., 1] are the position along the last dimension, as `one_hot` compares them;
     None: these are no such ids and positions.
 
@@ -70,10 +70,19 @@ def at_positions(lo: Lowering, x: Operand, y: Operand) -> Real | OneHot | None:
         return None
     if isinstance(x, Ids):
         return one_hot(x.reshape(x.shape[:-1]), y.const, size)
-    real = lo.real(lo.reshape(x, x.shape[:-1]))
-    ones = lo.real(Const(ONE, real.shape, "float32"))
-    zero = lo.real(Const(Fraction(0), (*real.shape, size), "float32"))
-    return flags(lo.derivative("pick", [zero, real], ones, 0, start=y.const))
+    chosen = _of_a_choice(lo, x) if isinstance(x, Real) and lo.wheres else None
+    if chosen is not None:
+        return Choices(chosen.reshape(x.shape[:-1]), y.const, size, "bool")
+    return one_hot_values(lo, lo.real(lo.reshape(x, x.shape[:-1])), y.const, size)
+
+
+def _of_a_choice(lo: Lowering, x: Real) -> Ids | None:
+    """Ids that differ along a dimension, moved by one view; None: they are none."""
+    made = next((op for op in reversed(lo.ops) if x.number in op.outputs), None)
+    if made is None or made.name != "view" or made.inputs[0] not in lo.distinct:
+        return None
+    number = made.inputs[0]
+    return ids(Real(number, lo.values[number].shape, x.dtype, x.domain))
 
 
 def _mask(entries: Array) -> Bits | Const:
