@@ -97,12 +97,12 @@ def _index_put(
     last = places.first + len(places.columns)
     full = (*x.shape[: places.first], *shape, *x.shape[last:])
     rows = _every(lo, values, places.where, full)
-    before = x.real(lo) if isinstance(x, Shared) and not isinstance(x, Patched) else x
-    if accumulate:
-        return _accumulated(lo, before, places, shape, rows)
     flat = shape == (places.where.size,)
-    if flat and isinstance(rows.rows, Const) and rows.rows.value == 0:
-        return Share(_value(lo, before), places, left=True)
+    if flat and not accumulate and isinstance(rows.rows, Const) and rows.rows.value == 0:
+        return Share(x if isinstance(x, Share) else _value(lo, x), places, left=True)
+    before = x if isinstance(x, Patched) else _value(lo, x)
+    if accumulate:
+        return _accumulated(lo, _value(lo, x), places, shape, rows)
     more = None if rows.read is None else _more(rows, _value(lo, before), places)
     if more is not None:
         return lo.add(_value(lo, before), _spread(lo, before, places, shape, more))

@@ -284,6 +284,23 @@ class Experts(nn.Module):
         return y.index_add(0, rows, made)
 
 
+class Placed(Experts):
+    """The same, where experts write their tokens' places of one buffer, which is added up at last."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        weights, chosen = F.softmax(self.gate(x), -1).topk(2, dim=-1)
+        if self.divided:
+            x, weights = CopyTo.apply(x), CopyTo.apply(weights)
+        pairs, flat = x.repeat_interleave(2, dim=0), chosen.view(-1)
+        made = torch.zeros_like(pairs) if self.divided else torch.empty_like(pairs)
+        for i in self.own:
+            at = i if self.wrong != "another expert's tokens" or i % 2 == 0 else i - 1
+            made[flat == at] = self.expert(pairs[flat == at], i)
+        y = (made.view(*weights.shape, -1) * weights.unsqueeze(-1)).sum(1)
+        return ReduceFrom.apply(y) if self.divided and self.wrong != "no sum" else y
+
+
 def _step(model: nn.Module, job: Job, parameters: Any = None) -> None:
     job.start(model, parameters=parameters)
     loss = (model(job.batch["x"]) - job.batch["y"]).pow(2).mean()
@@ -327,6 +344,18 @@ def test_a_loop_over_experts_is_proved(tmp_path: Path, style: str, how: str) -> 
 def test_wrong_experts_are_refuted(tmp_path: Path, style: str, how: str, wrong: str) -> None:
     result = _verdict(tmp_path, style, how, wrong)
     assert result.verdict == "refuted", sp.told(result)
+
+
+@pytest.mark.parametrize("wrong", ["", "another expert's tokens", "no sum"])
+def test_experts_that_write_one_buffer(tmp_path: Path, wrong: str) -> None:
+    def single(job: Job) -> None:
+        _step(Placed("placed"), job)
+
+    def parallel(job: Job) -> None:
+        _step(Placed("placed", 2, range(2 * job.rank, 2 * job.rank + 2), wrong), job)
+
+    result = locally(tmp_path, single, parallel, {k: BATCH[k] for k in "xy"})
+    assert result.verdict == ("refuted" if wrong else "proved"), sp.told(result)
 
 
 class Words(nn.Module):
