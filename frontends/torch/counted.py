@@ -27,6 +27,7 @@ from shardproof.frontends.torch.places import place
 from shardproof.frontends.torch.trace import (
     CONSTANT,
     DRAW,
+    MOST_MASKS,
     Arg,
     Event,
     Items,
@@ -40,12 +41,14 @@ from shardproof.frontends.torch.trace import (
 SERIES: Final = (0, 1, 2)
 #: Numbers begin here: beyond every size of a test, and of most dimensions of models.
 _FIRST: Final = 1 << 21
-#: Masks of one step.
-_MOST: Final = 4096
-
+#: Operators by which masks are told to be computed alike: what is before them is the same tensor.
+_DEPTH: Final = 12
 NONZERO: Final = "aten.nonzero.default"
-#: Operators that write entries at indices.
-_PUTS: Final = ("aten.index_put", "aten._unsafe_index_put", "aten._index_put_impl")
+#: Operators that read or write entries at indices, and those by a mask itself.
+_INDICES: Final = (
+    *("aten.index.Tensor", "aten.index_put", "aten._unsafe_index_put", "aten._index_put_impl"),
+)
+_BY_MASKS: Final = (*_INDICES, "aten.masked_select.", "aten.masked_scatter.")
 
 ASSUMED: Final = "of rows whose number data say (nonzero, x[mask]) there is at least one: at "
 ALL_HIT: Final = "each of the {} numbers that a loop takes from a mask is chosen by data: at {}"
@@ -139,22 +142,26 @@ class Masks:
         name = str(func)
         if name == "aten.unbind.int" and (len(args) < 2 or args[1] == 0):
             return self._hit(args[0])
+        if not name.startswith(_BY_MASKS):
+            return None
         with self.recorder:
-            if name == "aten.masked_select.default" and not self.recorder.is_known(args[1]):
+            if name == "aten.masked_select.default" and self._is_mask(args[1]):
                 x, mask = torch.broadcast_tensors(*args)  # type: ignore[no-untyped-call]
                 return torch.ops.aten.index.Tensor(x, [mask])
             if name == "aten.masked_scatter.default" and self._chooses(args[1], args[2].flatten()):
                 flat = args[2].flatten()
                 return torch.ops.aten.index_put.default(args[0], [args[1]], flat)
-            by = name.startswith("aten.index.") or (
-                name.startswith(_PUTS) and any(self._chooses(i, args[2]) for i in args[1])
-            )
-            if not by or not any(self._is_mask(i) for i in args[1]):
-                return None
-            made: list[Any] = []
-            for index in args[1]:
-                made += index.nonzero().unbind(1) if self._is_mask(index) else [index]
-            return func(args[0], made, *args[2:])
+            return self._by_positions(func, args) if name.startswith(_INDICES) else None
+
+    def _by_positions(self, func: Any, args: Sequence[Any]) -> Any:
+        """An operator by indices, with positions for the masks among them; None: there are none."""
+        puts = len(args) > 2
+        if not any(self._is_mask(i) and (not puts or self._chooses(i, args[2])) for i in args[1]):
+            return None
+        made: list[Any] = []
+        for index in args[1]:
+            made += index.nonzero().unbind(1) if self._is_mask(index) else [index]
+        return func(args[0], made, *args[2:])
 
     def any_of(self, x: torch.Tensor) -> bool:
         """Whether Python asks of a mask whether it chooses any row: then it is answered, as it is
@@ -203,8 +210,10 @@ class Masks:
     def _rows(self, key: int, mask: torch.Tensor) -> int:
         """How many rows a mask has."""
         if key not in self.known:
-            if len(self.known) >= _MOST or mask.numel() > _FIRST:
-                raise InvalidInput(f"more than {_MOST} masks, or one of more than {_FIRST} entries")
+            if len(self.known) >= MOST_MASKS or mask.numel() > _FIRST:
+                raise InvalidInput(
+                    f"more than {MOST_MASKS} masks, or one of more than {_FIRST} entries"
+                )
             self.known[key] = numbers(self.series, len(self.known))
             self.sizes.append(self.known[key])
         return self.known[key]
@@ -225,8 +234,8 @@ class Masks:
                 self._written.setdefault(storage, []).append(index)
         self._seen = len(events)
 
-    def _key(self, number: int, before: int) -> int:
-        """The key of a tensor as it is before an event."""
+    def _key(self, number: int, before: int, depth: int = _DEPTH) -> int:
+        """The key of a tensor as it is before an event, from that many operators before it."""
         tensors = self.recorder.tensors
         tensor = tensors[number]
         written = self._written.get(tensor.storage, [])
@@ -238,12 +247,13 @@ class Masks:
         outputs = list(tensors_of(*event.outputs))
         own = [n for n in outputs if tensors[n].storage == tensor.storage]
         random = DRAW in event.kwargs or kind_of(event.name)
-        if event.writes or random or not own or not event.name.startswith("aten."):
+        plain = event.name.startswith("aten.") and not event.writes and not random
+        if not plain or not own or not depth:
             return self._of("event", index, tensor)
 
         def arg(x: Arg) -> Any:
             if isinstance(x, Tensor):
-                return "t", self._key(x.number, index)
+                return "t", self._key(x.number, index, depth - 1)
             return ("l", *map(arg, x.items)) if isinstance(x, Items) else (type(x).__name__, x)
 
         view = tensor.offset, tensor.shape, tensor.strides, tensor.dtype

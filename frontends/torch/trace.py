@@ -20,6 +20,8 @@ from shardproof.engine.errors import InvalidInput
 MOST_BYTES = 1 << 30
 #: Dimensions of a tensor, elements of a storage.
 MOST_DIMENSIONS, MOST_ELEMENTS = 24, 1 << 50
+#: Masks of one step that choose rows.
+MOST_MASKS = 4096
 #: Ranks of a world.
 MOST_WORLD = 1 << 17
 
@@ -250,6 +252,8 @@ def check(trace: Trace) -> None:
     groups = (*trace.splits, *(ranks for _, ranks in trace.groups))
     if any(not 0 <= rank < trace.world_size for ranks in groups for rank in ranks):
         raise InvalidInput(f"a group of ranks that are none of {trace.world_size}")
+    if any(count < 1 for count in trace.counts) or len(set(trace.counts) - {1, 2}) > MOST_MASKS:
+        raise InvalidInput("numbers of rows that are none")
     for number, tensor in enumerate(trace.tensors):
         fits = (
             len(tensor.shape) == len(tensor.strides) <= MOST_DIMENSIONS

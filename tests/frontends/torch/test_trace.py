@@ -75,6 +75,8 @@ def changed(**fields: object) -> Trace:
         (changed(events=(Event("a", writes=(-1,)),)), "names a tensor that is none"),
         (changed(events=(Event("a", source=9),)), "names a source that is none"),
         (changed(events=(Event("a", (Ranks((0, 9)),)),)), "names a rank that is none"),
+        (changed(counts=(0,)), "numbers of rows"),
+        (changed(counts=tuple(range(3, 5000))), "numbers of rows"),
     ],
 )
 def test_numbers_that_name_nothing_are_refused(tmp_path: Path, wrong: Trace, message: str) -> None:
