@@ -135,6 +135,31 @@ def weights(dim: Dim) -> tuple[int, ...]:
 
 
 @lru_cache(MOST_KEPT)
+def firsts(dim: Dim) -> tuple[int, ...]:
+    """The first of the positions that each representative of a dimension stands for.
+
+    Example: of ``((1, 2), (1, 2))``, nine positions, 0, 1, 3 and 4.
+    """
+    places: tuple[int, ...] = (0,)
+    for factor in dim:
+        inner, within = sum(factor), _firsts_within(factor)
+        places = tuple(place * inner + first for place in places for first in within)
+    return places
+
+
+def _firsts_within(factor: Factor) -> tuple[int, ...]:
+    """As `firsts`, of one factor: of several parts, each has its own, behind those before it."""
+    if not isinstance(factor, Joined):
+        return tuple(sum(factor[:i]) for i in range(len(factor)))
+    begins = [sum(int(Extent(part)) for part in factor.parts[:i]) for i in range(len(factor.parts))]
+    return tuple(
+        begin + first
+        for begin, part in zip(begins, factor.parts, strict=True)
+        for first in firsts(part)
+    )
+
+
+@lru_cache(MOST_KEPT)
 def normal(dim: Dim) -> Dim:
     """The representation that equal dimensions share; raises `ValueError` for weights below 1.
 

@@ -44,7 +44,7 @@ from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.places import has_places, local_positions
 from shardproof.engine.lineage.views import Misaligned
 from shardproof.engine.obligations.regions import side_by_side
-from shardproof.engine.obligations.small_terms import SmallInterpreter
+from shardproof.engine.obligations.small_terms import SmallInterpreter, choice
 from shardproof.engine.small_model.representatives import Representatives
 
 Entry = Any  # a Term, or MASKED
@@ -285,11 +285,12 @@ class Meaning:
         operand, row = definition.operand, definition.row
         labels = dict(zip(definition.outputs, index[:-1], strict=True))
         extent = next(e for _, _, e, label in operand.intervals if label == row)
+        kept = self.representatives.positions((number, -1 - row), 1, extent, extent)
         entries = []
-        for position, _ in self.representatives.positions((number, -1 - row), 1, extent, extent):
+        for position, _ in kept:
             labels[row] = position
             entries.append(self.terms.mul(definition.factor, self._operand(operand, labels)))
-        name = f"select:{extent}:{definition.selection}:{index[-1]}"
+        name = choice(definition.selection, extent, kept, index[-1])
         return self.terms.app(name, *entries)
 
     # -- tensors ----------------------------------------------------------------------------

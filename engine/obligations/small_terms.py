@@ -19,7 +19,7 @@ import numpy as np
 from shardproof.engine.algebra.terms import ONE, ZERO, Term
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.interpreters import MASKED, TermInterpreter, Weighted
-from shardproof.engine.interpreters.dims import Dim, Extent
+from shardproof.engine.interpreters.dims import Dim, Extent, firsts, weights
 from shardproof.engine.interpreters.symbolic import is_maximum
 from shardproof.engine.lineage.sums import largest
 from shardproof.engine.ops.laws import (
@@ -33,6 +33,21 @@ from shardproof.engine.ops.primitives import Selection, is_partial
 from shardproof.engine.small_model.representatives import Representatives
 
 Entry = Any  # a Term, or MASKED
+
+
+def choice(selection: Selection, size: int, kept: Sequence[tuple[int, int]], position: int) -> str:
+    """The name of a choice from rows of ``size`` entries, of which those at ``kept`` (the first
+    position, and how many it stands for) represent the row.
+
+    Example: of 4 entries, of which the third one stands for two, ``select:4 at 0 1 2*2:...``; of
+    four that stand for themselves ``select:4:...``.
+
+    Rows that are represented otherwise tell otherwise what they are: the choices from them are
+    different functions, even where they have as many arguments.
+    """
+    places = " ".join(f"{first}" if many == 1 else f"{first}*{many}" for first, many in kept)
+    at = "" if len(kept) == size else f" at {places}"
+    return f"select:{size}{at}:{selection}:{position}"
 
 
 @dataclass(frozen=True)
@@ -81,24 +96,20 @@ class SmallInterpreter(TermInterpreter):
     def absolute(self, start: int, size: int) -> tuple[Dim, tuple[int, ...]]:
         """A dimension of ``size`` positions with the true position of each representative."""
         dim = self.dim(size)
-        places = [0]
-        for factor in dim:
-            inner = sum(factor)
-            firsts = [sum(factor[:i]) for i in range(len(factor))]
-            places = [p * inner + first for p in places for first in firsts]
-        return dim, tuple(start + p for p in places)
+        return dim, tuple(start + first for first in firsts(dim))
 
     def select(self, scores: Weighted, selection: Selection) -> Weighted:
         """A function of the row's scores, not interpreted, for every choice that represents
         others; raises `Unsupported` where a mask hides scores."""
         if any(entry is MASKED for entry in scores.data.flat):
             raise Unsupported("a choice among masked entries")
-        size = int(scores.shape[1])
+        size, dim = int(scores.shape[1]), scores.dims[1]
+        kept = [*zip(firsts(dim), weights(dim), strict=True)]
         chosen = self.representatives.positions((-1, 0), 1, selection.topk, selection.topk)
         entries = np.empty((scores.data.shape[0], len(chosen)), dtype=object)
         for i, row in enumerate(scores.data):
             for k, (j, _) in enumerate(chosen):
-                entries[i, k] = self.table.app(f"select:{size}:{selection}:{j}", *row)
+                entries[i, k] = self.table.app(choice(selection, size, kept, j), *row)
         return Weighted(entries, (scores.dims[0], (tuple(w for _, w in chosen),)))
 
     def total_of(self, entries: Iterable[Entry]) -> Entry:
