@@ -63,7 +63,7 @@ class Places:
             return False
         many = sum(p.high - p.low for p in _true(mask) if p.offset)
         dim = lo.distinct.get(mask.origin.number)
-        return many == 1 and dim is not None and _moved(mask, dim) == gone[0]
+        return many == 1 and dim is not None and _dimension_in(mask, dim) == gone[0]
 
     def apart(self, other: Places) -> bool:
         """Whether no place is one of the other mask's, too: of one place of ids, what both are true
@@ -84,7 +84,7 @@ def _true(mask: Ids) -> piecewise.Function:
     return piecewise.compare("NE", mask.function, piecewise.constant(mask.function, 0))
 
 
-def _moved(mask: Ids, dim: int) -> int | None:
+def _dimension_in(mask: Ids, dim: int) -> int | None:
     """Where dimension ``dim`` of the ids is in the mask; None: it is joined with others."""
     shape, at = mask.origin.shape, dim
     for name, given in mask.moves:
@@ -100,7 +100,10 @@ def _moved(mask: Ids, dim: int) -> int | None:
 
 
 def kept(lo: Lowering, x: Lowered, places: Places) -> Any:
-    """What is left of a tensor where nothing is written."""
+    """What is left of a tensor where nothing is written.
+
+    Example: of [6, 4] at the places of a mask [6] it is a product with 1 - mask.
+    """
     shape = tuple(x.shape[places.first + n] for n in range(len(places.columns)))
     written = places.where.numbers(lo, x.dtype)
     mask = Places(places.where, 0, places.columns).added(lo, written, shape)
