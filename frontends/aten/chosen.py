@@ -48,10 +48,15 @@ _ALONG: Final = {
     "aten.sum.dim_IntList": 1,
     "aten.mean.dim": 1,
 }
-#: Those that read each row of their operands by itself, and what has no such rows as a whole.
-_BY_ROWS: Final = frozenset(
-    f"aten.{name}.default" for name in ("native_layer_norm", "_fused_rms_norm", "embedding")
-)
+#: Which dimension it is if none is given; of the others it is all.
+_DEFAULTS: Final = {"aten.topk.default": -1}
+#: Those that read each row of one operand by itself, and what has no such rows as a whole, by the
+#: place of that operand.
+_BY_ROWS: Final = {
+    "aten.native_layer_norm.default": 0,
+    "aten._fused_rms_norm.default": 0,
+    "aten.embedding.default": 1,
+}
 #: Those of a gradient that sum over its rows what has none.
 _SUMMING: Final = frozenset(
     f"aten.{name}.default"
@@ -165,9 +170,9 @@ def size_in(lo: Lowering, number: Any) -> int:
     """How many rows there are of those of which a number of the program is a multiple; 0: it is
     none.
 
-    Example: of 4 * 2097169 it is 2097169, of 8 it is 0.
+    Example: of 4 * 2097169, and of minus that, it is 2097169, of 8 it is 0.
     """
-    if isinstance(number, bool) or not isinstance(number, int) or number <= 0:
+    if isinstance(number, bool) or not isinstance(number, int) or number == 0:
         return 0
     return next((size for size in lo.wheres if number % size == 0), 0)
 
@@ -189,7 +194,8 @@ def applied(lo: Lowering, name: str, args: Sequence[Any], kwargs: Mapping[str, A
     if plain not in _LINEAR or not any(isinstance(x, Chosen) and x.only for x in first):
         return made
     if isinstance(made, tuple):
-        return (replace(made[0], only=True), *made[1:])
+        own, *others = made
+        return (None if own is None else replace(own, only=True), *others)
     return replace(made, only=True)
 
 
@@ -207,20 +213,29 @@ def _by_rule(lo: Lowering, name: str, args: Sequence[Any], kwargs: Mapping[str, 
     if rule is None:
         raise Unsupported(f"operator {name} has no lowering")
     if plain in ENTRYWISE or plain in _CASTS:
-        given = [args[0], *(counted(lo, x) for x in args[1:])]
-        if any(map(_is_rows, given)) or any(size_in(lo, n) for s, _ in lo.expected for n in s):
-            return by_row(lo, rule, given, kwargs)
-        return rule(lo, *given, **kwargs)
+        return _entrywise(lo, rule, args, kwargs)
     if plain in _ALONG:
         return row_by_row(lo, plain, args, kwargs)
     if plain in _BY_ROWS:
+        at = _BY_ROWS[plain]
+        if any(isinstance(x, Chosen) != (n == at) for n, x in enumerate(args)):
+            raise Unsupported(f"{name} that reads rows of which data says how many there are")
         return by_row(lo, rule, args, kwargs, alike=True)
     if plain in _SUMMING:
         gradient, *rest = args
         if isinstance(gradient, Chosen):
             only = replace(gradient, rows=gradient.counted(lo), only=True)
-            return by_row(lo, rule, [only, *rest], kwargs, alike=True)
+            return by_row(lo, rule, [only, *rest], kwargs, alike=True, sums=True)
     raise Unsupported(f"{name} of rows of which data says how many there are")
+
+
+def _entrywise(lo: Lowering, rule: Rule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """An operator by entries, of rows; or of numbers, of which one is how many rows there are."""
+    given = [args[0], *(counted(lo, x) for x in args[1:])]
+    if any(map(_is_rows, given)) or any(size_in(lo, n) for s, _ in lo.expected for n in s):
+        return by_row(lo, rule, given, kwargs)
+    without_numbers(lo, *kwargs.values())
+    return rule(lo, *given, **kwargs)
 
 
 def row_by_row(
@@ -233,7 +248,7 @@ def row_by_row(
     """
     rule, named = rule_of(name), kwargs or {}
     place = _ALONG.get(name, 1)
-    if rule is None or not _beside(args, named, place):
+    if rule is None or not _beside(name, args, named, place):
         raise Unsupported(f"{name} along rows of which data says how many there are")
     return by_row(lo, rule, args, named)
 
@@ -248,9 +263,9 @@ def counted(lo: Lowering, x: Any) -> Any:
     return lo.wheres[size].many(lo, "float32", x // size) if size else x
 
 
-def _beside(args: Sequence[Any], kwargs: Mapping[str, Any], place: int) -> bool:
+def _beside(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], place: int) -> bool:
     """Whether the dimensions at a place of the arguments are others than those of the rows."""
-    dims = args[place] if len(args) > place else kwargs.get("dim", -1)
+    dims = args[place] if len(args) > place else kwargs.get("dim", _DEFAULTS.get(name))
     rows = [x for x in args if isinstance(x, Chosen)]
     return bool(rows) and all(x.at not in dimensions(x.shape, dims) for x in rows)
 
@@ -262,24 +277,43 @@ def by_row(
     kwargs: Mapping[str, Any],
     *,
     alike: bool = False,
+    sums: bool = False,
 ) -> Any:
     """What a rule makes of all rows, where operands have rows by one mask; ``alike``: other
-    operands are read by every row alike, whatever their dimensions.
+    operands are read by every row alike, whatever their dimensions; ``sums``: some results are sums
+    over the rows.  Any other result has such rows: what a rule makes of all of them together would
+    count those that the mask does not choose.
 
     Example: ``x * w[:, None]`` of tokens [k, 4] and their weights [k, 1].
     """
     like = next((x for x in args if isinstance(x, Chosen)), None)
     if like is None:
         raise Unsupported("a number that depends on data, beside what has no such rows")
+    without_numbers(lo, *args, *kwargs.values())
     given = [_row(x, like, alike) for x in args]
     named = {key: _row(x, like, alike) for key, x in kwargs.items()}
     expected = lo.expected
+    if not sums and not all(any(size_in(lo, n) for n in shape) for shape, _ in expected):
+        raise Unsupported("what is made of all rows of which data says how many there are")
     lo.expected = [(resized(lo, shape), dtype) for shape, dtype in expected]
     made = rule(lo, *given, **named)
     lo.expected = expected
     results = made if isinstance(made, tuple) else (made,)
     wrapped = tuple(of_rows(lo, x, shape) for x, (shape, _) in zip(results, expected, strict=False))
     return wrapped if isinstance(made, tuple) else wrapped[0]
+
+
+def without_numbers(lo: Lowering, *given: Any) -> None:
+    """Raises `Unsupported` where an argument that is no operand is how many rows there are, or has
+    it, times another number.
+
+    Example: ``torch.add(x, y, alpha=len(rows))``, and a norm over all rows.
+    """
+    for x in given:
+        if isinstance(x, (list, tuple)):
+            without_numbers(lo, *x)
+        elif size_in(lo, x):
+            raise Unsupported("an argument that is how many rows data choose")
 
 
 def of_rows(lo: Lowering, x: Any, shape: Shape) -> Any:

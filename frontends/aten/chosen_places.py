@@ -18,6 +18,7 @@ from shardproof.frontends.aten.chosen import (
     of_rows,
     resized,
     row_by_row,
+    without_numbers,
 )
 from shardproof.frontends.aten.chosen_written import Patched, Places, Share
 from shardproof.frontends.aten.lowering import (
@@ -154,6 +155,7 @@ def _add(lo: Lowering, x: Any, y: Any, alpha: float = 1) -> Any:
     shares of a tensor; or of numbers."""
     rule = rule_of(ADD)
     assert rule is not None
+    without_numbers(lo, alpha)
     given = {} if alpha == 1 else {"alpha": alpha}
     if isinstance(x, Share) and isinstance(y, Share) and alpha == 1:
         both = x.beside(lo, y)
@@ -189,6 +191,7 @@ def _index_add(
     lo: Lowering, x: Lowered, dim: int, index: Any, source: Any, alpha: float = 1
 ) -> Any:
     """Rows that are added to those at positions, however many are added to one."""
+    without_numbers(lo, alpha)
     (at,) = dimensions(x.shape, dim)
     places, _ = _places(x, [*[None] * at, index])
     rows = _every(lo, source, places.where, (*x.shape[:at], places.where.size, *x.shape[at + 1 :]))

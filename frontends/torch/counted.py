@@ -3,15 +3,17 @@
 `nonzero` of a mask that depends on the inputs has as many rows as data say.  It is given a number
 of rows of its own, a large prime, by which its size is known wherever it goes; masks that are
 computed alike have one number.  A step must be the same for every number: it is recorded with two
-rows too, and with one, and the recordings are compared (`agreed`).  Of one row PyTorch takes other
-ways by itself (a dimension of one is any size), so it is compared by the operators of each line.
-That there is at least one row is assumed, and printed.
+rows too, with all, and with one, and the recordings are compared (`agreed`).  Of one row PyTorch
+takes other ways by itself (a dimension of one is any size), so it is compared by the operators of
+each line and the numbers that they are given.  Which of two masks has more rows differs, too.  That
+there is at least one row is assumed, and printed.
 """
 
 from __future__ import annotations
 
 import sys
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -37,8 +39,9 @@ from shardproof.frontends.torch.trace import (
     tensors_of,
 )
 
-#: The series of numbers with which a step is recorded: primes; 2; 1.
-SERIES: Final = (0, 1, 2)
+#: The series of numbers with which a step is recorded: primes; 2; 1; all rows of the first mask,
+#: and numbers that fall.
+SERIES: Final = (0, 1, 2, 3)
 #: Numbers begin here: beyond every size of a test, and of most dimensions of models.
 _FIRST: Final = 1 << 21
 #: Operators by which masks are told to be computed alike: what is before them is the same tensor.
@@ -54,14 +57,21 @@ ASSUMED: Final = "of rows whose number data say (nonzero, x[mask]) there is at l
 ALL_HIT: Final = "each of the {} numbers that a loop takes from a mask is chosen by data: at {}"
 
 
-def numbers(series: int, entries: int) -> int:
-    """The number of a series for the mask after ``entries`` others.
+def numbers(series: int, index: int, entries: int) -> int:
+    """The number of a series for the mask after ``index`` others, of so many ``entries``.
 
-    Example: of the series 0 they are 2097169, 2097211, ...; of the series 1 all are 2.
+    Example: of the series 0 they are 4194319, 2097169, 2097211, ..., of the series 1 all are 2, and
+    of the series 3, of masks of 6 entries, 6, 1048575, 1048574, ...
     """
-    return _primes(entries) if series == 0 else 3 - series
+    if series == 0:
+        return _primes(index - 1) if index else _LARGEST
+    if series == 3:
+        return _FIRST // 2 - index if index else max(entries, 2)
+    return 3 - series
 
 
+#: The prime of the first mask: more than those of all others.
+_LARGEST: Final = 4194319
 _PRIMES: list[int] = []
 
 
@@ -201,7 +211,9 @@ class Masks:
         entries are assumed to be true; None: these are no such positions."""
         if x.untyped_storage()._cdata not in self._among or x.dim() > 2:
             return None
-        entries, _ = self._among[x.untyped_storage()._cdata]
+        entries, storage = self._among[x.untyped_storage()._cdata]
+        if x.numel() * x.element_size() != storage.nbytes() or x.stride(0) != 1:
+            raise InvalidInput("a loop over some of the numbers that a mask chooses")
         where = place(sys._getframe(3))[0]
         self.recorder.notes.setdefault(ALL_HIT.format(entries, where))
         with _disable_current_modes():
@@ -214,7 +226,7 @@ class Masks:
                 raise InvalidInput(
                     f"more than {MOST_MASKS} masks, or one of more than {_FIRST} entries"
                 )
-            self.known[key] = numbers(self.series, len(self.known))
+            self.known[key] = numbers(self.series, len(self.known), mask.numel())
             self.sizes.append(self.known[key])
         return self.known[key]
 
@@ -294,20 +306,27 @@ def agreed(traces: Sequence[Trace]) -> None:
 
     Example: a step with ``if len(rows) > 3`` is another one with one row.
     """
-    first, two, one = traces
-    pair = _Pair(first, two, dict(zip(first.counts, two.counts, strict=False)))
-    ours, theirs = _kept(first), _kept(two)
-    for a, b in zip(ours, theirs, strict=False):
-        if not pair.one(a, b):
-            _refuse(first, a)
-    if len(ours) != len(theirs) or len(first.counts) != len(two.counts):
-        _refuse(first, first.events[-1])
+    first, two, one, rest = traces
+    for other in (two, rest):
+        pair = _Pair(first, other, dict(zip(first.counts, other.counts, strict=False)))
+        ours, theirs = _kept(first), _kept(other)
+        for a, b in zip(ours, theirs, strict=False):
+            if not pair.one(a, b):
+                _refuse(first, a)
+        if len(ours) != len(theirs) or len(first.counts) != len(other.counts):
+            _refuse(first, first.events[-1])
     for trace, other in ((first, one), (one, first)):
         known = {_at(event, other) for event in _kept(other)}
         for event in _kept(trace):
             own = event.name in _OF_ONE or (event.backward and trace is one)
             if not own and _at(event, trace) not in known:
                 _refuse(trace, event)
+    for other in (two, one, rest):
+        left = Counter(key for key, _ in _constants(other))
+        for key, event in _constants(first):
+            left[key] -= 1
+            if left[key] < 0:
+                _refuse(first, event)
 
 
 #: What PyTorch makes of one row in another way: values that are written have fewer dimensions, over
@@ -315,22 +334,50 @@ def agreed(traces: Sequence[Trace]) -> None:
 _OF_ONE: Final = (NONZERO, CONSTANT, "aten.zeros.default")
 
 
-def _at(event: Event, trace: Trace) -> tuple[str, str]:
-    return event.name, trace.sources[event.source]
+def _at(event: Event, trace: Trace) -> tuple[object, ...]:
+    """An operator, its line, and the numbers that it is given; how many rows there are is 1.
+
+    Example: of ``x / len(rows)`` the number is 1 in every recording.
+    """
+    given = [x for x in (*event.args, *event.kwargs.values()) if isinstance(x, (int, float))]
+    numbers = (repr(_times(x, trace.counts)) for x in given)
+    return event.name, trace.sources[event.source], *numbers
+
+
+def _times(number: float, sizes: Sequence[int]) -> float:
+    """How many times there are so many rows a number is; itself, if it is no such multiple."""
+    if isinstance(number, bool) or not isinstance(number, int):
+        return number
+    return next((number // n for n in sizes if number and number % n == 0 and n >= _FIRST), number)
+
+
+def _constants(trace: Trace) -> list[tuple[tuple[str, str, bytes], Event]]:
+    """The values of constants that are not of a size that data choose, with their lines; those of
+    one number as this number."""
+    constants = []
+    for event in trace.events:
+        if event.name == CONSTANT:
+            tensor = trace.tensors[next(iter(tensors_of(*event.outputs)))]
+            raw, alike = _values(event, trace), _one_number(event, trace)
+            if not any(n >= _FIRST and _times(n, trace.counts) != n for n in tensor.shape):
+                value = raw[: len(raw) // prod(tensor.shape)] if alike else raw
+                constants.append(((trace.sources[event.source], tensor.dtype, value), event))
+    return constants
 
 
 def _kept(trace: Trace) -> list[Event]:
     """The events of a recording but for views, which are as the tensors say that are read, and the
-    values of tensors of one number, which what made them says."""
-
-    def one_number(event: Event) -> bool:
-        raw = _values(event, trace)
-        (number,) = tensors_of(*event.outputs)
-        entries = prod(trace.tensors[number].shape)
-        return entries > 1 and raw == raw[: len(raw) // entries] * entries
-
+    values of tensors of one number (`_constants`)."""
     made = [e for e in trace.events if _made(e, trace.tensors) or not e.outputs or e.boxes]
-    return [e for e in made if e.name != CONSTANT or not one_number(e)]
+    return [e for e in made if e.name != CONSTANT or not _one_number(e, trace)]
+
+
+def _one_number(event: Event, trace: Trace) -> bool:
+    """Whether the values of a constant are one number many times."""
+    raw = _values(event, trace)
+    (number,) = tensors_of(*event.outputs)
+    entries = prod(trace.tensors[number].shape)
+    return entries > 1 and raw == raw[: len(raw) // entries] * entries
 
 
 def _values(event: Event, trace: Trace) -> bytes:
