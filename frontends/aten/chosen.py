@@ -407,6 +407,8 @@ def _expand(lo: Lowering, x: Any, shape: Sequence[int]) -> Any:
         if [len(shape) - at for at in sizes] != [len(x.shape) - x.at]:
             raise Unsupported("rows of which data says how many there are, repeated as often")
         return of_rows(lo, lo.expand(x.rows, resized(lo, shape)), tuple(shape))
+    if isinstance(x, Where) and x.shape[1] == 1:
+        x = Column(x, 0, x.shape)
     if isinstance(x, Column) and len(shape) == len(x.shape):
         return replace(x, shape=tuple(shape))
     if _is_rows(x):

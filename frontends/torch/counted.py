@@ -319,6 +319,7 @@ def agreed(traces: Sequence[Trace]) -> None:
         known = {_at(event, other) for event in _kept(other)}
         for event in _kept(trace):
             own = event.name in _OF_ONE or (event.backward and trace is one)
+            own = own or _sums_rows(event, trace)
             if not own and _at(event, trace) not in known:
                 _refuse(trace, event)
     for other in (two, one, rest):
@@ -342,6 +343,22 @@ def _at(event: Event, trace: Trace) -> tuple[object, ...]:
     given = [x for x in (*event.args, *event.kwargs.values()) if isinstance(x, (int, float))]
     numbers = (repr(_times(x, trace.counts)) for x in given)
     return event.name, trace.sources[event.source], *numbers
+
+
+def _sums_rows(event: Event, trace: Trace) -> bool:
+    """Whether an event is a sum over nothing but rows that data choose: of one row it is that row,
+    and the gradient of what every row reads alike is not added up.
+
+    Example: in the gradient of ``z - z.mean(0, keepdim=True)``.
+    """
+    if event.name != "aten.sum.dim_IntList" or len(event.args) < 2:
+        return False
+    x, dims = event.args[:2]
+    if not isinstance(x, Tensor) or not isinstance(dims, Items):
+        return False
+    shape = trace.tensors[x.number].shape
+    sizes = [shape[d] for d in dims.items if isinstance(d, int)]
+    return bool(sizes) and all(n >= _FIRST and n in trace.counts for n in sizes)
 
 
 def _times(number: float, sizes: Sequence[int]) -> float:
