@@ -373,6 +373,8 @@ def _reshape(lo: Lowering, x: Any, shape: Sequence[int]) -> Any:
         return Column(x, 0, tuple(shape))
     if isinstance(x, (Where, Column)):
         return x if tuple(shape) == x.shape else x.reshape(tuple(shape))
+    if not isinstance(x, Chosen):
+        raise Unsupported("a view of rows of which data says how many there are")
     before = prod(x.shape[: x.at])
     places = [at for at, n in enumerate(shape) if n == x.where.size]
     if len(places) != 1 or prod(shape[: places[0]]) != before:

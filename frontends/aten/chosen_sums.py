@@ -96,8 +96,10 @@ def _product(lo: Lowering, x: Any, y: Any) -> Any:
 
 
 @chosen_rows("aten.addmm.default")
-def _affine(lo: Lowering, bias: Lowered, x: Any, y: Any) -> Any:
+def _affine(lo: Lowering, bias: Lowered, x: Any, y: Any, **factors: Any) -> Any:
     """Rows times a matrix, plus what every row gets."""
+    if factors:
+        raise Unsupported("a product of rows and a sum, times numbers")
     made = _product(lo, x, y)
     return applied(lo, "aten.add.Tensor", [made, bias], {})
 
@@ -110,9 +112,9 @@ def _reduces(name: str, place: int) -> None:
 
     @chosen_rows(f"aten.{name}.default")
     def _loss(lo: Lowering, *args: Any) -> Any:
-        reduction = args[place] if len(args) > place else MEAN
-        weights = [None] * (place - len(args))
-        given = [*args[:place], *weights, NONE, *args[place + 1 :]]
+        args = (*args, *[None] * (place - len(args)), *[MEAN] * (len(args) <= place))
+        reduction = args[place]
+        given = [*args[:place], NONE, *args[place + 1 :]]
         like = next(x for x in args if isinstance(x, Chosen))
         expected = lo.expected
         lo.expected = [(like.shape, expected[0][1])]
@@ -125,6 +127,7 @@ def _reduces(name: str, place: int) -> None:
     @chosen_rows(f"aten.{name}_backward.default")
     def _gradient(lo: Lowering, gradient: Any, *args: Any) -> Any:
         """Of a mean, the gradient of the sum by how many entries there are."""
+        args = (*args, *[None] * (place - len(args)), *[MEAN] * (len(args) <= place))
         reduction, at = args[place], place
         given = [gradient, *args[:at], SUM if reduction == MEAN else reduction, *args[at + 1 :]]
         each = by_row(lo, TABLE[f"aten.{name}_backward.default"], given, {})

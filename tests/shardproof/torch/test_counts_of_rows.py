@@ -86,14 +86,15 @@ def test_what_is_made_of_all_rows_together_is_refused(what: str) -> None:
 
 
 def _losses(x: Tensor, norm: nn.LayerNorm, keep: Tensor, labels: Tensor) -> list[Tensor]:
-    """Minus a mean, the loss of normalized rows of an input, rows less their mean, and rows at
+    """Minus a mean, losses of normalized rows of an input, rows less their mean, and rows at
     positions that are repeated."""
     rows = torch.where(keep[:, 0])[0]
     mean = norm(x).exp()[rows].sum() / -len(rows)
     own = norm(x)[rows]
     apart = (own - own.mean(0, keepdim=True)).pow(2).mean()
     repeated = norm(x).gather(0, rows[:, None].expand(-1, WIDTH)).tanh().mean()
-    return [mean, F.cross_entropy(norm(x[rows]), labels[rows]), apart, repeated]
+    chances = F.binary_cross_entropy(own.sigmoid(), x[rows].sigmoid())
+    return [mean, F.cross_entropy(norm(x[rows]), labels[rows]), apart, repeated, chances]
 
 
 def test_numbers_of_rows_are_what_pytorch_computes() -> None:
