@@ -125,11 +125,18 @@ READS = {
 }
 
 
+#: What is answered at first, since rows may be chosen by it: why it is refused in the end.
+ANSWERED = {
+    "a flag": "Python reads the value of a tensor",
+    "a shape": "what the step does depends on how many rows data choose",
+}
+
+
 @pytest.mark.parametrize("name", READS)
 def test_what_is_refused_stays_refused(name: str, tmp_path: Path) -> None:
     result = verified(tmp_path, READS[name])
     assert result.verdict == "invalid input", sp.told(result)
-    assert "the step goes on all the same" in result.reason
+    assert ANSWERED.get(name, "the step goes on all the same") in result.reason
 
 
 @pytest.mark.parametrize(("literal", "expected"), [(False, "invalid input"), (True, "proved")])

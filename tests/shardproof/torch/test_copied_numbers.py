@@ -17,8 +17,8 @@ import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 
 import shardproof.torch as sp  # noqa: E402
-from shardproof.frontends.torch.texts import plain  # noqa: E402
 from tests.shardproof.torch.locally import locally  # noqa: E402
+from tests.shardproof.torch.printed import require_printed  # noqa: E402
 
 BATCH = {"x": sp.tensor((4, 3))}
 
@@ -66,7 +66,7 @@ def test_a_copy_is_not_compared(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", COPIES)
 def test_a_copy_is_printed(name: str, tmp_path: Path) -> None:
     def factor(number: Any) -> Any:
-        assert plain(f"{COPIES[name](number):.2f}") == "n/a"
+        require_printed(f"{COPIES[name](number):.2f}", "n/a")
         return 1 + number / 2
 
     assert verified(tmp_path, factor).verdict == "proved"

@@ -24,8 +24,8 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 import shardproof.torch as sp  # noqa: E402
 from shardproof.engine.errors import InvalidInput  # noqa: E402
 from shardproof.frontends.torch.conversions import Float  # noqa: E402
-from shardproof.frontends.torch.texts import plain  # noqa: E402
 from shardproof.frontends.torch.unread import Unread  # noqa: E402
+from tests.shardproof.torch.printed import require_printed  # noqa: E402
 
 WIDTH, ROWS, RANKS = 4, 4, 2
 BATCH = {"x": sp.tensor((ROWS, WIDTH))}
@@ -80,7 +80,7 @@ def step(
             meter = torch.zeros(2, device=torch.cuda.current_device())
             meter[0] += loss.item()
             dist.all_reduce(meter)
-            assert plain(logged(loss, folder, job.rank)) == TEXTS
+            require_printed(logged(loss, folder, job.rank), TEXTS)
         job.end(loss=loss)
         if float(loss) > 1:  # the step is over
             torch.load(folder / "none.pt")
