@@ -202,6 +202,22 @@ def holds(table: Array, begins: Sequence[Sequence[int]], arrays: Sequence[Array]
     return True
 
 
+def inside(part: Array, full: Array) -> tuple[int, ...] | None:
+    """Where ``part`` lies in ``full``, at a multiple of its own size; None: nowhere.
+
+    Example: [[1, 1]] in the lower triangle of 4 by 4 at (1, 0), first.
+    """
+    if part.ndim != full.ndim or any(f % p for p, f in zip(part.shape, full.shape, strict=True)):
+        return None
+    counts = [f // p for p, f in zip(part.shape, full.shape, strict=True)]
+    for index in np.ndindex(*counts):
+        at = tuple(i * p for i, p in zip(index, part.shape, strict=True))
+        box = full[tuple(slice(a, a + p) for a, p in zip(at, part.shape, strict=True))]
+        if np.array_equal(box, part):
+            return at
+    return None
+
+
 def without_dead(recorder: Recorder, results: Sequence[int]) -> None:
     """Drop what no result depends on (every rank runs the same operators, so none waits for what
     is dropped).

@@ -20,13 +20,13 @@ from shardproof.engine.plan.ir import Addend, Expectation, Plan, Source
 from shardproof.frontends.graphs.graph import Graph, Input, Output, Placement, Shape
 from shardproof.frontends.graphs.mesh import Mesh
 from shardproof.frontends.graphs.recorder import (
-    Array,
     Constant,
     PlacedInput,
     Recorded,
     Recorder,
     everywhere,
     holds,
+    inside,
     mesh_of,
     offsets,
     programs,
@@ -313,24 +313,11 @@ def _matching_box(
         (full,) = whole.arrays
         starts = []
         for array in constant.arrays:
-            at = _inside(array, full)
+            at = inside(array, full)
             if at is None:
                 break
             starts.append(at)
         else:
             every = starts * ranks if len(starts) == 1 else starts
             return name, whole, Placement(full.shape, tuple(every))
-    return None
-
-
-def _inside(part: Array, full: Array) -> tuple[int, ...] | None:
-    """Where ``part`` lies in ``full``, at a multiple of its own size."""
-    if part.ndim != full.ndim or any(f % p for p, f in zip(part.shape, full.shape, strict=True)):
-        return None
-    counts = [f // p for p, f in zip(part.shape, full.shape, strict=True)]
-    for index in np.ndindex(*counts):
-        at = tuple(i * p for i, p in zip(index, part.shape, strict=True))
-        box = full[tuple(slice(a, a + p) for a, p in zip(at, part.shape, strict=True))]
-        if np.array_equal(box, part):
-            return at
     return None

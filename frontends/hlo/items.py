@@ -264,8 +264,7 @@ class Values:
             raise Unsupported("a constant with numbers that are not finite")
         if (factored := flags(item)) is not None:
             return self.recorder.op("mul", self.known(factored[0]), other=exact(factored[1]))
-        part = origins.part(item, self.tables)
-        if part is not None:
+        if (part := origins.part(item, self.tables)) is not None:
             value = self.recorder.constant(part.arrays, part.begins)
             return self.broadcast(value, part.dims, item.shape)
         if all(compact(a).size and compact(a).min() == compact(a).max() for a in item.arrays):
@@ -275,7 +274,8 @@ class Values:
         cores = [np.broadcast_to(c, wide) for c in cores]
         kept = tuple(d for d, n in enumerate(wide) if n > 1)
         line = tuple(wide[d] for d in kept)
-        value = self.recorder.constant([c.reshape(line or (1,)) for c in cores])
+        shape = origins.row(cores, line, self.tables) or line or (1,)
+        value = self.recorder.constant([c.reshape(shape) for c in cores])
         return self.broadcast(self.view(value, line), kept, item.shape)
 
     def by_rank(self, numbers: Sequence[object], shape: Shape) -> int:

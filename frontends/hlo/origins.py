@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from shardproof.frontends.graphs.recorder import holds
+from shardproof.frontends.graphs.recorder import holds, inside
 from shardproof.frontends.hlo.module import Array
 from shardproof.frontends.hlo.opcodes import ELEMENTWISE
 
@@ -93,6 +93,27 @@ def part(item: _Numbers, tables: Sequence[Array]) -> Part | None:
     if any(holds(table, begins, arrays) for table in tables):
         return Part(arrays, dims, begins)
     return None
+
+
+def row(
+    arrays: Sequence[Array], line: tuple[int, ...], tables: Sequence[Array]
+) -> tuple[int, ...] | None:
+    """The shape in which numbers of ``line``, others on each rank, are rows or columns of one of
+    these tables, which has one more dimension; None: of none, or they are a part as they are.
+
+    Example: ``[0, 0]`` on rank 0 and ``[1, 0]`` on rank 1 are rows, (1, 2), of what is below the
+    diagonal of a triangle of 2 by 2.
+    """
+    if len(arrays) == 1 or not line or _lie(arrays, line, tables):
+        return None
+    shapes = ((*line[:d], 1, *line[d:]) for d in range(len(line) + 1))
+    return next((shape for shape in shapes if _lie(arrays, shape, tables)), None)
+
+
+def _lie(arrays: Sequence[Array], shape: tuple[int, ...], tables: Sequence[Array]) -> bool:
+    """Whether one table has the numbers of every rank, in this shape."""
+    own = [array.reshape(shape) for array in arrays]
+    return any(all(inside(a, table) is not None for a in own) for table in tables)
 
 
 def _own(x: _Numbers) -> Begins:
