@@ -9,6 +9,7 @@ other operator is refused by name.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -132,20 +133,28 @@ class Column(Unviewed):
         raise Unsupported(self.about)
 
 
-class Shared(Unviewed):
-    """What is left of a tensor beside rows that a mask chooses, or these rows alone, such as
-    `chosen_places.Share`: a value, but where both are added up."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Shared(Unviewed, ABC):
+    """What is left of ``base`` beside rows that a mask chooses, or these rows alone, such as
+    `chosen_written.Share`: a value, but where both are added up."""
 
     about = "a part of a tensor at rows of which data says how many there are"
+
+    base: Lowered
 
     @property
     def shape(self) -> Shape:
         """That of the tensor."""
-        raise NotImplementedError
+        return self.base.shape
 
+    @property
+    def dtype(self) -> str:
+        """That of the tensor."""
+        return self.base.dtype
+
+    @abstractmethod
     def real(self, lo: Lowering) -> Real:
         """The numbers, by the mask."""
-        raise NotImplementedError
 
 
 def concerns(lo: Lowering, given: Sequence[Any]) -> bool:

@@ -121,20 +121,9 @@ class Share(Shared):
     what is read to be written back.
     """
 
-    base: Lowered
     places: Places
     left: bool
     more: Chosen | None = None
-
-    @property
-    def shape(self) -> Shape:
-        """That of the tensor."""
-        return self.base.shape
-
-    @property
-    def dtype(self) -> str:
-        """That of the tensor."""
-        return self.base.dtype
 
     def real(self, lo: Lowering) -> Real:
         """The numbers, by the mask."""
@@ -172,20 +161,9 @@ class Patched(Shared):
     lie in [0, 4), nothing is left of what ``out`` was before.
     """
 
-    base: Lowered
     places: tuple[Places, ...]
     added: tuple[Lowered, ...]
     known: list[Real] = field(default_factory=list)
-
-    @property
-    def shape(self) -> Shape:
-        """That of the tensor."""
-        return self.base.shape
-
-    @property
-    def dtype(self) -> str:
-        """Its element type."""
-        return self.base.dtype
 
     def extended(self, places: Places, added: Lowered) -> Patched | None:
         """The tensor with rows written elsewhere; None: some may be written again."""
