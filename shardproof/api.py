@@ -74,13 +74,14 @@ def measured(
     """
     from shardproof.cluster.memory.budget import OverBudget, bounded
     from shardproof.cluster.verdicts.ledger import LedgerError
+    from shardproof.frontends.untrusted.forks import forked_readers
 
     start = time.perf_counter()
     peak = 0.0
     for line in settings.notes():
         progress.note(line)
     try:
-        with bounded(settings.memory_budget_bytes) as sampler, no_collector():
+        with bounded(settings.memory_budget_bytes) as sampler, no_collector(), forked_readers():
             progress.memory = lambda: sampler.peak_mib
             result = work()
     except LedgerError as error:

@@ -49,6 +49,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def forked() -> Iterator[None]:
+    """Bounded readers are forked by one server of each test process: thousands are run, and to
+    import one takes most of its time."""
+    from shardproof.frontends.untrusted.forks import forked_readers
+
+    with forked_readers():
+        yield
+
+
 @pytest.fixture(scope="session")
 def shared_plans() -> Path:
     """The folder of real nnScaler plans; it lies beside the repository, not in it."""

@@ -18,7 +18,9 @@ from shardproof.engine.storage.closing import Closing
 
 EVERY_SECONDS = 0.1
 SHARE_OF_TIME = 0.05
-"""Sampling never takes more than this share of one core: it gets rarer where it costs more."""
+SHARE_UNWATCHED = 0.02
+"""Sampling never takes more than this share of one core: it gets rarer where it costs more.  The
+second one holds where nobody has to be told in time: the kernel walks all pages for each look."""
 
 _MIB = 1 << 20
 
@@ -177,4 +179,5 @@ class MemorySampler(Closing):
                 self._tell(self.sample())
             elif sum(map(resident_bytes, family(self._root))) > self._peak_bytes:
                 self.sample()
-            pause = max(self._every_seconds, (time.thread_time() - start) / SHARE_OF_TIME)
+            share = SHARE_OF_TIME if self._tell is not None else SHARE_UNWATCHED
+            pause = max(self._every_seconds, (time.thread_time() - start) / share)

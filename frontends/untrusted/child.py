@@ -1,8 +1,9 @@
 """Calling one of our functions in a child process with bounded memory, time and result.
 
-The parent starts ``python -m frontends.untrusted.child`` with the call as JSON; the child limits
-itself before it imports anything of ours, calls the function and writes one line of JSON (what
-became of it) and the function's bytes to a file that only the two of them hold.
+The parent starts ``python -m frontends.untrusted.child`` with the call as JSON, or has a fork
+server start a child (`frontends.untrusted.forks`); the child limits itself before it calls anything
+of ours, calls the function and writes one line of JSON (what became of it) and the function's bytes
+to a file that only the two of them hold.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import BinaryIO, Final, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.storage.closing import Closing
 from shardproof.engine.storage.files import is_full
-from shardproof.engine.storage.sources import python_path
 from shardproof.engine.system import portable
 from shardproof.frontends.errors import UnreadablePlan
+
+if TYPE_CHECKING:
+    from shardproof.frontends.untrusted.process import Process
 
 MEMORY_BYTES: Final = 4 << 30
 SECONDS: Final = 120.0
@@ -54,7 +57,10 @@ def run_bounded(
     that takes longer raises "reading it took more than 0.2 seconds of processor time, and was
     stopped".
     """
+    from shardproof.frontends.untrusted import forks
+
     bounds = Bounds(memory_bytes, seconds, result_bytes)
+    forks.warm()
     with BoundedCall(function, args, bounds) as call:
         return call.result()
 
@@ -98,24 +104,21 @@ class BoundedCall(Closing):
         lifeline, ours = os.pipe()
         self._resources.callback(os.close, ours)
         try:
-            self._start(lifeline)
+            self._child = self._started(lifeline)
         finally:
             os.close(lifeline)
+        self._resources.callback(self._child.end)
 
-    def _start(self, lifeline: int) -> None:
-        import subprocess
+    def _started(self, lifeline: int) -> Process:
+        # Not with the module: it is the child's too, which is to start soon.
+        from shardproof.frontends.untrusted import forks
+        from shardproof.frontends.untrusted.process import Started
 
-        handed = (self._result.fileno(), lifeline)
-        self._child = subprocess.Popen(
-            [sys.executable, "-P", "-m", __name__, *map(str, handed), json.dumps(self._call)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=self._errors,
-            pass_fds=handed,
-            env=_environment(),
-            start_new_session=True,
-        )
-        self._resources.callback(self._end)
+        call, errors = json.dumps(self._call), self._errors.fileno()
+        # A server's forks have what it has imported for others: too much for a tight bound.
+        if self._bounds.memory_bytes >= MEMORY_BYTES and (server := forks.running()):
+            return server.fork(__name__, call, self._result.fileno(), lifeline, errors)
+        return Started(__name__, call, self._result.fileno(), lifeline, errors)
 
     def result(self) -> bytes:
         """The function's bytes, once they are there.
@@ -123,42 +126,21 @@ class BoundedCall(Closing):
         Raises what the function raises of `InvalidInput` and `UnreadablePlan`; `InvalidInput` if a
         limit or a crash ends the child; `BoundedCallError` for anything else.
         """
-        in_time = portable.ends_within(self._child.pid, max(0.0, self._until - time.monotonic()))
-        self._end()
+        in_time = self._child.ends_within(max(0.0, self._until - time.monotonic()))
+        self._child.end()
         if not in_time:
             raise InvalidInput(
                 f"reading it took longer than {self._bounds.seconds * WAITING:g} seconds, "
                 "and was stopped"
             )
-        if self._child.returncode == 0:
+        if self._child.exit_code == 0:
             self._result.seek(0)
             return _outcome(self._result, self._bounds.result_bytes)
-        raise _death(self._child.returncode, self._errors, self._bounds)
+        raise _death(self._child.exit_code, self._errors, self._bounds)
 
     def close(self) -> None:
         """End the child, wherever it is."""
         self._resources.close()
-
-    def _end(self) -> None:
-        if self._child.returncode is None:
-            # Before it is reaped: until then its number, and its group's, are its own.
-            os.killpg(self._child.pid, signal.SIGKILL)
-            self._child.wait()
-
-
-def _environment() -> dict[str, str]:
-    """The child's environment: finds us wherever we are, and keeps to one thread."""
-    return {
-        **os.environ,
-        "PYTHONPATH": python_path(),
-        # Thread pools and malloc arenas reserve address space, which is what is bounded.
-        "OPENBLAS_NUM_THREADS": "1",
-        "OMP_NUM_THREADS": "1",
-        "MALLOC_ARENA_MAX": "1",
-        # As it is by default, but for all of the run: what is large is given back when it is freed.
-        "MALLOC_MMAP_THRESHOLD_": str(1 << 17),
-        "ARROW_DEFAULT_MEMORY_POOL": "system",
-    }
 
 
 def _too_slow(seconds: float) -> InvalidInput:

@@ -9,8 +9,11 @@ import subprocess
 import sys
 import time
 
-from shardproof.engine.errors import InvalidInput
-from shardproof.frontends.errors import UnreadablePlan
+#: What the process had loaded when it came to this module.
+BEFORE = tuple(name for name in sys.modules if name != __name__)
+
+from shardproof.engine.errors import InvalidInput  # noqa: E402
+from shardproof.frontends.errors import UnreadablePlan  # noqa: E402
 
 
 def joined(first: str, second: int) -> bytes:
@@ -25,6 +28,24 @@ def parts(first: str, second: str) -> tuple[bytes, ...]:
 def loaded() -> bytes:
     """The modules that this process has loaded, one to a line."""
     return "\n".join(sys.modules).encode()
+
+
+def loaded_before() -> bytes:
+    """The modules that were loaded before this one, one to a line."""
+    return "\n".join(BEFORE).encode()
+
+
+def parent() -> bytes:
+    return str(os.getppid()).encode()
+
+
+def folder() -> bytes:
+    return os.getcwd().encode()
+
+
+def descriptors() -> bytes:
+    """How many files this process has open."""
+    return str(len(os.listdir("/proc/self/fd"))).encode()
 
 
 def zeros(count: int) -> bytes:

@@ -14,12 +14,12 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.nnscaler.read import read_bounded
+from shardproof.frontends.untrusted import forks
 from shardproof.frontends.untrusted.child import (
     BoundedCall,
     BoundedCallError,
@@ -30,9 +30,16 @@ from shardproof.frontends.untrusted.child import (
 )
 from tests.conftest import ROOT
 from tests.frontends.pickles import frame, named, pickled, small_plan, text
+from tests.frontends.untrusted.telling import told
 
 CALLS = "tests.frontends.calls"
 OUTLINE = "shardproof.frontends.nnscaler.read:outline"
+
+
+@pytest.fixture(autouse=True)
+def no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Children are started, each by itself."""
+    monkeypatch.setattr(forks, "_SHARED", forks._Shared())
 
 
 def test_arguments_go_there_and_bytes_come_back() -> None:
@@ -157,20 +164,11 @@ with BoundedCall("tests.frontends.calls:tell_and_sleep", [sys.argv[1], 60], Boun
 """
 
 
-def _told(path: Path) -> psutil.Process:
-    """The process whose number appears in a file."""
-    until = time.monotonic() + 20
-    while not (path.exists() and path.read_text()):
-        assert time.monotonic() < until
-        time.sleep(0.01)
-    return psutil.Process(int(path.read_text()))
-
-
 def test_a_child_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     there = tmp_path / "process"
     parent = subprocess.Popen([sys.executable, "-c", HOLDS, str(there)], cwd=ROOT)
     try:
-        child = _told(there)
+        child = told(there)
         assert child.is_running()
     finally:
         parent.kill()
@@ -181,7 +179,7 @@ def test_a_child_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
 def test_a_call_that_nobody_waits_for_ends_with_its_block(tmp_path: Path) -> None:
     there = tmp_path / "process"
     with BoundedCall(f"{CALLS}:tell_and_sleep", [str(there), 60], Bounds()):
-        child = _told(there)
+        child = told(there)
     assert not child.is_running()
 
 
