@@ -16,12 +16,13 @@ from shardproof.frontends.aten.ids import Narrow, marked
 from shardproof.frontends.aten.labels import Labels
 from shardproof.frontends.aten.levels import constant
 from shardproof.frontends.aten.lookups import picks
-from shardproof.frontends.aten.lowering import Derived
+from shardproof.frontends.aten.lowering import Derived, Undefined, floating
 from shardproof.frontends.aten.masks import FLAGS
 from shardproof.frontends.aten.ordered import applied
 from shardproof.frontends.aten.readings import Reading
 from shardproof.frontends.aten.rules import typed, without_entries
 from shardproof.frontends.builder.shapes import Inference
+from shardproof.frontends.torch import unwritten
 from shardproof.frontends.torch.draws import ALONE_DRAWN, KINDS, Drawn, Draws, Parts
 from shardproof.frontends.torch.memory import (
     CONSTANT,
@@ -55,7 +56,8 @@ class Side:
     are too; ``picks``: how losses are read beside what the program picks itself; ``reading``: how
     they are; ``notes``: printed with the verdict; ``still``: values that
     no gradient goes through; ``draws``: what its random operators draw; ``parts``: what each of
-    these is (None: nothing says it); ``cuts``: rows of parameters, and those that a rank has.
+    these is (None: nothing says it); ``cuts``: rows of parameters, and those that a rank has;
+    ``reads_memory``: whether memory that nothing has written was taken for numbers.
 
     Example: an MLP's step on one device: ``permute``, ``matmul``, ``add``, ``gelu``, ..., with five
     ``results``: the loss and four gradients.
@@ -75,6 +77,7 @@ class Side:
     labels: Labels = field(default_factory=Labels)
     cuts: Set[tuple[int, int]] = frozenset()
     slices: dict[int, int] = field(default_factory=dict)
+    reads_memory: bool = False
 
 
 #: What a rule raises for arguments that are not those of its operator.
@@ -91,11 +94,14 @@ class _Rank:
         marks: bool = False,
         parts: Parts | None = None,
         standing: bool = False,
+        reads_memory: bool = False,
     ) -> None:
         self.step = step
         self.marks = marks
         self.lo = Lowering(inference)
         self.lo.wheres = dict.fromkeys(step.trace.counts)
+        self.lo.unwritten = self.memory if reads_memory else None
+        self.read = 0
         self.draws = Draws(self.lo, parts, standing)
         self.known: dict[int, Lowered] = {}
         self.inputs: dict[int, Input] = {i.value: i for i in step.inputs}
@@ -152,6 +158,13 @@ class _Rank:
             return
         real = self.lo.hold(shard_of(self.step, given))
         self.known[value] = real if given.mark is None else marked(real, given.mark)
+
+    def memory(self, x: Undefined) -> Real:
+        """Memory that an operator reads before it is written."""
+        if not floating(x.dtype):
+            raise Unsupported(f"it reads {x.why}")
+        self.read += 1
+        return self.lo.hold(unwritten.numbers(self.read - 1, x))
 
     # -- operators ------------------------------------------------------------------------------
 
@@ -278,6 +291,7 @@ def lower(
     standing: bool = False,
     partners: bool = False,
     cuts: Set[tuple[int, int]] = frozenset(),
+    reads_memory: bool = False,
 ) -> Side:
     """The program of one rank; raises `InvalidInput` where the step compares nothing.  ``shared``:
     tables of constants that the single side has (None: this is that side); ``reading``: how
@@ -285,11 +299,11 @@ def lower(
     gradient goes to are values of their own; ``parts``: what is drawn (without them a random
     operator has no meaning); ``standing``: constants stand for all that is drawn; ``partners``:
     the operands that draws meet are results too; ``cuts``: rows of parameters, and those that a
-    rank has of them.
+    rank has of them; ``reads_memory``: memory that nothing has written is numbers of its own.
 
     Example: ``aten.addmm`` is ``matmul`` and ``add``; ``aten.mean`` is ``sum`` and ``mul`` by 1/32.
     """
-    rank = _Rank(step, inference, marks, parts, standing)
+    rank = _Rank(step, inference, marks, parts, standing, reads_memory)
     rank.lo.shared = shared
     rank.lo.reading = reading
     rank.lo.cuts = cuts
@@ -331,6 +345,7 @@ def lower(
         rank.lo.labels,
         cuts,
         rank.slices,
+        reads_memory,
     )
 
 

@@ -105,6 +105,7 @@ def relowered(
             standing=standing,
             partners=partners,
             cuts=side.cuts,
+            reads_memory=side.reads_memory,
         )
 
     single = sides.single

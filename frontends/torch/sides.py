@@ -16,6 +16,7 @@ from shardproof.frontends.torch.lower import Side, lower
 from shardproof.frontends.torch.memory import Functional
 from shardproof.frontends.torch.trace import Trace
 from shardproof.frontends.torch.twins import Once
+from shardproof.frontends.torch.unwritten import reaches
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +57,34 @@ def sides(
     if single.world_size != 1:
         raise InvalidInput(f"the single side has a world size of {single.world_size}, expected 1")
     known = {} if known is None else known
+    made = _sides(single, parallel, known, together, reads_memory=True)
+    if not _reads_memory(made.families):
+        return made
+    known.clear()
+    return _sides(single, parallel, known, together, reads_memory=False)
+
+
+def _reads_memory(found: Families) -> bool:
+    """Whether a compared value depends on memory that nothing has written."""
+    compared = [{c.result.value for c in family.results} for family in found.families]
+    return reaches([family.program for family in found.families], compared)
+
+
+def _sides(
+    single: Trace, parallel: Sequence[Trace], known: Known, together: bool, *, reads_memory: bool
+) -> Sides:
+    """See `sides`; ``reads_memory``: as in `lower`, of ranks."""
     inference, cut = Inference(), cuts(parallel)
     if ALONE not in known:
         known[ALONE] = _alone(single, inference, cut)
     step, alone = known[ALONE]
-    own = _ranks(parallel, known, inference, alone.contents)
+    own = _ranks(parallel, known, inference, alone.contents, reads_memory)
     tables, numbers = alone.contents, (ALONE, *own)
     # Where a side picks entries itself, losses of both are read in that way.
     reading = max(side.picks for _, side in known.values())
-    once = Once(lambda step: lower(step, inference, tables, reading, cuts=cut))
+    once = Once(
+        lambda step: lower(step, inference, tables, reading, cuts=cut, reads_memory=reads_memory)
+    )
 
     def again(number: int, other: Functional, _: Side) -> Side:
         return lower(other, inference, None, reading, cuts=cut) if number == ALONE else once(other)
@@ -90,14 +110,18 @@ def uncaptured(single: Trace | None, parallel: Sequence[Trace], known: Known) ->
     try:
         if single is not None:
             return sides(single, parallel, known).families.missing
-        own = _ranks(parallel, known, Inference(), None)
+        own = _ranks(parallel, known, Inference(), None, reads_memory=True)
         return _families(parallel, own, together=True).missing
     except InvalidInput:
         return ()
 
 
 def _ranks(
-    parallel: Sequence[Trace], known: Known, inference: Inference, tables: Mapping[str, Any] | None
+    parallel: Sequence[Trace],
+    known: Known,
+    inference: Inference,
+    tables: Mapping[str, Any] | None,
+    reads_memory: bool,
 ) -> Known:
     """The lowered steps of ranks, in order."""
     numbers = [t.rank for t in parallel]
@@ -106,7 +130,7 @@ def _ranks(
         raise InvalidInput(f"traces of ranks {numbers} of worlds of {sorted(worlds)} ranks")
     cut = cuts(parallel)
     steps = messages.read(parallel, {rank: step for rank, (step, _) in known.items()})
-    once = Once(lambda step: lower(step, inference, tables, cuts=cut))
+    once = Once(lambda step: lower(step, inference, tables, cuts=cut, reads_memory=reads_memory))
     for rank, step in steps.items():
         if rank not in known or known[rank][0] is not step:
             known[rank] = step, once(step)
