@@ -16,7 +16,7 @@ from math import floor, prod
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
-from shardproof.frontends.aten.ids import ids
+from shardproof.frontends.aten.ids import bounds, ids
 from shardproof.frontends.aten.lowering import (
     Const,
     Lowered,
@@ -141,3 +141,14 @@ def _counted(lo: Lowering, x: Lowered, bins: int, low: Fraction, high: Fraction,
         for own in each
     ]
     return lo.concat(parts, 0)
+
+
+@lowers("aten.bincount.default")
+def _bincount(lo: Lowering, x: Lowered, weights: Lowered | None = None, minlength: int = 0) -> Any:
+    """How many ids are each; there may be no larger ones, of which the result would be longer."""
+    if weights is not None:
+        raise Unsupported("ids that are counted with weights")
+    domain = bounds(x)
+    if domain is None or domain[0] < 0 or domain[1] > minlength:
+        raise Unsupported("counts of ids that may be above them all")
+    return _histogram(lo, x, minlength, 0, minlength - 1)

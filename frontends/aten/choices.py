@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import prod
 from typing import Any
@@ -351,17 +351,21 @@ class Place(Unviewed):
     least: bool
     shape: Shape
     dtype: str = "int64"
+    #: The values that were made of them, by shape: what is compared with two numbers is one value.
+    known: dict[Shape, Real] = field(default_factory=dict, compare=False)
 
     def real(self, lo: Lowering) -> Real:
         """The places as ids below the size of the dimension; raises `Unsupported` without a unique
         maximum."""
-        _, index = largest(lo, self.of, 1, self.dim, self.least)
-        ids = lo.real(lo.reshape(index, self.shape))
-        return lo.whole(ids, (0, self.of.shape[self.dim]), "int64")
+        if self.shape not in self.known:
+            _, index = largest(lo, self.of, 1, self.dim, self.least)
+            ids = lo.real(lo.reshape(index, self.shape))
+            self.known[self.shape] = lo.whole(ids, (0, self.of.shape[self.dim]), "int64")
+        return self.known[self.shape]
 
     def reshape(self, shape: Shape) -> Any:
         """The same places in another shape."""
-        return Place(self.of, self.dim, self.least, shape)
+        return replace(self, shape=shape)
 
 
 def _placed(name: str, least: bool) -> None:

@@ -18,6 +18,15 @@ from typing import Any, Final
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten import ordered
+from shardproof.frontends.aten.chosen_along import (
+    ALONG,
+    BY_ROWS,
+    CASTS,
+    DEFAULTS,
+    ENTRYWISE,
+    LINEAR,
+    SUMMING,
+)
 from shardproof.frontends.aten.lowering import (
     Const,
     Lowered,
@@ -28,65 +37,17 @@ from shardproof.frontends.aten.lowering import (
     Unviewed,
     dimensions,
 )
-from shardproof.frontends.aten.ordered import ENTRYWISE, plain_name
+from shardproof.frontends.aten.ordered import plain_name
 from shardproof.frontends.aten.routed import Chosen, Where
 from shardproof.frontends.aten.rules import Rule, rule_of
-
-#: What is cast, entry by entry.
-_CASTS: Final = frozenset({"move.cast", "aten.copy.default"})
-#: Operators along dimensions of their own, by the place of these among their arguments.
-_ALONG: Final = {
-    "aten._softmax.default": 1,
-    "aten._log_softmax.default": 1,
-    "aten._softmax_backward_data.default": 2,
-    "aten._log_softmax_backward_data.default": 2,
-    "aten.amax.default": 1,
-    "aten.topk.default": 2,
-    "aten.linalg_vector_norm.default": 2,
-    "aten.var_mean.correction": 1,
-    "aten.var.correction": 1,
-    "aten.any.dim": 1,
-    "aten.sum.dim_IntList": 1,
-    "aten.mean.dim": 1,
-}
-#: Which dimension it is if none is given; of the others it is all.
-_DEFAULTS: Final = {"aten.topk.default": -1}
-#: Those that read each row of one operand by itself, and what has no such rows as a whole, by the
-#: place of that operand.
-_BY_ROWS: Final = {
-    "aten.native_layer_norm.default": 0,
-    "aten._fused_rms_norm.default": 0,
-    "aten.embedding.default": 1,
-}
-#: Those of a gradient that sum over its rows what has none.
-_SUMMING: Final = frozenset(
-    f"aten.{name}.default"
-    for name in (
-        "native_layer_norm_backward",
-        "_fused_rms_norm_backward",
-        "embedding_dense_backward",
-    )
-)
-
-#: Those whose rows are 0 where those of the first operand are.
-_LINEAR: Final = frozenset(
-    f"aten.{name}"
-    for name in (
-        *("mul.Scalar", "mul.Tensor", "div.Scalar", "div.Tensor", "neg.default"),
-        *("_to_copy.default", "clone.default", "silu_backward.default", "gelu_backward.default"),
-        *("sigmoid_backward.default", "tanh_backward.default", "threshold_backward.default"),
-        *("_softmax_backward_data.default", "_log_softmax_backward_data.default"),
-        "native_layer_norm_backward.default",
-        "_fused_rms_norm_backward.default",
-    )
-)
 
 ADD: Final = "aten.add.Tensor"
 #: Operators that tell what is left of a tensor from its value.
 _SHARING: Final = frozenset(
     {
         ADD,
-        "aten.index.Tensor",
+        *("aten.index.Tensor", "aten.index_copy.default", "aten.index_select.default"),
+        *("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor"),
         *(f"aten.{put}.default" for put in ("index_put", "_unsafe_index_put", "_index_put_impl")),
     }
 )
@@ -200,7 +161,7 @@ def applied(lo: Lowering, name: str, args: Sequence[Any], kwargs: Mapping[str, A
         lo.expected = expected
     plain = plain_name(name)
     first = args[: 2 if plain.startswith("aten.mul.") else 1]
-    if plain not in _LINEAR or not any(isinstance(x, Chosen) and x.only for x in first):
+    if plain not in LINEAR or not any(isinstance(x, Chosen) and x.only for x in first):
         return made
     if isinstance(made, tuple):
         own, *others = made
@@ -221,16 +182,16 @@ def _by_rule(lo: Lowering, name: str, args: Sequence[Any], kwargs: Mapping[str, 
         return own(lo, *args, **kwargs)
     if rule is None:
         raise Unsupported(f"operator {name} has no lowering")
-    if plain in ENTRYWISE or plain in _CASTS:
+    if plain in ENTRYWISE or plain in CASTS:
         return _entrywise(lo, rule, args, kwargs)
-    if plain in _ALONG:
+    if plain in ALONG:
         return row_by_row(lo, plain, args, kwargs)
-    if plain in _BY_ROWS:
-        at = _BY_ROWS[plain]
+    if plain in BY_ROWS:
+        at = BY_ROWS[plain]
         if any(isinstance(x, Chosen) != (n == at) for n, x in enumerate(args)):
             raise Unsupported(f"{name} that reads rows of which data says how many there are")
         return by_row(lo, rule, args, kwargs, alike=True)
-    if plain in _SUMMING:
+    if plain in SUMMING:
         gradient, *rest = args
         if isinstance(gradient, Chosen):
             only = replace(gradient, rows=gradient.counted(lo), only=True)
@@ -256,7 +217,7 @@ def row_by_row(
     Example: the softmax of [k, 4] along -1.
     """
     rule, named = rule_of(name), kwargs or {}
-    place = _ALONG.get(name, 1)
+    place = ALONG.get(name, 1)
     if rule is None or not _beside(name, args, named, place):
         raise Unsupported(f"{name} along rows of which data says how many there are")
     return by_row(lo, rule, args, named)
@@ -274,7 +235,7 @@ def counted(lo: Lowering, x: Any) -> Any:
 
 def _beside(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], place: int) -> bool:
     """Whether the dimensions at a place of the arguments are others than those of the rows."""
-    dims = args[place] if len(args) > place else kwargs.get("dim", _DEFAULTS.get(name))
+    dims = args[place] if len(args) > place else kwargs.get("dim", DEFAULTS.get(name))
     rows = [x for x in args if isinstance(x, Chosen)]
     return bool(rows) and all(x.at not in dimensions(x.shape, dims) for x in rows)
 

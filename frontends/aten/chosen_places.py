@@ -20,6 +20,7 @@ from shardproof.frontends.aten.chosen import (
     row_by_row,
     without_numbers,
 )
+from shardproof.frontends.aten.chosen_ids import Numbered, entries, put
 from shardproof.frontends.aten.chosen_written import Patched, Places, Share
 from shardproof.frontends.aten.lowering import (
     Const,
@@ -44,7 +45,12 @@ def _nonzero(lo: Lowering, mask: Lowered) -> Any:
         lo.expected = [(mask.shape, "bool")]
         flags = mask if mask.dtype == "bool" else TABLE["aten.ne.Scalar"](lo, mask, 0)
         lo.wheres[size] = Where(flags, size)
-    return lo.wheres[size]
+    own = lo.wheres[size]
+    if own.mask.shape == mask.shape:
+        return own
+    if mask.shape not in own.views:
+        own.views[mask.shape] = replace(own, mask=lo.reshape(own.mask, mask.shape))
+    return own.views[mask.shape]
 
 
 def _places(x: Lowered, indices: Sequence[Any]) -> tuple[Places, Shape]:
@@ -65,13 +71,20 @@ def _places(x: Lowered, indices: Sequence[Any]) -> tuple[Places, Shape]:
 
 @chosen_rows("aten.index.Tensor")
 def _index(lo: Lowering, x: Lowered, indices: Sequence[Any]) -> Any:
-    """Entries at positions, such as ``weights[rows, k]``."""
+    """Entries at positions, such as ``weights[rows, k]``; or by ids of rows."""
+    if _by_ids(x, indices):
+        return entries(lo, _value(lo, x), indices)
     places, _ = _places(x, indices)
-    x = x.under(places) if isinstance(x, Share) else x
+    x = x.under(lo, places) if isinstance(x, Share) else x
     x = x.real(lo) if isinstance(x, Shared) else x
     ((shape, _),) = lo.expected
     rows = of_rows(lo, lo.reshape(places.spread(lo, x), resized(lo, shape)), shape)
     return replace(rows, read=Read(x, places))
+
+
+def _by_ids(x: Any, indices: Sequence[Any]) -> bool:
+    """Whether an index is ids of rows, or of entries of rows."""
+    return isinstance(x, Chosen) or any(isinstance(i, (Chosen, Numbered)) for i in indices)
 
 
 @chosen_rows("aten.index_select.default")
@@ -92,6 +105,8 @@ def _index_put(
 ) -> Any:
     """Entries that are written over, or added to, those at positions.  Two that are written over
     one another are refused: which one is there in the end is not said."""
+    if _by_ids(x, indices):
+        return put(lo, _value(lo, x), indices, values, accumulate)
     places, shape = _places(x, indices)
     if not accumulate and not places.once(lo):
         raise Unsupported("rows that are written over each other: several may be at one position")
@@ -108,7 +123,7 @@ def _index_put(
     if more is not None:
         return lo.add(_value(lo, before), _spread(lo, before, places, shape, more))
     added = _spread(lo, before, places, shape, rows)
-    extended = before.extended(places, added) if isinstance(before, Patched) else None
+    extended = before.extended(lo, places, added) if isinstance(before, Patched) else None
     return extended or Patched(_value(lo, before), (places,), (added,))
 
 
@@ -177,7 +192,7 @@ def _add(lo: Lowering, x: Any, y: Any, alpha: float = 1) -> Any:
 def _every(lo: Lowering, values: Any, where: Where, full: Shape) -> Chosen:
     """Values for every position that is written."""
     if isinstance(values, Chosen):
-        if values.where is not where or values.shape != full:
+        if values.where.size != where.size or values.shape != full:
             raise Unsupported("rows that are written at positions of other rows")
         return values
     if not hasattr(values, "shape") or isinstance(values, (Where, Column)):
@@ -199,6 +214,21 @@ def _index_add(
     return lo.add(x, added, fraction(alpha))
 
 
+@chosen_rows("aten.index_copy.default")
+def _index_copy(lo: Lowering, x: Lowered, dim: int, index: Any, source: Any) -> Any:
+    """Rows that are written over those at positions."""
+    (at,) = dimensions(x.shape, dim)
+    return _index_put(lo, x, [*[None] * at, index], source)
+
+
+@chosen_rows("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor")
+def _index_fill(lo: Lowering, x: Lowered, dim: int, index: Any, number: Any) -> Any:
+    """A number that is written over rows at positions."""
+    without_numbers(lo, number)
+    value = number if isinstance(number, Const) else Const(fraction(number), (), x.dtype)
+    return _index_copy(lo, x, dim, index, value)
+
+
 @chosen_rows("aten.gather.default")
 def _gather(lo: Lowering, x: Any, dim: int, index: Any, sparse_grad: bool = False) -> Any:
     """Whole rows at positions that are repeated; or an entry of each row."""
@@ -212,7 +242,9 @@ def _gather(lo: Lowering, x: Any, dim: int, index: Any, sparse_grad: bool = Fals
 def _scatter_add(lo: Lowering, x: Any, dim: int, index: Any, source: Any) -> Any:
     """Whole rows that are added to those at positions that are repeated."""
     (at,) = dimensions(x.shape, dim)
-    if not isinstance(index, Column) or index.shape != getattr(source, "shape", ()):
+    if not isinstance(index, Column):
+        return row_by_row(lo, "aten.scatter_add.default", [x, dim, index, source])
+    if index.shape != getattr(source, "shape", ()):
         raise Unsupported("rows that are added up by ids of which data says how many there are")
     return _index_add(lo, x, at, _one_each(index, x.shape, at), source)
 

@@ -20,8 +20,10 @@ from shardproof.frontends.aten.losses import (
     each_loss,
     exponentials_of,
     labels_of,
+    weighted,
 )
 from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, dimensions, reduced
+from shardproof.frontends.aten.masks import numbers
 from shardproof.frontends.aten.routed import Chosen
 from shardproof.frontends.aten.rules import TABLE
 from shardproof.frontends.builder import piecewise
@@ -34,8 +36,14 @@ def _total(lo: Lowering, x: Any, dim: Any, keepdim: bool) -> Any:
         raise Unsupported("a sum of positions")
     if x.at not in dims:
         shape = reduced(x.shape, dims, keepdim)
-        return of_rows(lo, lo.sum(x.rows, dims, keepdim), shape)
-    return lo.sum(x.counted(lo), dims, keepdim)
+        return of_rows(lo, lo.sum(_numbers(lo, x).rows, dims, keepdim), shape)
+    return lo.sum(_numbers(lo, x).counted(lo), dims, keepdim)
+
+
+def _numbers(lo: Lowering, x: Chosen) -> Chosen:
+    """Rows of truth values as 0 and 1, of which a sum counts."""
+    flags = x.rows.dtype == "bool"
+    return replace(x, rows=numbers(lo, lo.real(x.rows), "int64")) if flags else x
 
 
 def _mean(lo: Lowering, x: Any, dim: Any, keepdim: bool) -> Any:
@@ -145,18 +153,22 @@ _reduces("binary_cross_entropy_with_logits", 4)
 
 
 def _labels(lo: Lowering, logs: Any, target: Any, weight: Any, ignored: int) -> tuple[Any, Any]:
-    """Labels of all rows, and 1 for those that the mask chooses and that are not ignored."""
+    """Labels of all rows, and how much each counts: 0 where the mask does not choose it."""
     rows = isinstance(logs, Chosen) and isinstance(target, Chosen) and logs.where is target.where
-    if not rows or (logs.at, target.at, len(logs.shape)) != (0, 0, 2) or weight is not None:
-        raise Unsupported("weights, or labels of rows that another mask chooses")
+    if not rows or (logs.at, target.at, len(logs.shape)) != (0, 0, 2):
+        raise Unsupported("labels of rows that another mask chooses")
+    if weight is not None and getattr(weight, "shape", ()) != (logs.shape[1],):
+        raise Unsupported("weights that are no number for each class")
     ids, valid = labels_of(lo, target.rows, ignored, logs.shape[1])
     mask, own = lo.reshape(target.where.mask, target.rows.shape), ids_of(target.rows)
     if isinstance(mask, Ids) and own is not None and mask.at() == own.at():
-        live = piecewise.compare("NE", own.function, piecewise.constant(own.function, ignored))
-        both = piecewise.combine("and", mask.function, live)
+        kept = piecewise.compare("NE", own.function, piecewise.constant(own.function, ignored))
+        both = piecewise.combine("and", mask.function, kept)
         counts = replace(mask, function=both, dtype="bool").indicated(lo)
-        return ids, lo.reshape(counts, ids.shape)
-    return ids, lo.mul(valid, target.where.counts(lo, replace(ids, dtype=logs.dtype), 0))
+        live: Any = lo.reshape(counts, ids.shape)
+    else:
+        live = lo.mul(valid, target.where.counts(lo, replace(ids, dtype=logs.dtype), 0))
+    return ids, weighted(lo, live, weight, ids, logs.rows.shape)
 
 
 @chosen_rows("aten.nll_loss_forward.default")

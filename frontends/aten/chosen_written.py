@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from math import prod
 from typing import Any
 
@@ -65,18 +66,52 @@ class Places:
         dim = lo.distinct.get(mask.origin.number)
         return many == 1 and dim is not None and _dimension_in(mask, dim) == gone[0]
 
-    def apart(self, other: Places) -> bool:
+    def apart(self, lo: Lowering, other: Places) -> bool:
         """Whether no place is one of the other mask's, too: of one place of ids, what both are true
-        of is nothing."""
+        of is nothing; or one mask is the inverse of the other."""
         one, two = self.where.mask, other.where.mask
         if (self.first, self.columns) != (other.first, other.columns):
             return False
         whole = len(self.columns) == len(one.shape)
+        if whole and _inverse(lo, one, two):
+            return True
         if not whole or not isinstance(one, Ids) or not isinstance(two, Ids):
             return False
         if one.at() != two.at():
             return False
         return piecewise.value(piecewise.combine("and", _true(one), _true(two))) == 0
+
+
+def _inverse(lo: Lowering, one: Lowered, two: Lowered) -> bool:
+    """Whether one mask of numbers is written as the inverse of the other.
+
+    Example: ``~keep``, as ``keep * -1 + 1``, of ``keep``.
+    """
+    if not isinstance(one, Real) or not isinstance(two, Real) or one.shape != two.shape:
+        return False
+    (root, turns), (other, others) = _root(lo, one.number), _root(lo, two.number)
+    return root == other and turns != others
+
+
+def _root(lo: Lowering, number: int) -> tuple[int, bool]:
+    """The value of which a mask is another view, another type or the inverse, and whether it is the
+    inverse of it."""
+    made = {out: op for op in lo.ops for out in op.outputs}
+    inverted = False
+    while number in made:
+        op = made[number]
+        before = made.get(op.inputs[0]) if op.inputs else None
+        if op.backward or len(op.inputs) != 1:
+            break
+        if op.name == "add" and before is not None and op.attrs.get("other") == 1:
+            if before.name != "mul" or before.attrs.get("other") != -1 or len(before.inputs) != 1:
+                break
+            number, inverted = before.inputs[0], not inverted
+        elif op.name in ("to", "view"):
+            number = op.inputs[0]
+        else:
+            break
+    return number, inverted
 
 
 def _true(mask: Ids) -> piecewise.Function:
@@ -146,10 +181,10 @@ class Share(Shared):
         part = other if self.left else self
         return self.base if part.more is None else lo.add(self.base, part.added(lo))
 
-    def under(self, places: Places) -> Lowered:
+    def under(self, lo: Lowering, places: Places) -> Lowered:
         """What rows are read of: of what is left beside other places, the tensor itself."""
-        base = self.base if self.left and self.places.apart(places) else self
-        return base.under(places) if isinstance(base, Share) and base is not self else base
+        base = self.base if self.left and self.places.apart(lo, places) else self
+        return base.under(lo, places) if isinstance(base, Share) and base is not self else base
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,9 +200,9 @@ class Patched(Shared):
     added: tuple[Lowered, ...]
     known: list[Real] = field(default_factory=list)
 
-    def extended(self, places: Places, added: Lowered) -> Patched | None:
+    def extended(self, lo: Lowering, places: Places, added: Lowered) -> Patched | None:
         """The tensor with rows written elsewhere; None: some may be written again."""
-        if not all(own.apart(places) for own in self.places):
+        if not all(own.apart(lo, places) for own in self.places):
             return None
         return replace(self, places=(*self.places, places), added=(*self.added, added), known=[])
 
@@ -177,20 +212,22 @@ class Patched(Shared):
             total: Any = self.added[0]
             for one in self.added[1:]:
                 total = lo.add(total, one)
-            if not self._whole():
+            if not self._whole(lo):
                 total = lo.add(self._left(lo), total)
             self.known.append(lo.real(total))
         return self.known[0]
 
-    def _whole(self) -> bool:
+    def _whole(self, lo: Lowering) -> bool:
         """Whether every entry is written; of one that is 0 it does not matter."""
         if isinstance(self.base, Const) and self.base.value == 0:
             return True
         masks = [own.where.mask for own in self.places]
+        if any(_inverse(lo, one, two) for one, two in combinations(masks, 2)):
+            return True
         written = _true(masks[0]) if isinstance(masks[0], Ids) else None
         for mask in masks[1:]:
-            assert written is not None
-            assert isinstance(mask, Ids)
+            if written is None or not isinstance(mask, Ids):
+                return False
             written = piecewise.combine("or", written, _true(mask))
         return written is not None and piecewise.value(written) == 1
 

@@ -297,9 +297,14 @@ def computed(lo: Lowering, name: str, x: Operand, y: Operand, factor: Fraction) 
     if operands is None:
         return None
     like, f, g = operands
-    if factor != 1:
-        g = piecewise.combine("multiply", g, piecewise.constant(g, int(factor)))
-    return made(lo, like, piecewise.combine(name, f, g))
+    try:
+        if factor != 1:
+            g = piecewise.combine("multiply", g, piecewise.constant(g, int(factor)))
+        return made(lo, like, piecewise.combine(name, f, g))
+    except Unsupported:
+        if like.origin.domain is None and like.origin.number not in lo.origins:
+            return None  # A number that was computed, such as how many labels count, times another.
+        raise
 
 
 def _of_both(lo: Lowering, name: str, x: Ids, y: Ids, factor: int) -> Real:

@@ -228,10 +228,13 @@ def _unweighted(weight: Lowered | None) -> None:
         raise Unsupported("nll_loss with weights, with labels of which some are constants")
 
 
-def _weighted(
+def weighted(
     lo: Lowering, valid: Lowered, weight: Lowered | None, ids: Real, shape: Shape
 ) -> Lowered:
-    """How much each row counts: the weight of its class, nothing where its label is ignored."""
+    """How much each row counts: the weight of its class, nothing where its label is ignored.
+
+    Example: with the weights [1, 3] labels [1, 0, -100] of two classes count [3, 1, 0].
+    """
     if weight is None:
         return valid
     table = lo.real(lo.expand(lo.reshape(weight, (1, shape[1])), shape))
@@ -258,7 +261,7 @@ def _nll_loss(
         return _joined_loss(lo, logs, target, reduction, ignored)
     ids, valid = labels_of(lo, labels.ids if labels else target, ignored, logs.shape[-1])
     shown = None if kept is None else _shown(lo, lo.real(kept), ids, valid)
-    valid = _weighted(lo, valid, weight, ids, logs.shape)
+    valid = weighted(lo, valid, weight, ids, logs.shape)
     each = each_loss(lo, lo.real(logs), exponentials_of(lo, logs), ids, valid)
     each = each if shown is None else lo.sub(each, shown)
     count = lo.sum(valid, (0,))
@@ -487,7 +490,7 @@ def _nll_loss_backward(
         _unweighted(weight)
         return PickedParts(each, target, ignored, logs.shape, logs.dtype)
     ids, valid = labels_of(lo, labels.ids if labels else target, ignored, logs.shape[-1])
-    valid = _weighted(lo, valid, weight, ids, logs.shape)
+    valid = weighted(lo, valid, weight, ids, logs.shape)
     each = lo.mul(lo.expand(each, ids.shape), valid)
     if labels is not None:
         each = lo.mul(each, labels.live)

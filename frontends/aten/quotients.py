@@ -32,11 +32,26 @@ def _clamp(lo: Lowering, x: Lowered, least: float | None = None, most: float | N
     numbers = {name: number_of(y) for name, y in bounds.items() if y is not None}
     if of is None or None in numbers.values():
         return clamped(lo, x, least, most)
+    if isinstance(x, Real) and not x.shape and x.number not in lo.origins:
+        return _clamped_count(lo, x, least, most)
     function = of.function
     for name, number in numbers.items():
         assert number is not None
         function = piecewise.combine(name, function, piecewise.constant(function, number))
     return made(lo, of, function)
+
+
+def _clamped_count(lo: Lowering, x: Real, least: float | None, most: float | None) -> Any:
+    """A whole number that was computed, between two.  Of ids it would be a function by cases, which
+    a device that does not know how large it may be could not write.
+
+    Example: ``mask.sum().clamp(min=1)`` is ``relu(mask.sum() - 1) + 1``.
+    """
+    result = clamped(lo, x, least, most)
+    if isinstance(result, Real):
+        lo.integral.add(result.number)
+        return replace(result, dtype=x.dtype)
+    return result
 
 
 def _clamp_filled(lo: Lowering, x: Filled, least: float | None, most: float | None) -> Any:

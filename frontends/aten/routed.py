@@ -9,7 +9,7 @@ symbol of the file.  Any other operator on such rows is refused by name.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import prod
 from typing import Any
@@ -34,6 +34,8 @@ class Where(Unviewed):
     mask: Lowered
     size: int
     dtype: str = "int64"
+    #: The same positions of a view of the mask, by its shape.
+    views: dict[Shape, Where] = field(default_factory=dict)
 
     @property
     def shape(self) -> Shape:

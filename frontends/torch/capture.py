@@ -32,9 +32,9 @@ from shardproof.engine.errors import InvalidInput
 from shardproof.engine.system import portable
 from shardproof.frontends.torch import (
     addresses,
+    agreed,
     alike,
     conversions,
-    counted,
     devices,
     extremes,
     files,
@@ -140,7 +140,7 @@ def capture(
             _side_by_side(run, ranks, folder, limits, workers or os.cpu_count() or 1)
             return [trace.read(folder / f"{rank}.trace") for rank in ranks]
 
-        counted.check(traces, again)
+        agreed.check(traces, again)
         return traces
 
 

@@ -3,31 +3,29 @@
 `nonzero` of a mask that depends on the inputs has as many rows as data say.  It is given a number
 of rows of its own, a large prime, by which its size is known wherever it goes; masks that are
 computed alike have one number.  A step must be the same for every number: it is recorded with two
-rows too, with all, and with one, and the recordings are compared (`agreed`).  Of one row PyTorch
-takes other ways by itself (a dimension of one is any size), so it is compared by the operators of
-each line and the numbers that they are given.  Which of two masks has more rows differs, too.  That
-there is at least one row is assumed, and printed.
+rows too, with all, and with one, and the recordings are compared (`agreed`).  Which of two masks
+has more rows differs, too.  That there is at least one row is assumed, and printed.
 """
 
 from __future__ import annotations
 
+import operator
 import sys
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import count
-from math import prod
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, Protocol
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.aten.ordered import ENTRYWISE, plain_name
 from shardproof.frontends.torch.draws import kind_of
 from shardproof.frontends.torch.places import place
+from shardproof.frontends.torch.tallies import BINCOUNT, Tallies
 from shardproof.frontends.torch.trace import (
-    CONSTANT,
     DRAW,
     MOST_MASKS,
     Arg,
@@ -35,7 +33,6 @@ from shardproof.frontends.torch.trace import (
     Items,
     StridedTensor,
     Tensor,
-    Trace,
     tensors_of,
 )
 
@@ -43,10 +40,14 @@ from shardproof.frontends.torch.trace import (
 #: and numbers that fall.
 SERIES: Final = (0, 1, 2, 3)
 #: Numbers begin here: beyond every size of a test, and of most dimensions of models.
-_FIRST: Final = 1 << 21
+FIRST: Final = 1 << 21
 #: Operators by which masks are told to be computed alike: what is before them is the same tensor.
 _DEPTH: Final = 12
 NONZERO: Final = "aten.nonzero.default"
+#: Comparisons with a number.
+COMPARED: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+    f"aten.{name}.Scalar": getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
+}
 #: Operators that read or write entries at indices, and those by a mask itself.
 _INDICES: Final = (
     *("aten.index.Tensor", "aten.index_put", "aten._unsafe_index_put", "aten._index_put_impl"),
@@ -66,7 +67,7 @@ def numbers(series: int, index: int, entries: int) -> int:
     if series == 0:
         return _primes(index - 1) if index else _LARGEST
     if series == 3:
-        return _FIRST // 2 - index if index else max(entries, 2)
+        return FIRST // 2 - index if index else max(entries, 2)
     return 3 - series
 
 
@@ -76,8 +77,8 @@ _PRIMES: list[int] = []
 
 
 def _primes(index: int) -> int:
-    """The primes from `_FIRST` on, by their place."""
-    candidates = count((_PRIMES[-1] if _PRIMES else _FIRST) + 1)
+    """The primes from `FIRST` on, by their place."""
+    candidates = count((_PRIMES[-1] if _PRIMES else FIRST) + 1)
     while len(_PRIMES) <= index:
         number = next(candidates)
         if all(number % divisor for divisor in range(2, int(number**0.5) + 1)):
@@ -123,15 +124,21 @@ class Masks:
         self._keys: dict[tuple[Any, ...], int] = {}
         self._written: dict[int, list[int]] = {}
         self._seen = 0
+        self.tallies = Tallies(recorder)
 
     # -- dispatch ---------------------------------------------------------------------------
 
-    def positions(self, func: Any, args: Sequence[Any]) -> torch.Tensor | None:
-        """What ``nonzero`` of a mask that is not known gives, on fake tensors; None of any other
-        operator.
+    def positions(
+        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> torch.Tensor | None:
+        """What ``nonzero`` of a mask that is not known gives, on fake tensors, and ``bincount`` of
+        ids that are not known, which are taken to be below its ``minlength`` (the rule of it asks
+        for that); None of any other operator.
 
         Example: of a mask [4, 6] it is of shape [2097169, 2].
         """
+        if str(func) == BINCOUNT:
+            return self.tallies.counted(self._key_of, args, kwargs)
         if str(func) != NONZERO or self.recorder.is_known(args[0]):
             return None
         mask = args[0]
@@ -173,6 +180,58 @@ class Masks:
             made += index.nonzero().unbind(1) if self._is_mask(index) else [index]
         return func(args[0], made, *args[2:])
 
+    def numbers_in(self, x: torch.Tensor) -> torch.Tensor | None:
+        """The numbers that stand for counts of ids, of which Python reads some; None: it is none.
+
+        Example: of ``torch.bincount(ids, minlength=2)`` the numbers of rows that ``ids == 0`` and
+        ``ids == 1`` choose.
+        """
+        if not self.tallies.known or not isinstance(x, FakeTensor) or x.dtype != torch.int64:
+            return None
+        return self._numbers(self.recorder.tensor(x).number)
+
+    def listed(self, x: torch.Tensor) -> Any:
+        """The numbers that stand for counts of ids, as a list; None: these are no counts.
+
+        Example: of ``torch.bincount(ids, minlength=2)`` it is [4194319, 2097169].
+        """
+        numbers = self.numbers_in(x)
+        with _disable_current_modes():
+            return None if numbers is None else numbers.tolist()
+
+    def _numbers(self, number: int) -> torch.Tensor | None:
+        tally = self.tallies.of(number, self._last, self._key_of)
+        if tally is None:
+            return None
+        if not tally.numbers:
+            with self.recorder:
+                masks = [tally.ids.flatten() == i for i in range(tally.size)]
+                tally.numbers += [len(mask.nonzero()) for mask in masks]
+        own = self.recorder.tensors[number]
+        with _disable_current_modes():
+            return torch.tensor(tally.numbers).as_strided(own.shape, own.strides, own.offset)
+
+    def answer(self, x: torch.Tensor) -> Any:
+        """What Python reads of a tensor of one entry: a number that stands for a count, or such a
+        one compared with a number; that a mask chooses some row.  None: it is none of these."""
+        numbers = self.numbers_in(x)
+        if numbers is not None:
+            return _item(numbers)
+        number = self.recorder.tensor(x).number
+        event = self._last(number) if self.tallies.known else None
+        if event is not None and event.name in COMPARED:
+            of, other = event.args
+            numbers = self._numbers(of.number) if isinstance(of, Tensor) else None
+            if numbers is not None and numbers.numel() == 1:
+                return COMPARED[event.name](_item(numbers), other)
+        return True if self.any_of(x) else None
+
+    def _last(self, number: int) -> Event | None:
+        """What wrote a tensor last."""
+        self._follow()
+        written = self._written.get(self.recorder.tensors[number].storage)
+        return self.recorder.events[written[-1]] if written else None
+
     def any_of(self, x: torch.Tensor) -> bool:
         """Whether Python asks of a mask whether it chooses any row: then it is answered, as it is
         assumed to; that it does choose rows has to follow (`check`)."""
@@ -184,7 +243,7 @@ class Masks:
         if written is None or event is None or event.name != "aten.any.default":
             return False
         (mask,) = tensors_of(*event.args)
-        self.questions[self._key(mask, written[-1])] = place(sys._getframe(2))[0]
+        self.questions[self._key(mask, written[-1], flat=True)] = place(sys._getframe(2))[0]
         return True
 
     def check(self) -> None:
@@ -222,9 +281,9 @@ class Masks:
     def _rows(self, key: int, mask: torch.Tensor) -> int:
         """How many rows a mask has."""
         if key not in self.known:
-            if len(self.known) >= MOST_MASKS or mask.numel() > _FIRST:
+            if len(self.known) >= MOST_MASKS or mask.numel() > FIRST:
                 raise InvalidInput(
-                    f"more than {MOST_MASKS} masks, or one of more than {_FIRST} entries"
+                    f"more than {MOST_MASKS} masks, or one of more than {FIRST} entries"
                 )
             self.known[key] = numbers(self.series, len(self.known), mask.numel())
             self.sizes.append(self.known[key])
@@ -236,24 +295,26 @@ class Masks:
         """What a tensor is computed of, as a number: two that are computed alike have the same."""
         number = self.recorder.tensor(x).number
         self._follow()
-        return self._key(number, len(self.recorder.events))
+        return self._key(number, len(self.recorder.events), flat=True)
 
     def _follow(self) -> None:
         """Note which events wrote which memory."""
         tensors, events = self.recorder.tensors, self.recorder.events
         for index in range(self._seen, len(events)):
-            for storage in {tensors[n].storage for n in _made(events[index], tensors)}:
+            for storage in {tensors[n].storage for n in made(events[index], tensors)}:
                 self._written.setdefault(storage, []).append(index)
         self._seen = len(events)
 
-    def _key(self, number: int, before: int, depth: int = _DEPTH) -> int:
-        """The key of a tensor as it is before an event, from that many operators before it."""
+    def _key(self, number: int, before: int, depth: int = _DEPTH, flat: bool = False) -> int:
+        """The key of a tensor as it is before an event, from that many operators before it;
+        ``flat``: of its entries in their order, whatever its dimensions."""
         tensors = self.recorder.tensors
         tensor = tensors[number]
         written = self._written.get(tensor.storage, [])
         last = bisect_left(written, before)
+        lies = _lies(tensor) if flat else (tensor.offset, tensor.shape, tensor.strides)
         if not last:
-            return self._of("memory", tensor)
+            return self._of("memory", tensor.storage, tensor.dtype, lies)
         index = written[last - 1]
         event = self.recorder.events[index]
         outputs = list(tensors_of(*event.outputs))
@@ -261,14 +322,15 @@ class Masks:
         random = DRAW in event.kwargs or kind_of(event.name)
         plain = event.name.startswith("aten.") and not event.writes and not random
         if not plain or not own or not depth:
-            return self._of("event", index, tensor)
+            return self._of("event", index, tensor.storage, tensor.dtype, lies)
+        inner = flat and plain_name(event.name) in ENTRYWISE and _of_one_shape(event, tensors)
 
         def arg(x: Arg) -> Any:
             if isinstance(x, Tensor):
-                return "t", self._key(x.number, index, depth - 1)
+                return "t", self._key(x.number, index, depth - 1, flat=inner)
             return ("l", *map(arg, x.items)) if isinstance(x, Items) else (type(x).__name__, x)
 
-        view = tensor.offset, tensor.shape, tensor.strides, tensor.dtype
+        view = lies, tensor.dtype
         named = tuple((key, arg(x)) for key, x in sorted(event.kwargs.items()))
         return self._of(event.name, *map(arg, event.args), named, outputs.index(own[0]), view)
 
@@ -276,176 +338,43 @@ class Masks:
         return self._keys.setdefault(key, len(self._keys))
 
 
-def _made(event: Event, tensors: Sequence[StridedTensor]) -> list[int]:
+def _item(numbers: torch.Tensor) -> Any:
+    """The only number of a tensor."""
+    with _disable_current_modes():
+        return numbers.item()
+
+
+def _lies(tensor: StridedTensor) -> tuple[object, ...]:
+    """Where the entries of a tensor lie, in their order: dimensions that one step goes through are
+    one.
+
+    Example: a mask [4, 6] and the view [24] of it are alike.
+    """
+    joined: list[tuple[int, int]] = []
+    for size, stride in zip(tensor.shape, tensor.strides, strict=True):
+        if size == 1:
+            continue
+        if joined and joined[-1][1] == size * stride:
+            joined[-1] = joined[-1][0] * size, stride
+        else:
+            joined.append((size, stride))
+    return tensor.offset, tuple(joined)
+
+
+def _of_one_shape(event: Event, tensors: Sequence[StridedTensor]) -> bool:
+    """Whether all tensors of an event have one shape, but for numbers."""
+    numbers = tensors_of(*event.args, *event.kwargs.values(), *event.outputs)
+    return len({tensors[n].shape for n in numbers if tensors[n].shape}) == 1
+
+
+def made(event: Event, tensors: Sequence[StridedTensor]) -> list[int]:
     """The tensors whose memory an event writes: what it says, and results in memory of their own,
-    which views have not; of a collective, or a mark, all."""
+    which views have not; of a collective, or a mark, all.
+
+    Example: of ``x.add_(1)`` it is ``x``, of ``x.view(-1)`` nothing.
+    """
     if not event.name.startswith("aten."):
         return list(tensors_of(*event.args, *event.kwargs.values(), *event.outputs))
     read = {tensors[n].storage for n in tensors_of(*event.args, *event.kwargs.values())}
     new = [n for n in tensors_of(*event.outputs) if tensors[n].storage not in read]
     return [*event.writes, *new]
-
-
-def check(traces: Sequence[Trace], again: Callable[[Sequence[int], int], Sequence[Trace]]) -> None:
-    """Raises `InvalidInput` where a step is another one with other numbers of rows; ``again`` gives
-    the traces of ranks with those of another series.
-
-    Example: a step without such rows is not recorded again.
-    """
-    counting = {t.rank: [t] for t in traces if t.counts}
-    for series in SERIES[1:] if counting else ():
-        for other in again(list(counting), series):
-            counting[other.rank].append(other)
-    for recorded in counting.values():
-        agreed(recorded)
-
-
-def agreed(traces: Sequence[Trace]) -> None:
-    """Raises `InvalidInput` where recordings of one rank with other numbers of rows are not one
-    step; ``traces`` are in the order of `SERIES`.
-
-    Example: a step with ``if len(rows) > 3`` is another one with one row.
-    """
-    first, two, one, rest = traces
-    for other in (two, rest):
-        pair = _Pair(first, other, dict(zip(first.counts, other.counts, strict=False)))
-        ours, theirs = _kept(first), _kept(other)
-        for a, b in zip(ours, theirs, strict=False):
-            if not pair.one(a, b):
-                _refuse(first, a)
-        if len(ours) != len(theirs) or len(first.counts) != len(other.counts):
-            _refuse(first, first.events[-1])
-    for trace, other in ((first, one), (one, first)):
-        known = {_at(event, other) for event in _kept(other)}
-        for event in _kept(trace):
-            own = event.name in _OF_ONE or (event.backward and trace is one)
-            own = own or _sums_rows(event, trace)
-            if not own and _at(event, trace) not in known:
-                _refuse(trace, event)
-    for other in (two, one, rest):
-        left = Counter(key for key, _ in _constants(other))
-        for key, event in _constants(first):
-            left[key] -= 1
-            if left[key] < 0:
-                _refuse(first, event)
-
-
-#: What PyTorch makes of one row in another way: values that are written have fewer dimensions, over
-#: which their gradients are added up, and masks are no positions.
-_OF_ONE: Final = (NONZERO, CONSTANT, "aten.zeros.default")
-
-
-def _at(event: Event, trace: Trace) -> tuple[object, ...]:
-    """An operator, its line, and the numbers that it is given; how many rows there are is 1.
-
-    Example: of ``x / len(rows)`` the number is 1 in every recording.
-    """
-    given = [x for x in (*event.args, *event.kwargs.values()) if isinstance(x, (int, float))]
-    numbers = (repr(_times(x, trace.counts)) for x in given)
-    return event.name, trace.sources[event.source], *numbers
-
-
-def _sums_rows(event: Event, trace: Trace) -> bool:
-    """Whether an event is a sum over nothing but rows that data choose: of one row it is that row,
-    and the gradient of what every row reads alike is not added up.
-
-    Example: in the gradient of ``z - z.mean(0, keepdim=True)``.
-    """
-    if event.name != "aten.sum.dim_IntList" or len(event.args) < 2:
-        return False
-    x, dims = event.args[:2]
-    if not isinstance(x, Tensor) or not isinstance(dims, Items):
-        return False
-    shape = trace.tensors[x.number].shape
-    sizes = [shape[d] for d in dims.items if isinstance(d, int)]
-    return bool(sizes) and all(n >= _FIRST and n in trace.counts for n in sizes)
-
-
-def _times(number: float, sizes: Sequence[int]) -> float:
-    """How many times there are so many rows a number is; itself, if it is no such multiple."""
-    if isinstance(number, bool) or not isinstance(number, int):
-        return number
-    return next((number // n for n in sizes if number and number % n == 0 and n >= _FIRST), number)
-
-
-def _constants(trace: Trace) -> list[tuple[tuple[str, str, bytes], Event]]:
-    """The values of constants that are not of a size that data choose, with their lines; those of
-    one number as this number."""
-    constants = []
-    for event in trace.events:
-        if event.name == CONSTANT:
-            tensor = trace.tensors[next(iter(tensors_of(*event.outputs)))]
-            raw, alike = _values(event, trace), _one_number(event, trace)
-            if not any(n >= _FIRST and _times(n, trace.counts) != n for n in tensor.shape):
-                value = raw[: len(raw) // prod(tensor.shape)] if alike else raw
-                constants.append(((trace.sources[event.source], tensor.dtype, value), event))
-    return constants
-
-
-def _kept(trace: Trace) -> list[Event]:
-    """The events of a recording but for views, which are as the tensors say that are read, and the
-    values of tensors of one number (`_constants`)."""
-    made = [e for e in trace.events if _made(e, trace.tensors) or not e.outputs or e.boxes]
-    return [e for e in made if e.name != CONSTANT or not _one_number(e, trace)]
-
-
-def _one_number(event: Event, trace: Trace) -> bool:
-    """Whether the values of a constant are one number many times."""
-    raw = _values(event, trace)
-    (number,) = tensors_of(*event.outputs)
-    entries = prod(trace.tensors[number].shape)
-    return entries > 1 and raw == raw[: len(raw) // entries] * entries
-
-
-def _values(event: Event, trace: Trace) -> bytes:
-    """The numbers of a constant."""
-    data = event.kwargs["data"]
-    return trace.constants[data] if isinstance(data, int) else b""
-
-
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    """Two recordings of a rank, and their numbers of rows; ``memory``: that of the other by that of
-    the first."""
-
-    first: Trace
-    other: Trace
-    sizes: Mapping[int, int]
-    memory: dict[int, int] = field(default_factory=dict)
-
-    def one(self, a: Event, b: Event) -> bool:
-        """Whether two events are one, but for sizes."""
-        if (a.name, a.kwargs.keys(), a.boxes, a.work) != (b.name, b.kwargs.keys(), b.boxes, b.work):
-            return False
-        if self.first.sources[a.source] != self.other.sources[b.source]:
-            return False
-        if a.name == CONSTANT:
-            values = _values(a, self.first), _values(b, self.other)
-            return values[0] == values[1] and self.same(a.outputs, b.outputs)
-        given = [(e.args, tuple(e.kwargs.values()), e.outputs) for e in (a, b)]
-        return self.same(*given)
-
-    def same(self, a: Any, b: Any) -> bool:
-        """Whether arguments are the same but for sizes that stand for how many rows there are."""
-        if isinstance(a, Items) and isinstance(b, Items):
-            return self.same(a.items, b.items)
-        if isinstance(a, tuple) and isinstance(b, tuple):
-            pairs = zip(a, b, strict=False)
-            return len(a) == len(b) and all(self.same(x, y) for x, y in pairs)
-        if isinstance(a, Tensor) and isinstance(b, Tensor):
-            x, y = self.first.tensors[a.number], self.other.tensors[b.number]
-            known = self.memory.setdefault(x.storage, y.storage)
-            lies = [(t.shape, t.strides, t.offset) for t in (x, y)]
-            return self.same(*lies) and x.dtype == y.dtype and known == y.storage
-        if type(a) is not type(b) or isinstance(a, bool) or not isinstance(a, int):
-            return type(a) is type(b) and (a == b or (a != a and b != b))
-        mapped = (a // size * n for size, n in self.sizes.items() if a % size == 0)
-        return a == b or b in mapped
-
-
-def _refuse(trace: Trace, event: Event) -> NoReturn:
-    raise InvalidInput(
-        "what the step does depends on how many rows data choose, by more than sizes "
-        f"({event.name} at {trace.sources[event.source]})",
-        f"rank {trace.rank}",
-    )

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 from shardproof.engine.algebra.affine import affine
 from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.plan.ir import Shard
+from shardproof.frontends.aten import chosen
 from shardproof.frontends.aten.lowering import (
     Const,
     Lowered,
@@ -31,6 +32,7 @@ from shardproof.frontends.aten.lowering import (
     fraction,
 )
 from shardproof.frontends.aten.masks import FLAGS
+from shardproof.frontends.aten.routed import Chosen
 from shardproof.frontends.torch.memory import CAST, STILL, Memory, Op
 from shardproof.frontends.torch.trace import DRAW, Arg, Event, StridedTensor, Tensor, tensors_of
 
@@ -182,8 +184,9 @@ class Partner(NamedTuple):
 @dataclass(slots=True)
 class Drawn:
     """A draw of one rank: its ``state``, ``kind`` and what it takes (``given``: chance or bounds);
-    ``shape``; ``event``: the first that draws it; ``partners``: the values that it meets first, of
-    those that may tell where it lies.
+    ``shape``; ``event``: the first that draws it; ``chosen``: for how many rows, of which data says
+    how many there are (``shape`` has all rows then; 0: there are no such rows); ``partners``: the
+    values that it meets first, of those that may tell where it lies.
 
     Example: a dropout of [8, 16] draws `BERNOULLI` with the chance 9/10; its partner is what is
     dropped.
@@ -194,6 +197,7 @@ class Drawn:
     given: tuple[Fraction, ...]
     shape: Shape
     event: int
+    chosen: int = 0
     partners: list[Partner] = field(default_factory=list)
 
 
@@ -235,11 +239,19 @@ class Draws:
         numbers = tuple(_number(x) for x in given)
         if op.name == BERNOULLI and not 0 <= numbers[0] <= 1:
             raise Unsupported(f"a draw with the chance {numbers[0]}")
-        result = self.input(Drawn(state, op.name, numbers, shape, op.event), dtype)
+        whole = chosen.resized(self.lo, shape)
+        size = next((n for n in shape if chosen.size_in(self.lo, n)), 0)
+        result = self.input(Drawn(state, op.name, numbers, whole, op.event, size), dtype)
         self.alone[value] = frozenset({state})
         if op.name == UNIFORM:
             self.uniform[value] = _Uniform(state, Fraction(0))
-        return result
+        return self.of_rows(result, shape)
+
+    def of_rows(self, x: Lowered, shape: Shape) -> Lowered:
+        """What is drawn for all rows, as what is drawn for those that a mask chooses, where the
+        shape says that it has such rows: any numbers for these are those of any numbers for all."""
+        made: Lowered = chosen.of_rows(self.lo, x, shape)
+        return made
 
     def input(self, drawn: Drawn, dtype: str) -> Lowered:
         """The random input, or the constant that stands for it; one that was drawn before from
@@ -247,7 +259,8 @@ class Draws:
         if drawn.kind == BERNOULLI and drawn.given[0] in (0, 1):
             return Const(drawn.given[0], drawn.shape, dtype)
         known = self.all.setdefault(drawn.state, drawn)
-        if (known.kind, known.given, known.shape) != (drawn.kind, drawn.given, drawn.shape):
+        own = (drawn.kind, drawn.given, drawn.shape, drawn.chosen)
+        if (known.kind, known.given, known.shape, known.chosen) != own:
             raise Unsupported("unlike draws from one state of a generator")
         part = None if self.parts is None else self.parts.get(drawn.state)
         if self.constants and part is None:
@@ -295,7 +308,8 @@ class Draws:
             self.uniform[op.outputs[0]] = _Uniform(known[0].state, shift)
             placed = self.constants or known[0].state in self.made
             first = self.all[known[0].state]
-            return None if placed else Undefined(first.shape, dtype, _UNKNOWN)
+            whole = None if placed else Undefined(first.shape, dtype, _UNKNOWN)
+            return whole and self.of_rows(whole, self.lo.expected[0][0])
         if base in COMPARED and exact:
             below = fraction(number) - known[0].shift  # type: ignore[arg-type]
             chance = below if COMPARED[base] else 1 - below
@@ -309,7 +323,8 @@ class Draws:
         first = self.all[known[0].state]
         state = f"{first.state} {about}"
         self.alone[op.outputs[0]] = frozenset({state})
-        return self.input(Drawn(state, BERNOULLI, (chance,), first.shape, op.event), dtype)
+        own = Drawn(state, BERNOULLI, (chance,), first.shape, op.event, first.chosen)
+        return self.of_rows(self.input(own, dtype), self.lo.expected[0][0])
 
     def follow(self, op: Op, known: Mapping[int, Lowered]) -> None:
         """Which values depend on draws alone, which on others too, and the partners of draws."""
@@ -317,7 +332,7 @@ class Draws:
         drawn = {state for n in numbers for state in self.states(n)}
         if not drawn or op.name in KINDS or op.name.startswith("comm."):
             return  # after communication it may be what others drew
-        given = {n: x for n in numbers if isinstance(x := known.get(n), Real)}
+        given = {n: x for n in numbers if isinstance(x := _of_all(known.get(n)), Real)}
         if all(n in self.alone for n in (*given, *(n for n in numbers if self.states(n)))):
             for value in op.outputs:
                 self.alone.setdefault(value, frozenset(drawn))
@@ -327,7 +342,7 @@ class Draws:
         for state in drawn:
             own = [n for n in numbers if state in self.alone.get(n, ())]
             own = own or [n for n in numbers if state in self.states(n)]
-            shapes = {x.shape for n in own if (x := known.get(n)) is not None}
+            shapes = {x.shape for n in own if (x := _of_all(known.get(n))) is not None}
             partner = next((x for n, x in given.items() if n not in own), None)
             if len(shapes) == 1 and partner is not None:
                 self.met(self.all[state], shapes.pop(), partner)
@@ -356,9 +371,15 @@ class Draws:
         """Whether the operator that is lowered may be one of single entries of both operands, by
         the shape of its result."""
         try:
-            return [s for s, _ in self.lo.expected] == [broadcast(shape, partner.shape)]
-        except ShapeMismatch:
+            whole = [chosen.resized(self.lo, s) for s, _ in self.lo.expected]
+            return whole == [broadcast(shape, partner.shape)]
+        except (ShapeMismatch, Unsupported):
             return False
+
+
+def _of_all(x: Lowered | None) -> Lowered | None:
+    """A tensor; of rows that a mask chooses, all rows."""
+    return x.rows if isinstance(x, Chosen) else x
 
 
 def dimensions_in(own: Shape, shape: Shape) -> tuple[int, ...] | None:

@@ -95,7 +95,8 @@ def _tensors(recorder: Recorder) -> None:
 
     def tolist(x: torch.Tensor) -> Any:
         try:
-            return listed(x)
+            counts = recorder.masks.listed(x)
+            return listed(x) if counts is None else counts
         except InvalidInput as error:
             if x.dtype is torch.bool:
                 raise

@@ -179,9 +179,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def shown(self, x: torch.Tensor, where: str) -> torch.Tensor | None:
         """The values of a tensor that depends on no input, in their own memory, which somebody else
-        reads from here on, as asked at a place; None of others."""
+        reads from here on, as asked at a place; numbers that stand for counts; None of others."""
         if not self.is_known(x):
-            return None
+            numbers = self.masks.numbers_in(x)
+            if numbers is not None:
+                with _disable_current_modes():
+                    self.shadows.give(numbers.numpy(), where)
+            return numbers
         self.shadows.show(x, where)
         with _disable_current_modes(), torch.no_grad():
             values: torch.Tensor = self.shadows.real(x)
@@ -329,7 +333,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if instead is not None:
             return instead
         try:
-            out = self.masks.positions(func, args)
+            out = self.masks.positions(func, args, kwargs)
             out = grouped.run(func, args, kwargs) if out is None else out
         except (DataDependentOutputException, DynamicOutputShapeException):
             return self._real(func, args, kwargs)
@@ -405,8 +409,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if read := self.shadows.sum_read(x):
                 self.notes.setdefault(f"{SUMMED}{read[1]}")
                 return read[0]
-            if self.masks.any_of(x):
-                return True
+            if (answer := self.masks.answer(x)) is not None:
+                return answer
             where, _ = place(sys._getframe(1))
             text = "Python reads the value of a tensor that depends on the inputs of the step"
             refusals.refuse(f"{text} (.item(), bool() or tolist() at {where})")

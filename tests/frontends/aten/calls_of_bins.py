@@ -95,3 +95,8 @@ def _(d: Draw) -> Call:
     *lead, width = d.any_shape(2)
     mask = (d.real(*lead, 1) > 0).expand(*lead, width)
     return (d.real(*lead, width), mask, d.real(mask.numel() // width, width)), {}
+
+
+@call("aten.bincount.default")
+def _(d: Draw) -> Call:
+    return (d.ids(5, *d.any_shape(1)[:1]),), {"minlength": 5 + d.below(2)}
