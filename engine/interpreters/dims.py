@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import product
+from itertools import pairwise, product
 from math import prod
 from typing import Any, Final, Self
 
@@ -195,7 +195,7 @@ def _is_unit(factor: Factor) -> bool:
 def _join(outer: Factor, inner: Factor) -> Factor:
     """The product, where each of its representatives stands for consecutive positions."""
     if isinstance(inner, Joined):
-        return Joined(inner.parts * len(outer))
+        return _one_factor(_side_by_side(inner.parts * len(outer)))
     if _is_unit(outer):
         return inner * len(outer)
     return tuple(weight * inner[0] for weight in outer)
@@ -232,15 +232,35 @@ def _one_factor(dim: Dim) -> Factor:
 
 
 def _side_by_side(dims: Sequence[Dim]) -> Dim:
-    """Dimensions one after the other, those joined that are one together."""
+    """Dimensions one after the other: one product, where they are one together, else parts, which
+    are the same however the positions were divided among ``dims``."""
     parts: list[Dim] = []
-    for dim in dims:
-        for part in dim[0].parts if len(dim) == 1 and isinstance(dim[0], Joined) else (dim,):
-            try:
-                parts[-1:] = [_adjoined([parts[-1], part])] if parts else [part]
-            except Unsupported:
-                parts.append(part)
-    return parts[0] if len(parts) == 1 else (Joined(parts),)
+    for one in (one for dim in dims for one in _stretches(dim)):
+        last = parts[-1] if parts else ()
+        if parts and last[1:] == one[1:]:
+            parts[-1] = normal(((*last[0], *one[0]), *one[1:]))
+        else:
+            parts.append(one)
+    try:
+        return _adjoined(parts)
+    except Unsupported:
+        return (Joined(parts),)
+
+
+def _stretches(dim: Dim) -> list[Dim]:
+    """A dimension as such of one factor, and such that stand for the same positions again and
+    again: ``((1, 2), (1, 1))`` as ``((1, 1),)`` and ``((2,), (1, 1))``."""
+    head, *rest = dim or ((1,),)
+    if isinstance(head, Joined):
+        return [one for part in head.parts for one in _stretches(normal((*part, *rest)))]
+    if not rest:
+        return [(head,)]
+    inner = normal(tuple(rest))
+    return [
+        one
+        for weight in head
+        for one in (_stretches(inner) if weight == 1 else [normal(((weight,), *inner))])
+    ]
 
 
 def regroup(dims: Sequence[Dim], sizes: Sequence[int]) -> tuple[Dim, ...]:
@@ -283,8 +303,10 @@ def narrow(dim: Dim, start: int, size: int) -> tuple[Dim, slice]:
 
     Example: positions [4, 6) of ``((4, 4),)`` are ``((2,),)``, of the representative at 1.
 
-    Raises `ShapeMismatch` outside the dimension, `Unsupported` where the interval is neither one of
-    the outermost factor nor inside one position of it.
+    Of ``((1, 1, 1), (4,))`` positions [2, 8) are the last two of the first four, and the next four.
+
+    Raises `ShapeMismatch` outside the dimension, `Unsupported` where the interval cuts what one
+    representative stands for, and needs it as a whole as well.
     """
     total = Extent(dim)
     if start < 0 or size < 0 or start + size > total:
@@ -295,12 +317,7 @@ def narrow(dim: Dim, start: int, size: int) -> tuple[Dim, slice]:
         joined, span = _narrow_joined(head, start // inner, size // inner)
         return normal((*joined, *rest)), slice(span.start * step, span.stop * step)
     if start % inner or size % inner:
-        if start % inner + size > inner:
-            raise Unsupported(f"positions {start} to {start + size} of {dim}: cut through a factor")
-        _, outer = narrow((head,), start // inner, 1)
-        within, span = narrow(tuple(rest), start % inner, size)
-        skipped = outer.start * step
-        return within, slice(skipped + span.start, skipped + span.stop)
+        return _narrow_within(dim, start, size)
     first, last = start // inner, (start + size) // inner
     kept: list[int] = []
     skipped = end = 0
@@ -312,6 +329,30 @@ def narrow(dim: Dim, start: int, size: int) -> tuple[Dim, slice]:
         elif not kept:
             skipped += 1
     return normal((tuple(kept), *rest)), slice(skipped * step, (skipped + len(kept)) * step)
+
+
+def _narrow_within(dim: Dim, start: int, size: int) -> tuple[Dim, slice]:
+    """`narrow` of an interval that begins or ends within a position of the outermost factor: what
+    it has of that one, and whole ones beside."""
+    head, *rest = dim
+    inner, step = Extent(tuple(rest)), count(tuple(rest))
+    stop = start + size
+    whole = -(-start // inner) * inner, stop // inner * inner
+    bounds = sorted({start, stop, *(bound for bound in whole if start < bound < stop)})
+    kept: list[Dim] = []
+    at: slice | None = None
+    for low, high in pairwise(bounds):
+        if low % inner or high % inner:
+            _, outer = narrow((head,), low // inner, 1)
+            part, own = narrow(tuple(rest), low % inner, high - low)
+            span = slice(outer.start * step + own.start, outer.start * step + own.stop)
+        else:
+            part, span = narrow(dim, low, high - low)
+        if at is not None and at.stop != span.start:
+            raise Unsupported(f"positions {start} to {stop} of {dim}: cut through a factor")
+        at = slice(span.start if at is None else at.start, span.stop)
+        kept.append(part)
+    return _side_by_side(kept), at or slice(0, 0)
 
 
 def _narrow_joined(factor: Joined, start: int, size: int) -> tuple[Dim, slice]:

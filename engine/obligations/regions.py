@@ -62,7 +62,7 @@ def side_by_side(
         whole = [n for parts in sizes for n in parts]
         beside = _beside(representatives, lineage, sizes)
         bounds = [
-            list(pairwise(sorted({*cuts(addends, dim, n), *beside[dim]})))
+            list(pairwise(sorted(_bounds(addends, dim, n, beside[dim]))))
             for dim, n in enumerate(whole)
         ]
         if prod(map(len, bounds)) > MOST_REGIONS:
@@ -99,6 +99,19 @@ def side_by_side(
         own, joined = joined[: len(split_into)], joined[len(split_into) :]
         grouped.append(tuple(factor for dim in own for factor in dim))
     return Weighted(data.reshape([count(dim) for dim in grouped]), tuple(grouped))
+
+
+def _bounds(addends: Sequence[View], dim: int, size: int, beside: set[int]) -> set[int]:
+    """Where regions begin and end along a dimension: where addends do, and where others do that lie
+    beside, unless that is within a row of an addend."""
+    bounds = set(cuts(addends, dim, size))
+    for place in beside - bounds:
+        with suppress(Misaligned):
+            for addend in addends:
+                for start, stop in ((0, place), (place, size)):
+                    clipped(addend, dim, start, stop - start, size)
+            bounds.add(place)
+    return bounds
 
 
 def _region(
