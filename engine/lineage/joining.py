@@ -74,12 +74,36 @@ def _loosened(addend: Addend, dim: int, others: Sequence[Addend]) -> Addend:
     }
     own = [interval for interval in single if interval[:3] in beside]
     if len(own) != 1:
-        return addend
+        return _as_beside(addend, dim, others) if own and not mine else addend
     dims = [merge(tuple(a for a in d if a != own[0])) for d in addend.view.dims]
     dims[dim] = (own[0], *mine)
     alone = [a for a in addend.view.dims[dim] if a.size == 1 and a.axis != BROADCAST]
     fixed = tuple(a for a in (*addend.view.fixed, *alone) if a != own[0])
     return addend._replace(view=View(tuple(dims), fixed))
+
+
+def _as_beside(addend: Addend, dim: int, others: Sequence[Addend]) -> Addend:
+    """One position along a dimension as the next one of a row of which others have the rest.
+
+    Example: ``n5[1] at a0[1 +1 of 4] a1[5 +1 of 6]`` behind ``n5[a0[1 +1 of 4] x a1[0 +5 of 6]]``
+    is ``n5[a0[1 +1 of 4] x a1[5 +1 of 6]]``, also where whole rows lie behind it.
+    """
+    single = _single(addend)
+    at = {interval[:3]: interval for interval in single}
+    for other in others:
+        if other.node != addend.node or not _next_to(addend, other, dim):
+            continue
+        row = other.view.dims[dim]
+        rest = [a for a in row if a.size == 1 and a.axis != BROADCAST]
+        if len(_varying(other, dim)) == 1 and single.issuperset(rest):
+            own = tuple(at.get(a[:3], a) for a in row)
+            if any(a.size != 1 for a in own):
+                continue
+            dims = [merge(tuple(a for a in d if a not in own)) for d in addend.view.dims]
+            dims[dim] = own
+            fixed = tuple(a for a in addend.view.fixed if a not in own)
+            return addend._replace(view=View(tuple(dims), fixed))
+    return addend
 
 
 def _next_to(one: Addend, other: Addend, dim: int) -> bool:
