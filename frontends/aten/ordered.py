@@ -27,7 +27,7 @@ ENTRYWISE: Final = frozenset(
         ("to", ("dtype",)),
         ("minimum maximum logical_and logical_or addcmul addcdiv mish hardswish", ("default",)),
         (
-            "hardswish_backward mish_backward log1p expm1 erf sin cos sign lerp",
+            "hardswish_backward mish_backward log1p expm1 erf sin cos sign sgn lerp",
             ("default", "Tensor"),
         ),
     )

@@ -82,6 +82,7 @@ ENDS: dict[str, Ends] = {
     "sum": lambda job, model, z, mask: (z * z).sum() / len(z),
     "columns": lambda job, model, z, mask: z.mean(0).pow(2).sum(),
     "distance": lambda job, model, z, mask: F.mse_loss(z, torch.ones_like(z) / 2),
+    "absolute": lambda job, model, z, mask: F.l1_loss(z, torch.ones_like(z) / 2),
     "logits": lambda job, model, z, mask: F.binary_cross_entropy_with_logits(
         z, torch.full_like(z, 0.25)
     ),
