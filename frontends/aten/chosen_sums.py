@@ -80,6 +80,17 @@ def _mean_along(lo: Lowering, x: Any, dim: Any, keepdim: bool = False, dtype: An
     return _mean(lo, x, dim, keepdim)
 
 
+@chosen_rows("comm.all_reduce")
+def _over_ranks(lo: Lowering, x: Any, ranks: Sequence[int], op: str) -> Any:
+    """What ranks add up, place by place: the rows of all of them are at the same positions where
+    their masks are the same."""
+    if not isinstance(x, Chosen) or not lo.alike:
+        raise Unsupported("rows that ranks add up, and that other masks may choose on each of them")
+    ((shape, dtype),) = lo.expected
+    lo.expected = [(x.rows.shape, dtype)]
+    return of_rows(lo, TABLE["comm.all_reduce"](lo, x.rows, ranks, op), shape)
+
+
 # -- products ------------------------------------------------------------------------------------
 
 

@@ -191,7 +191,7 @@ class Lowering:
         self.agreed: list[Any] | None = None  # constants that are gathered, unless others differ
         self.unwritten: Callable[[Undefined], Real] | None = None  # memory that has no value
         self.mask: Callable[[Shape], Shard] | None = None  # of the next random operator, by shape
-        self.wheres = dict[int, Any]()  # positions that masks choose, by how many (None: not yet)
+        self.wheres, self.alike = dict[int, Any](), False  # positions by how many; alike on ranks
 
     # -- values -----------------------------------------------------------------------------
 

@@ -57,7 +57,8 @@ class Side:
     they are; ``notes``: printed with the verdict; ``still``: values that
     no gradient goes through; ``draws``: what its random operators draw; ``parts``: what each of
     these is (None: nothing says it); ``cuts``: rows of parameters, and those that a rank has;
-    ``reads_memory``: whether memory that nothing has written was taken for numbers.
+    ``reads_memory``: whether memory that nothing has written was taken for numbers; ``alike``:
+    whether ranks that add up chosen rows choose the same.
 
     Example: an MLP's step on one device: ``permute``, ``matmul``, ``add``, ``gelu``, ..., with five
     ``results``: the loss and four gradients.
@@ -78,6 +79,7 @@ class Side:
     cuts: Set[tuple[int, int]] = frozenset()
     slices: dict[int, int] = field(default_factory=dict)
     reads_memory: bool = False
+    alike: bool = False
 
 
 #: What a rule raises for arguments that are not those of its operator.
@@ -292,6 +294,7 @@ def lower(
     partners: bool = False,
     cuts: Set[tuple[int, int]] = frozenset(),
     reads_memory: bool = False,
+    alike: bool = False,
 ) -> Side:
     """The program of one rank; raises `InvalidInput` where the step compares nothing.  ``shared``:
     tables of constants that the single side has (None: this is that side); ``reading``: how
@@ -299,14 +302,15 @@ def lower(
     gradient goes to are values of their own; ``parts``: what is drawn (without them a random
     operator has no meaning); ``standing``: constants stand for all that is drawn; ``partners``:
     the operands that draws meet are results too; ``cuts``: rows of parameters, and those that a
-    rank has of them; ``reads_memory``: memory that nothing has written is numbers of its own.
+    rank has of them; ``reads_memory``: memory that nothing has written is numbers of its own;
+    ``alike``: ranks that add up rows, of which data says how many there are, choose the same ones.
 
     Example: ``aten.addmm`` is ``matmul`` and ``add``; ``aten.mean`` is ``sum`` and ``mul`` by 1/32.
     """
     rank = _Rank(step, inference, marks, parts, standing, reads_memory)
     rank.lo.shared = shared
     rank.lo.reading = reading
-    rank.lo.cuts = cuts
+    rank.lo.cuts, rank.lo.alike = cuts, alike
     rank.run()
     results = [Result(c, rank.result(c.value)) for c in step.compared]
     if not results:
@@ -346,6 +350,7 @@ def lower(
         cuts,
         rank.slices,
         reads_memory,
+        alike,
     )
 
 

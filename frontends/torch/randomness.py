@@ -106,6 +106,7 @@ def relowered(
             partners=partners,
             cuts=side.cuts,
             reads_memory=side.reads_memory,
+            alike=side.alike,
         )
 
     single = sides.single

@@ -9,6 +9,7 @@ from typing import Any
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.builder.shapes import Inference
 from shardproof.frontends.torch import labels, messages
+from shardproof.frontends.torch.alike_rows import rows_alike
 from shardproof.frontends.torch.cut import Cuts, cuts
 from shardproof.frontends.torch.families import Families, families
 from shardproof.frontends.torch.functional import functional
@@ -82,8 +83,17 @@ def _sides(
     tables, numbers = alone.contents, (ALONE, *own)
     # Where a side picks entries itself, losses of both are read in that way.
     reading = max(side.picks for _, side in known.values())
+    alike = rows_alike({rank: known[rank][0] for rank in own})
     once = Once(
-        lambda step: lower(step, inference, tables, reading, cuts=cut, reads_memory=reads_memory)
+        lambda step: lower(
+            step,
+            inference,
+            tables,
+            reading,
+            cuts=cut,
+            reads_memory=reads_memory,
+            alike=alike,
+        )
     )
 
     def again(number: int, other: Functional, _: Side) -> Side:
@@ -130,7 +140,12 @@ def _ranks(
         raise InvalidInput(f"traces of ranks {numbers} of worlds of {sorted(worlds)} ranks")
     cut = cuts(parallel)
     steps = messages.read(parallel, {rank: step for rank, (step, _) in known.items()})
-    once = Once(lambda step: lower(step, inference, tables, cuts=cut, reads_memory=reads_memory))
+    alike = rows_alike(steps)
+    once = Once(
+        lambda step: lower(
+            step, inference, tables, cuts=cut, reads_memory=reads_memory, alike=alike
+        )
+    )
     for rank, step in steps.items():
         if rank not in known or known[rank][0] is not step:
             known[rank] = step, once(step)
