@@ -30,6 +30,7 @@ from shardproof.frontends.aten.lowering import (
     dimensions,
     fraction,
 )
+from shardproof.frontends.aten.masks import inverse
 from shardproof.frontends.aten.routed import Chosen, Read, Where
 from shardproof.frontends.aten.rules import TABLE, rule_of
 
@@ -41,6 +42,8 @@ def _nonzero(lo: Lowering, mask: Lowered) -> Any:
     (((size, _), _),) = lo.expected
     if size not in lo.wheres:
         raise Unsupported("positions of which nothing says how many there are")
+    if isinstance(mask, Chosen):
+        return _among(lo, mask, size)
     if lo.wheres[size] is None:
         lo.expected = [(mask.shape, "bool")]
         flags = mask if mask.dtype == "bool" else TABLE["aten.ne.Scalar"](lo, mask, 0)
@@ -53,6 +56,32 @@ def _nonzero(lo: Lowering, mask: Lowered) -> Any:
     return own.views[mask.shape]
 
 
+def _among(lo: Lowering, mask: Chosen, size: int) -> Where:
+    """Where a mask of rows that another one chooses is true: where both are."""
+    if len(mask.shape) != 1 or mask.dtype != "bool":
+        raise Unsupported("positions of anything but a mask, among rows that another mask chooses")
+    if lo.wheres[size] is None:
+        outer = lo.reshape(mask.where.mask, mask.rows.shape)
+        lo.expected = [(mask.rows.shape, "bool")]
+        both = TABLE["aten.logical_and.default"](lo, outer, mask.rows)
+        lo.wheres[size] = Where(both, size, inside=mask.where.size)
+    own: Where = lo.wheres[size]
+    if own.inside != mask.where.size:
+        raise Unsupported("positions among rows that another mask chooses")
+    return own
+
+
+def _inner(x: Any, indices: Sequence[Any]) -> Where | None:
+    """The mask that chooses among the rows of ``x``, by whose positions it is indexed; None: it is
+    indexed otherwise."""
+    own = [(d, i) for d, i in enumerate(indices) if i is not None]
+    if not isinstance(x, Chosen) or len(own) != 1 or not isinstance(own[0][1], Column):
+        return None
+    ((place, column),) = own
+    fits = (place, column.where.inside, column.dim) == (x.at, x.where.size, 0)
+    return column.where if fits and column.shape == (column.where.size,) else None
+
+
 def _places(x: Lowered, indices: Sequence[Any]) -> tuple[Places, Shape]:
     """Which positions indices are, and the shape that they have."""
     columns = [(d, i) for d, i in enumerate(indices) if i is not None]
@@ -62,7 +91,7 @@ def _places(x: Lowered, indices: Sequence[Any]) -> tuple[Places, Shape]:
     where, shape = own[0].where, own[0].shape
     follow = dims == list(range(dims[0], dims[0] + len(dims)))
     alike = all(i.where is where and i.shape == shape for i in own)
-    fit = all(x.shape[d] == where.mask.shape[i.dim] for d, i in columns)
+    fit = all(x.shape[d] == where.mask.shape[i.dim] for d, i in columns) and not where.inside
     once = len({i.dim for i in own}) == len(own) and prod(shape) == where.size
     if not (follow and alike and fit and once):
         raise Unsupported("an index by positions of other dimensions")
@@ -70,8 +99,11 @@ def _places(x: Lowered, indices: Sequence[Any]) -> tuple[Places, Shape]:
 
 
 @chosen_rows("aten.index.Tensor")
-def _index(lo: Lowering, x: Lowered, indices: Sequence[Any]) -> Any:
+def _index(lo: Lowering, x: Any, indices: Sequence[Any]) -> Any:
     """Entries at positions, such as ``weights[rows, k]``; or by ids of rows."""
+    inner = _inner(x, indices)
+    if inner is not None:
+        return Chosen(x.rows, inner, x.at)
     if _by_ids(x, indices):
         return entries(lo, _value(lo, x), indices)
     places, _ = _places(x, indices)
@@ -105,6 +137,9 @@ def _index_put(
 ) -> Any:
     """Entries that are written over, or added to, those at positions.  Two that are written over
     one another are refused: which one is there in the end is not said."""
+    inner = _inner(x, indices)
+    if inner is not None:
+        return _put_among(lo, x, values, inner, accumulate)
     if _by_ids(x, indices):
         return put(lo, _value(lo, x), indices, values, accumulate)
     places, shape = _places(x, indices)
@@ -125,6 +160,20 @@ def _index_put(
     added = _spread(lo, before, places, shape, rows)
     extended = before.extended(lo, places, added) if isinstance(before, Patched) else None
     return extended or Patched(_value(lo, before), (places,), (added,))
+
+
+def _put_among(lo: Lowering, x: Any, values: Any, inner: Where, accumulate: bool) -> Any:
+    """Rows that a mask chooses, where rows that another mask chooses among them are written over,
+    or added to, those at their places."""
+    alike = isinstance(values, Chosen) and values.where.size == inner.size and values.at == x.at
+    if not alike or values.rows.shape != x.rows.shape:
+        raise Unsupported("rows that are written over others, among those that a mask chooses")
+    zero = isinstance(x.rows, Const) and x.rows.value == 0
+    written, only = values.counted(lo), zero or x.only
+    if zero:
+        return replace(x, rows=written, read=None, only=only)
+    kept = x.rows if accumulate else lo.mul(x.rows, inverse(lo, inner.counts(lo, x.rows, x.at)))
+    return replace(x, rows=lo.add(kept, written), read=None, only=only)
 
 
 def _value(lo: Lowering, x: Lowered) -> Lowered:

@@ -23,7 +23,8 @@ from shardproof.frontends.aten.rules import TABLE, Rule, lowers
 @dataclass(frozen=True, slots=True, eq=False)
 class Where(Unviewed):
     """The positions at which a mask is true, in their order; ``size``: how many, a number that
-    stands for it (negative in graphs, a prime in recorded steps).
+    stands for it (negative in graphs, a prime in recorded steps); ``inside``: among how many rows
+    that another mask chooses, of which ``mask`` is true nowhere else (0: there is no other one).
 
     Example: `nonzero` of a mask of 8 tokens, whose shape the file gives as ``["u0", 1]``: shape
     (-1, 1), of 8 rows.
@@ -34,6 +35,7 @@ class Where(Unviewed):
     mask: Lowered
     size: int
     dtype: str = "int64"
+    inside: int = 0
     #: The same positions of a view of the mask, by its shape.
     views: dict[Shape, Where] = field(default_factory=dict)
 

@@ -281,7 +281,8 @@ class Masks:
     def _rows(self, key: int, mask: torch.Tensor) -> int:
         """How many rows a mask has."""
         if key not in self.known:
-            if len(self.known) >= MOST_MASKS or mask.numel() > FIRST:
+            large = mask.numel() > FIRST and mask.numel() not in self.sizes
+            if len(self.known) >= MOST_MASKS or large:
                 raise InvalidInput(
                     f"more than {MOST_MASKS} masks, or one of more than {FIRST} entries"
                 )

@@ -112,6 +112,18 @@ def _copied(job: Job, model: Model, z: Tensor, mask: Tensor, ids: Tensor) -> Ten
     return (made + job.batch["y"].index_copy(0, rows, z)).pow(2).sum()
 
 
+def _of_some(job: Job, model: Model, z: Tensor, mask: Tensor, ids: Tensor) -> Tensor:
+    """Rows that a second mask chooses among the rows of the first: by ids, and by what they are."""
+    some, many = ids != 2, z.detach().sum(-1) > 0
+    loss = F.cross_entropy(z[some], ids[some], reduction="sum")
+    kept = z * 1
+    kept[many] = -z[many] * 3
+    kept[some] += z[some].tanh()
+    loss = loss + (kept * job.batch["y"][mask]).sum()
+    both = z[some][z[some].detach()[:, 0] > 0].exp().sum()
+    return loss + z[many].pow(3).sum() + z.pow(2).sum(-1).masked_select(some).sum() * len(z) + both
+
+
 #: What is made of rows and ids of rows, to one number.
 WHOLE: dict[str, Program] = {
     "weights of ids": lambda job, model, z, mask, ids: (z * model.weights[ids][:, None]).mean(),
@@ -128,6 +140,7 @@ WHOLE: dict[str, Program] = {
     "smoothed": lambda job, model, z, mask, ids: F.cross_entropy(z, ids, label_smoothing=0.1),
     "two ways": _two_ways,
     "copied": _copied,
+    "some of them": _of_some,
     "views of a mask": lambda job, model, z, mask, ids: (
         job.batch["x"].view(2, 3, -1)[mask.view(2, 3)] * z
     ).sum(),
@@ -281,3 +294,27 @@ def test_counts_that_are_written_are_what_pytorch_computes() -> None:
         return [model.first(job.batch["x"]).sum() * counts.tolist()[0]]
 
     held(made, range(3), BATCH)
+
+
+#: Positions among chosen rows, used as if they were positions among all rows.
+MISTAKEN: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "read": lambda x, z, some: x[torch.where(some)[0]],
+    "added": lambda x, z, some: x.index_add(0, some.nonzero()[:, 0], z[some]),
+    "copied": lambda x, z, some: x.index_copy(0, some.nonzero()[:, 0], z[some]),
+    "gathered": lambda x, z, some: x.gather(0, some.nonzero().expand(-1, WIDTH)),
+    "rows of the first": lambda x, z, some: z[some] + z[torch.where(some)[0] * 0],
+}
+
+
+@pytest.mark.parametrize("what", MISTAKEN)
+def test_positions_among_chosen_rows_are_none_among_all(what: str) -> None:
+    def step(job: Job) -> None:
+        model = Model()
+        job.start(model)
+        x, keep = model.first(job.batch["x"]), job.batch["keep"]
+        with torch.no_grad():
+            made = MISTAKEN[what](x, x[keep], job.batch["labels"][keep] != 1).sum()
+        job.end(outputs={"made": made})
+
+    (recorded,) = capture(step, 1, [0], BATCH, {})
+    assert sides(recorded, [recorded]).single.gaps

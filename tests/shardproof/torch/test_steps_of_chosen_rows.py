@@ -99,6 +99,14 @@ def _sizes(model: Words, given: dict[str, Tensor], wrong: str) -> Tensor:
     return (scores.logsumexp(-1) ** power).sum() + scores.amax(-1).sum()
 
 
+def _hard(model: Words, given: dict[str, Tensor], wrong: str) -> Tensor:
+    """Of the chosen words those whose label is another one than the first."""
+    scores, ids = model(given["ids"])[given["keep"]], given["labels"][given["keep"]]
+    hard = ids != (1 if wrong == "another label" else 0)
+    some = ids != 1 if wrong == "rows of another mask" else hard
+    return F.cross_entropy(scores[some], ids[some], reduction="sum") + scores[hard].pow(2).sum()
+
+
 SUMS: dict[str, tuple[Sum, tuple[str, ...]]] = {
     "likelihoods": (_likelihoods, ("labels of the word before",)),
     "dropped": (
@@ -112,6 +120,7 @@ SUMS: dict[str, tuple[Sum, tuple[str, ...]]] = {
     ),
     "distilled": (_distilled, ("another temperature", "not squared")),
     "two ways": (_two_ways, ("exchanged", "one for both")),
+    "hard": (_hard, ("another label", "rows of another mask")),
     "sizes": (_sizes, ("another label", "cubes")),
 }
 #: What may be wrong with every one of them.
