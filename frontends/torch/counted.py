@@ -52,9 +52,12 @@ COMPARED: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
 _INDICES: Final = (
     *("aten.index.Tensor", "aten.index_put", "aten._unsafe_index_put", "aten._index_put_impl"),
 )
+#: Operators that say of rows of a mask whether there is any, or how many.
+_COUNTING: Final = ("aten.sum.", "aten.any.")
 _BY_MASKS: Final = (*_INDICES, "aten.masked_select.", "aten.masked_scatter.")
 
 ASSUMED: Final = "of rows whose number data say (nonzero, x[mask]) there is at least one: at "
+OVER_ROWS: Final = "a loop over rows that a mask chooses, by each of them (at {})"
 ALL_HIT: Final = "each of the {} numbers that a loop takes from a mask is chosen by data: at {}"
 
 
@@ -106,6 +109,16 @@ class Recorded(Protocol):
         """Nothing is recorded any more."""
 
 
+@dataclass(slots=True)
+class _Loop:
+    """A loop over what has any rows; ``rows``: the memory of the masks that choose them; ``left``:
+    of how many the step has not chosen rows."""
+
+    rows: int
+    left: int
+    where: str
+
+
 class Masks:
     """The masks that choose rows in one recorded step, by what they are computed of.
 
@@ -120,7 +133,8 @@ class Masks:
         #: Masks of which Python asked whether any entry is true, and where.
         self.questions: dict[int, str] = {}
         #: Of memory with positions: among how many entries a mask of one dimension chooses.
-        self._among: dict[int, tuple[int, Any]] = {}
+        self._among: dict[int, tuple[int, Any, int]] = {}
+        self._loops: list[_Loop] = []
         self._keys: dict[tuple[Any, ...], int] = {}
         self._written: dict[int, list[int]] = {}
         self._seen = 0
@@ -146,8 +160,11 @@ class Masks:
         self.recorder.notes.setdefault(f"{ASSUMED}{place(sys._getframe(2))[0]}")
         made = torch.empty((rows, mask.dim()), dtype=torch.int64)
         storage = made.untyped_storage()
-        if mask.dim() == 1:
-            self._among[storage._cdata] = mask.shape[0], storage
+        for loop in self._loops:
+            loop.left -= self._from(self.recorder.tensor(mask).number, loop.rows)
+        counted = self._counted(mask) if mask.dim() == 1 else -1
+        if counted >= 0:
+            self._among[storage._cdata] = mask.shape[0], storage, counted
         return made
 
     def instead(self, func: Any, args: Sequence[Any]) -> Any:
@@ -235,20 +252,50 @@ class Masks:
     def any_of(self, x: torch.Tensor) -> bool:
         """Whether Python asks of a mask whether it chooses any row: then it is answered, as it is
         assumed to; that it does choose rows has to follow (`check`)."""
-        recorder = self.recorder
-        number = recorder.tensor(x).number
-        self._follow()
-        written = self._written.get(recorder.tensors[number].storage)
-        event = recorder.events[written[-1]] if written else None
-        if written is None or event is None or event.name != "aten.any.default":
+        index, event = self._writer(self.recorder.tensor(x).number)
+        if event is None or event.name != "aten.any.default":
             return False
         (mask,) = tensors_of(*event.args)
-        self.questions[self._key(mask, written[-1], flat=True)] = place(sys._getframe(2))[0]
+        self.questions[self._key(mask, index, flat=True)] = place(sys._getframe(2))[0]
         return True
 
+    def _writer(self, number: int) -> tuple[int, Event | None]:
+        """The event that wrote a tensor's memory last, with its place; none has."""
+        self._follow()
+        written = self._written.get(self.recorder.tensors[number].storage)
+        return (written[-1], self.recorder.events[written[-1]]) if written else (-1, None)
+
+    def _counted(self, mask: torch.Tensor) -> int:
+        """The memory of which a mask says, of each of several parts, whether any entry is true:
+        what is not chosen has no rows, so a loop over the others may take it; -1: another mask.
+
+        Example: of ``expert_mask.sum((-1, -2)) > 0`` that of ``expert_mask``.
+        """
+        _, event = self._writer(self.recorder.tensor(mask).number)
+        if event is not None and event.name == "aten.gt.Scalar" and event.args[1:] == (0,):
+            _, event = self._writer(*tensors_of(*event.args))
+        elif event is not None and not event.name.startswith("aten.any."):
+            return -1
+        of = None
+        while event is not None and event.name.startswith(_COUNTING):
+            number = next(iter(tensors_of(*event.args)))
+            of = self.recorder.tensors[number]
+            _, event = self._writer(number)
+        return of.storage if of is not None and of.dtype.startswith(("int", "bool")) else -1
+
+    def _from(self, number: int, storage: int, depth: int = 4) -> bool:
+        """Whether a tensor lies in some memory, or is computed of it by so many operators."""
+        _, event = self._writer(number)
+        known = () if event is None or not depth else tensors_of(*event.args)
+        own = self.recorder.tensors[number].storage == storage
+        return own or any(self._from(n, storage, depth - 1) for n in known)
+
     def check(self) -> None:
-        """Raises `InvalidInput` where Python asked of a mask whether any entry is true, and the
-        step does not choose rows by it."""
+        """Raises `InvalidInput` where Python asked whether masks have any true entry, and
+        the step does not choose rows by them."""
+        for loop in self._loops:
+            if loop.left > 0:
+                raise InvalidInput(OVER_ROWS.format(loop.where))
         for key, where in self.questions.items():
             if key not in self.known:
                 raise InvalidInput(
@@ -269,12 +316,15 @@ class Masks:
         """The numbers that a loop takes from the positions of a mask of one dimension, all of whose
         entries are assumed to be true; None: these are no such positions."""
         if x.untyped_storage()._cdata not in self._among or x.dim() > 2:
+            if self.series == 0 and x.dim() and x.shape[0] in self.sizes:
+                raise InvalidInput(OVER_ROWS.format(place(sys._getframe(3))[0]))
             return None
-        entries, storage = self._among[x.untyped_storage()._cdata]
+        entries, storage, counted = self._among[x.untyped_storage()._cdata]
         if x.numel() * x.element_size() != storage.nbytes() or x.stride(0) != 1:
             raise InvalidInput("a loop over some of the numbers that a mask chooses")
         where = place(sys._getframe(3))[0]
         self.recorder.notes.setdefault(ALL_HIT.format(entries, where))
+        self._loops.append(_Loop(counted, entries, where))
         with _disable_current_modes():
             return [torch.full(x.shape[1:], number) for number in range(entries)]
 
