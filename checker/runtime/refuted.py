@@ -14,6 +14,7 @@ import numpy as np
 from shardproof.checker.result import Problems
 from shardproof.checker.runtime.rank_by_rank import TOLERANCE
 from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
+from shardproof.engine.plan.assumption import has_rows
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.reference_runtime.compare import Undefined, compared, fits
 from shardproof.engine.reference_runtime.exchange import Stuck
@@ -76,7 +77,7 @@ def confirm(plan: Plan, problems: Problems) -> tuple[str, ...]:
 
 
 def _off(plan: Plan, sizes: _Sizes, seed: int, *, marked: bool) -> float | None:
-    """The largest relative difference on an input; None: the single device is undefined there."""
+    """The largest relative difference on an input; None: a side is undefined there."""
     random = np.random.default_rng(seed)
     values = Values(plan, random, scale=sizes.scale, centre=sizes.centre)
     for shard in plan.single.shards if marked else ():
@@ -85,6 +86,8 @@ def _off(plan: Plan, sizes: _Sizes, seed: int, *, marked: bool) -> float | None:
             full = values.full(shard).data[0]
             values.lots[shard.name] = exact(np.where(random.random(full.shape) < 0.5, least, full))
     try:
-        return compared(plan, plan, values, together=False)[0]
+        off = compared(plan, plan, values, together=False)[0]
     except Undefined:
         return None
+    # Where a rank has no such rows, their mean is no number.
+    return None if has_rows(plan.assumed) and not np.isfinite(off) else off

@@ -33,6 +33,10 @@ Kind: TypeAlias = Literal[
 ]
 KINDS: Final[tuple[str, ...]] = get_args(Kind)
 
+#: What is assumed of rows whose number data say: that each rank has at least one.  Where one has
+#: none, a mean of them is no number, and that tells nothing.
+SOME_ROWS: Final = "rows whose number data say"
+
 #: What a proof may rest on with ``--strict``.
 STRICT: Final = frozenset({"default", "stated", "framework"})
 
@@ -86,6 +90,14 @@ def left_out(assumptions: Iterable[Assumption]) -> tuple[Assumption, ...]:
     Example: an output of the program that no demand is about ("not compared").
     """
     return tuple(a for a in assumptions if a.kind in ("not compared", "unwritten"))
+
+
+def has_rows(assumptions: Iterable[Assumption]) -> bool:
+    """Whether it is assumed that there are rows where data say how many there are.
+
+    Example: of "of rows whose number data say (x[mask]) there is at least one" it is True.
+    """
+    return any(assumption.about == SOME_ROWS for assumption in assumptions)
 
 
 # -- as plain data -------------------------------------------------------------------------------

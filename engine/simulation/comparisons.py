@@ -203,3 +203,12 @@ def divides_by_zero(comparison: Comparison) -> bool:
     """
     expected, actual = comparison.expected, comparison.actual
     return expected.shape == actual.shape and bool((np.isinf(expected) & np.isnan(actual)).any())
+
+
+def is_no_number(comparison: Comparison) -> bool:
+    """Whether a rank computes a number that is none, as a mean of no rows is, of a value that the
+    single device has.
+
+    Example: 0 / 0 beside 1.
+    """
+    return comparison.demand.program >= 0 and bool(np.isnan(comparison.actual).any())

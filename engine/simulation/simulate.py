@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from shardproof.engine.lineage.sums import SOME
+from shardproof.engine.plan.assumption import has_rows
 from shardproof.engine.plan.expectations import GRADIENT, LOSS
 from shardproof.engine.plan.ir import MICROBATCH, Plan
 from shardproof.engine.schedule.instances import Unrolled
@@ -24,6 +25,7 @@ from shardproof.engine.simulation.comparisons import (
     Comparison,
     compare,
     divides_by_zero,
+    is_no_number,
     may_be_left,
     seen_again,
     settled,
@@ -363,6 +365,7 @@ def run_both(
             comparisons = seen_again(comparisons, beside(0, 0.0, *sides))
     undefined = any(bool(np.isnan(data).any()) for data in wanted.values())
     undefined |= any(map(divides_by_zero, comparisons))
+    undefined |= has_rows(plan.assumed) and any(map(is_no_number, comparisons))
     if seed % WIDE >= SHARP or seed >= STEEP:
         # Exponentials of large numbers that are no numbers tell nothing.
         ends = [x for c in comparisons for x in (c.expected, c.actual)]

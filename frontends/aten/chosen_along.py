@@ -64,12 +64,9 @@ DEFAULTS: Final = dict.fromkeys(
 BY_ROWS: Final = {
     "aten.native_layer_norm.default": 0,
     "aten._fused_rms_norm.default": 0,
-    "aten.embedding.default": 1,
 }
 #: Those of a gradient that sum over its rows what has none.
-SUMMING: Final = _named(
-    "native_layer_norm_backward _fused_rms_norm_backward embedding_dense_backward", "default"
-)
+SUMMING: Final = _named("native_layer_norm_backward _fused_rms_norm_backward", "default")
 #: Those whose rows are 0 where those of the first operand are.
 LINEAR: Final = (
     _named("mul div", "Scalar", "Tensor")

@@ -22,6 +22,9 @@ from shardproof.frontends.aten.chosen import (
 )
 from shardproof.frontends.aten.chosen_ids import Numbered, entries, put
 from shardproof.frontends.aten.chosen_written import Patched, Places, Share
+from shardproof.frontends.aten.ids import Ids
+from shardproof.frontends.aten.ids import ids as ids_of
+from shardproof.frontends.aten.lookups import Kept, Lookup, restricted
 from shardproof.frontends.aten.lowering import (
     Const,
     Lowered,
@@ -33,6 +36,7 @@ from shardproof.frontends.aten.lowering import (
 from shardproof.frontends.aten.masks import inverse
 from shardproof.frontends.aten.routed import Chosen, Read, Where
 from shardproof.frontends.aten.rules import TABLE, rule_of
+from shardproof.frontends.builder import piecewise
 
 
 @chosen_rows("aten.nonzero.default")
@@ -276,6 +280,56 @@ def _index_fill(lo: Lowering, x: Lowered, dim: int, index: Any, number: Any) -> 
     without_numbers(lo, number)
     value = number if isinstance(number, Const) else Const(fraction(number), (), x.dtype)
     return _index_copy(lo, x, dim, index, value)
+
+
+@chosen_rows("aten.embedding.default")
+def _embedding(lo: Lowering, table: Any, ids: Any, *given: Any, **named: Any) -> Any:
+    """Rows of a table by ids of rows that a mask chooses."""
+    if isinstance(table, Chosen) or not isinstance(ids, Chosen):
+        raise Unsupported("a table of rows of which data says how many there are")
+    inside = _inside(ids, table.shape[0])
+    own = [table, inside or ids, *given]
+    made = by_row(lo, TABLE["aten.embedding.default"], own, named, alike=True)
+    if inside is None or not isinstance(made.rows, Lookup) or not isinstance(ids.where.mask, Ids):
+        return made
+    return replace(made, rows=restricted(made.rows, ids.where.mask, True), only=True)
+
+
+@chosen_rows("aten.embedding_dense_backward.default")
+def _embedding_gradient(lo: Lowering, gradient: Any, ids: Any, rows: int, *given: Any) -> Any:
+    """The gradient of a table, of which rows that the mask does not choose have no part."""
+    if not isinstance(gradient, Chosen) or not isinstance(ids, Chosen):
+        raise Unsupported("a gradient by ids of rows of which data says how many there are")
+    inside, mask = _inside(ids, rows), ids.where.mask
+    live: Any
+    if inside is not None and isinstance(mask, Ids):
+        live = Kept(lo.real(gradient.rows), mask.reshape(inside.rows.shape))
+    else:
+        live = gradient.counted(lo)
+    own = [replace(gradient, rows=live, only=True), inside or ids, rows, *given]
+    rule = TABLE["aten.embedding_dense_backward.default"]
+    return by_row(lo, rule, own, {}, alike=True, sums=True)
+
+
+def _inside(x: Chosen, rows: int) -> Chosen | None:
+    """Ids of which some choose no row of a table, and the mask is one of the same ids: those that
+    it does not choose, of which nothing is read, are one that it chooses.  None: it is not so.
+
+    Example: of ``ids[ids >= 16] - 16`` with ids in [0, 32), those below 16 are 0, not negative.
+    """
+    own, mask = ids_of(x.rows), x.where.mask
+    if own is None or not isinstance(mask, Ids) or prod(mask.shape) != prod(own.shape):
+        return None
+    low, high = own.span()
+    if (low >= 0 and high <= rows) or mask.reshape(own.shape).at() != own.at():
+        return None
+    live = piecewise.compare("NE", mask.function, piecewise.constant(mask.function, 0))
+    first = next((p.low for p in live if p.offset), None)
+    if first is None:
+        return None
+    number = next(p for p in own.function if p.low <= first < p.high).at(first)
+    other = piecewise.constant(own.function, number)
+    return replace(x, rows=replace(own, function=piecewise.select(live, own.function, other)))
 
 
 @chosen_rows("aten.gather.default")

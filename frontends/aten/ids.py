@@ -301,10 +301,31 @@ def computed(lo: Lowering, name: str, x: Operand, y: Operand, factor: Fraction) 
         if factor != 1:
             g = piecewise.combine("multiply", g, piecewise.constant(g, int(factor)))
         return made(lo, like, piecewise.combine(name, f, g))
-    except Unsupported:
+    except Unsupported as error:
+        if isinstance(error, piecewise.Overflow) and not any(_is_known(i) for i in (a, b)):
+            return _of_unknown(lo, name, x, y, factor)
         if like.origin.domain is None and like.origin.number not in lo.origins:
             return None  # A number that was computed, such as how many labels count, times another.
         raise
+
+
+def _is_known(x: Ids | None) -> bool:
+    """Whether integers are ids of a domain, or what is computed of such."""
+    return x is not None and (x.origin.domain is not None or bool(x.moves) or len(x.function) > 1)
+
+
+def _of_unknown(lo: Lowering, name: str, x: Operand, y: Operand, factor: Fraction) -> Real:
+    """``x + factor y`` or ``x y`` of whole numbers of which nothing is known, as a value.
+
+    Example: how many labels count, which ranks have added up, times 6.
+    """
+    a, b = (lo.real(i) if isinstance(i, Ids) else i for i in (x, y))
+    a, b = (replace(i, dtype="float32", domain=None) if isinstance(i, Real) else i for i in (a, b))
+    first, second, _ = lo.operands(a, b)
+    real = lo.real(lo.mul(first, second) if name == "multiply" else lo.add(first, second, factor))
+    dtype = lo.expected[0][1]
+    lo.values[real.number] = replace(lo.values[real.number], dtype=dtype)
+    return replace(real, dtype=dtype, domain=None)
 
 
 def _of_both(lo: Lowering, name: str, x: Ids, y: Ids, factor: int) -> Real:

@@ -15,7 +15,7 @@ from shardproof.frontends.aten import ids, known, lookups
 from shardproof.frontends.aten.crossed import crossed
 from shardproof.frontends.aten.filled import in_column
 from shardproof.frontends.aten.lessened import Less, written_back
-from shardproof.frontends.aten.lowering import Const, Lowered, Lowering
+from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, broadcast
 from shardproof.frontends.aten.positions import Positions, rows_at, whole
 from shardproof.frontends.aten.rules import lowers, rule_of
 
@@ -196,13 +196,29 @@ def _index_put(
     added = _added(lo, x, indices, values) if accumulate else None
     if added is not None:
         return added
-    if len(indices) != 1 or accumulate or not isinstance(values, Const) or values.shape != ():
-        raise Unsupported("index_put of anything but one number where a mask is true")
+    if accumulate:
+        raise Unsupported("rows that are added where a mask is true")
+    return _where_true(lo, x, indices, values)
+
+
+def _where_true(
+    lo: Lowering, x: Lowered, indices: Sequence[Lowered | None], values: Lowered
+) -> Any:
+    """One row, or number, written wherever a mask is true."""
+    if len(indices) != 1:
+        raise Unsupported("index_put of anything but one row where a mask is true")
     (mask,) = indices
     if mask is None or mask.dtype != "bool" or x.shape[: len(mask.shape)] != mask.shape:
         raise Unsupported("index_put by anything but a mask")
-    wide = lo.reshape(mask, (*mask.shape, *(1,) * (len(x.shape) - len(mask.shape))))
-    return rule_of("aten.masked_fill.Scalar")(lo, x, wide, float(values.value))  # type: ignore[misc]
+    row = x.shape[len(mask.shape) :]
+    wide = lo.reshape(mask, (*mask.shape, *(1,) * len(row)))
+    if isinstance(values, Const) and values.shape == ():
+        return rule_of("aten.masked_fill.Scalar")(lo, x, wide, float(values.value))  # type: ignore[misc]
+    given = values.shape[1:] if len(values.shape) == len(row) + 1 else values.shape
+    if prod(given) != prod(values.shape) or broadcast(given, row) != row:
+        raise Unsupported("index_put of anything but one row where a mask is true")
+    every = lo.expand(lo.reshape(values, (*(1,) * (len(x.shape) - len(given)), *given)), x.shape)
+    return rule_of("aten.where.self")(lo, lo.expand(wide, x.shape), every, x)  # type: ignore[misc]
 
 
 def _added_places(

@@ -13,6 +13,13 @@ from typing import NamedTuple
 from shardproof.engine.errors import Unsupported
 
 
+class Overflow(Unsupported):
+    """What index arithmetic makes of an id does not fit into 32 bits.
+
+    Example: ``6 * id`` of ids of which nothing is known, below 2^30.
+    """
+
+
 class Piece(NamedTuple):
     """On ids in [low, high): ``slope * id + offset``.
 
@@ -84,7 +91,7 @@ def simplified(pieces: list[Piece]) -> Function:
         raise Unsupported(f"index arithmetic of more than {MOST_PIECES} cases")
     for p in joined:
         if not all(-_LARGEST <= p.at(x) < _LARGEST for x in (p.low, p.high - 1)):
-            raise Unsupported("index arithmetic that overflows 32 bits")
+            raise Overflow("index arithmetic that overflows 32 bits")
     return tuple(joined)
 
 

@@ -13,6 +13,7 @@ import operator
 import sys
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final, Protocol
 

@@ -13,10 +13,11 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from shardproof.engine.errors import InvalidInput
-from shardproof.engine.plan.assumption import Assumption, Kind
+from shardproof.engine.plan.assumption import SOME_ROWS, Assumption, Kind
 from shardproof.engine.plan.assumptions import some
 from shardproof.engine.plan.ir import Addend, Expectation, Plan
 from shardproof.frontends.torch import labels
+from shardproof.frontends.torch.counted import ASSUMED
 from shardproof.frontends.torch.counterparts import none_alone
 from shardproof.frontends.torch.derivative import only
 from shardproof.frontends.torch.families import Compared, shown
@@ -253,6 +254,9 @@ def assumed(sides: Sides) -> Iterator[Assumption]:
     """What is assumed of the parts that ranks have, and of ranks that were not captured, such as
     "ranks 2-7 do what captured ranks do along the axes of the mesh"."""
     yield from parts(sides)
+    for note in noted(sides):
+        if note.startswith(ASSUMED):
+            yield Assumption("stated", SOME_ROWS, note.removeprefix(ASSUMED), note)
     ranks = sides.families.assumed
     if ranks:
         captured = shown(tuple(step.trace.rank for step in sides.steps))
@@ -350,9 +354,15 @@ def notes(sides: Sides) -> tuple[str, ...]:
     if not any(r.value >= 0 and r.compared.kind == GRADIENT for r in sides.single.results):
         lines.append("no gradients compared: the single side has none")
     lines += labels.noted(sides.single_step)
-    lines += [note for step in (sides.single_step, *sides.steps) for note in step.trace.notes]
+    lines += [note for note in noted(sides) if not note.startswith(ASSUMED)]
     lines += [note for side in (sides.single, *sides.ranks) for note in side.notes]
     return tuple(dict.fromkeys(lines))
+
+
+def noted(sides: Sides) -> tuple[str, ...]:
+    """What the recorder had to assume, on any side, such as "of rows whose number data say ..."."""
+    steps = (sides.single_step, *sides.steps)
+    return tuple(dict.fromkeys(note for step in steps for note in step.trace.notes))
 
 
 def combinations(sides: Sides) -> list[Combination]:

@@ -59,3 +59,11 @@ def _(d: Draw) -> Call:
     added = torch.zeros(mask.shape, dtype=torch.float64).masked_fill(mask, -np.inf)
     additive = Both(Additive(Bits(mask.numpy()), "float64"), added)
     return (d.real(*d.sizes(1 + d.below(2)), *mask.shape), additive), {}
+
+
+@call("aten.index_put.default")
+def _(d: Draw) -> Call:
+    """One row, or one number for each of some columns, written wherever a mask is true."""
+    a, b, c, e = d.sizes(4)
+    row = [(e,), (c, e), (1, c, e), (1, 1), (1,), (c, 1)][d.below(6)]
+    return (d.real(a, b, c, e), [d.real(a, b) > 0], d.real(*row)), {}
