@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from shardproof.engine.algebra.affine import ZERO, Affine
 from shardproof.engine.lineage.expressions import Opaque
-from shardproof.engine.lineage.floating import floating
+from shardproof.engine.lineage.floating import floating, sunk
 from shardproof.engine.lineage.lineage import BROADCAST, Addend, Dim, StridedInterval, View
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.views import Misaligned, constant_interval, narrow
@@ -199,7 +199,20 @@ def _sizes(addend: Addend, shape: Sequence[int]) -> tuple[int, ...]:
 def _starts(
     whole: Addend, part: Addend, shape: tuple[int, ...], mesh: Mapping[str, int]
 ) -> tuple[Affine | None, ...] | None:
-    """Where a part begins along each dimension; None where it is no part of the whole."""
+    """Where a part begins along each dimension; None where it is no part of the whole. Half of the
+    positions of an axis may be a digit of it beside one position of the next one."""
+    joined = part._replace(view=sunk(part.view))
+    starts = _starts_of(whole, part, shape, mesh)
+    if starts is None and joined != part:
+        return _starts_of(whole, joined, shape, mesh)
+    return starts
+
+
+def _starts_of(
+    whole: Addend, part: Addend, shape: tuple[int, ...], mesh: Mapping[str, int]
+) -> tuple[Affine | None, ...] | None:
+    """As `_starts`, of a part as it is written."""
+    whole, part = _trimmed(whole), _trimmed(part)
     dims = whole.view.dims
     part = _placed_as(whole.view, part)
     if len(dims) != len(shape) or whole != part._replace(view=part.view._replace(dims=dims)):
@@ -213,6 +226,12 @@ def _starts(
         else:
             starts.append(_begins(of, own, mesh))
     return None if NOWHERE in starts else tuple(starts)
+
+
+def _trimmed(addend: Addend) -> Addend:
+    """An addend without the one position of dimensions along which it is constant."""
+    dims = (tuple(a for a in dim if a.axis != BROADCAST or a.size > 1) for dim in addend.view.dims)
+    return addend._replace(view=addend.view._replace(dims=tuple(dims)))
 
 
 def _placed_as(whole: View, part: Addend) -> Addend:
@@ -242,7 +261,10 @@ def _placed_as(whole: View, part: Addend) -> Addend:
 
 def _begins(whole: Dim, part: Dim, mesh: Mapping[str, int]) -> Affine | None:
     """Where a part begins along one dimension: `ANYWHERE` where both are constant, or repeat the
-    same, `NOWHERE` where it is no part."""
+    same, `NOWHERE` where it is no part. A position of one of many, which both have outside of
+    theirs, moves nothing."""
+    while whole[:1] == part[:1] and whole and whole[0].size == 1:
+        whole, part = whole[1:], part[1:]
     if all(a.axis == BROADCAST for a in (*whole, *part)) or _repeats(whole, part):
         return ANYWHERE
     if not whole or not part or part[0][:3] != whole[0][:3]:

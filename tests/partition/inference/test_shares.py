@@ -10,6 +10,7 @@ from shardproof.engine.algebra.affine import ZERO, Affine
 from shardproof.engine.lineage.expressions import Input, Opaque
 from shardproof.engine.lineage.lineage import (
     ABSOLUTE,
+    BROADCAST,
     Addend,
     Place,
     StridedInterval,
@@ -66,3 +67,33 @@ def test_what_the_single_device_has_is_no_part_of_what_else_it_has(start: int, p
     shares = Shares(table, len(table))
     found = shares.of_sum(positions(4, 4, start), (4, 4), MESH)
     assert (found is not None) == part
+
+
+def in_a_half(
+    nodes: tuple[int, int], start: Affine, size: int, constant: bool = False, half: int = 0
+) -> tuple[Addend, ...]:
+    """Two values side by side along two positions, each in one half of 16 features: the features
+    of that half from ``start`` on."""
+    features = (StridedInterval(1, 1, 2, Affine(half), 1), StridedInterval(0, 1, 8, start, size))
+    one = (StridedInterval(BROADCAST, 0, 1, ZERO, 1),) if constant else ()
+    places = (Place(0, 0, 1, 2),), (Place(0, 1, 1, 2),)
+    return tuple(
+        Addend(Fraction(1), node, View((one, features)), (), own)
+        for node, own in zip(nodes, places, strict=True)
+    )
+
+
+@pytest.mark.parametrize("constant", [False, True])
+@pytest.mark.parametrize(("half", "part"), [(0, True), (1, False)])
+def test_a_part_in_one_of_two_halves(half: int, part: bool, constant: bool) -> None:
+    """Features of one half that a rank has some of, as a gated recurrent layer has them behind a
+    convolution: ``constant`` says that the one position of a dimension is written, too."""
+    table = NodeTable()
+    one, two = (table.define(Input(name), (8, 2)) for name in ("one", "two"))
+    table.define(Opaque(in_a_half((one, two), ZERO, 8)), (2, 8))
+    shares = Shares(table, len(table))
+    own = in_a_half((one, two), Affine(0, (("dp", 2),)), 2, constant, half)
+    share = shares.of_sum(own, (2, 2), MESH)
+    assert (share is not None) == part
+    if share is not None:
+        assert str(share.view((2, 2)).view) == "[a0[2], a1[<2*dp> +2 of 8]]"
