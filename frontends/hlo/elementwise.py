@@ -142,7 +142,8 @@ def multiply(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 def divide(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     """x / y of floats (of integers: `remainders`); raises `Unsupported` for the constant zero.
-    Example: ``x / 4`` is ``div`` with ``other=4``."""
+    Example: ``x / 4`` is ``div`` with ``other=4``; of ``rsqrt(v) / v``, which the derivative of
+    ``rsqrt(v)`` has, it is ``r * r * r``, as norms by hand write it."""
     a, b = (finite(x) for x in xs)
     if b == 0:
         raise Unsupported("a division by the constant zero")
@@ -150,6 +151,10 @@ def divide(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         return _constant(low, node, a / b)
     if b is not None:
         return low.op("div", low.tensor(xs[0]), other=b)
+    maker = low.maker(node.operands[0])
+    if maker is not None and maker.target == "rsqrt" and maker.operands == node.operands[1:]:
+        root = low.tensor(xs[0])
+        return low.op("mul", low.op("mul", root, root).value, root)
     return low.op("div", *(low.tensor(x) for x in xs))
 
 
