@@ -13,7 +13,7 @@ import numpy as np
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.graphs.graph import Node, PerRank
-from shardproof.frontends.hlo import gates, indices, masks, origins
+from shardproof.frontends.hlo import gates, indices, masks, orders, origins
 from shardproof.frontends.hlo.endless import Endless
 from shardproof.frontends.hlo.items import Gated, Ids, Item, Lookup, Tensor
 from shardproof.frontends.hlo.known import Known, compact, exact
@@ -406,7 +406,7 @@ def select(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         if integral(low.dtype(node)) and not indices.of_one_id(p, x, y):
             return _mixed(low, node, p, x, y)
         return indices.select(low, node, p, x, y)
-    if isinstance(p, Known) and number_of(y) == -inf and masks.is_causal(p):
+    if isinstance(p, Known) and number_of(y) == -inf and orders.is_causal(p):
         return masks.causal(low, p, low.tensor(x))
     gated = _gated(low, p, x, y)
     if gated is not None:

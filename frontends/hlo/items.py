@@ -21,7 +21,7 @@ from shardproof.frontends.builder import piecewise
 from shardproof.frontends.builder.piecewise import Function, chosen_rows
 from shardproof.frontends.graphs.graph import PerRank, Shape
 from shardproof.frontends.graphs.recorder import Recorder
-from shardproof.frontends.hlo import exchange, origins, repeats
+from shardproof.frontends.hlo import exchange, orders, origins, repeats
 from shardproof.frontends.hlo.endless import Endless, Lowest
 from shardproof.frontends.hlo.exchange import Exchanged
 from shardproof.frontends.hlo.expressions import Expressions
@@ -201,15 +201,14 @@ class Values:
         expressions: Expressions,
         settled: bool = True,
         tables: Sequence[Array] = (),
+        by_order: bool = False,
     ) -> None:
-        """``settled``: ids stay in the domains that they have; ``tables``: constants of unlike
-        numbers that the other side has."""
-        self.recorder, self.expressions = recorder, expressions
-        self.settled, self.tables = settled, tables
-        #: Lookups by the value that they became.
-        self.lookups: dict[int, Lookup] = {}
-        #: Comparisons of ids with positions, where several ids are one number, likewise.
-        self.places: dict[int, Places] = {}
+        """``settled``: ids stay in their domains; ``tables``: constants of unlike numbers that the
+        other side has; ``by_order``: causal masks are no constants."""
+        self.recorder, self.expressions, self.settled = recorder, expressions, settled
+        self.tables, self.by_order = tables, by_order
+        #: Lookups, and ids of which several are one number beside positions, by their value.
+        self.lookups, self.places = dict[int, Lookup](), dict[int, Places]()
         #: What is zero without a predicate by how it is made; products with predicates, by value.
         self.bare, self.gated = set[tuple[int, Ids]](), dict[int, Gated]()
 
@@ -264,6 +263,8 @@ class Values:
             raise Unsupported("a constant with numbers that are not finite")
         if (factored := flags(item)) is not None:
             return self.recorder.op("mul", self.known(factored[0]), other=exact(factored[1]))
+        if self.by_order and orders.is_causal(item):
+            return orders.repeated(self.recorder, item.shape, self.broadcast)
         if (part := origins.part(item, self.tables)) is not None:
             value = self.recorder.constant(part.arrays, part.begins)
             return self.broadcast(value, part.dims, item.shape)
@@ -290,8 +291,7 @@ class Values:
     def full(self, shape: Shape, number: Fraction) -> int:
         """A tensor of one number, one value for each shape and number."""
         key = ("full", shape, number)
-        value = self.recorder.known(key)
-        if value is None:
+        if (value := self.recorder.known(key)) is None:
             value = self.recorder.once(key, self.recorder.op("full", size=shape, value=number))
         return value
 

@@ -17,6 +17,7 @@ from shardproof.frontends.hlo.extended import HIDDEN, May
 from shardproof.frontends.hlo.items import Item, Tensor
 from shardproof.frontends.hlo.known import Known, compact
 from shardproof.frontends.hlo.module import Array
+from shardproof.frontends.hlo.orders import is_causal
 from shardproof.frontends.hlo.state import Lowering
 
 ASSUMED: Final = (
@@ -39,25 +40,6 @@ def hidden(low: Lowering, mask: Item, item: Item) -> Item:
         return item
     low.recorder.notes.append(Assumption("inferred", "minus infinity", "", ASSUMED))
     return Tensor(low.values.full(item.shape, Fraction(HIDDEN)))
-
-
-def is_causal(mask: Known) -> bool:
-    """Whether a predicate is true exactly where the key (the last dimension) does not come after
-    the query (the one before), on every rank.
-
-    Example: the lower triangle of ``pred[4,4]``, repeated for heads or not; the upper one is not.
-    """
-    if len(mask.shape) < 2 or mask.shape[-1] != mask.shape[-2]:
-        return False
-    count = mask.shape[-1]
-    below = np.tril(np.ones((count, count), dtype=bool))
-    for array in mask.arrays:
-        core = compact(array)
-        if core.shape[-2:] != (count, count) or not np.array_equal(
-            core.astype(bool), np.broadcast_to(below, core.shape)
-        ):
-            return False
-    return True
 
 
 def causal(low: Lowering, mask: Known, scores: int) -> Tensor:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from shardproof.engine.errors import InvalidInput, Unsupported
+from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Plan, Program
 from shardproof.engine.plan_files import store
 from shardproof.frontends.errors import UnreadablePlan
@@ -22,12 +23,13 @@ from shardproof.frontends.hlo.expressions import Expressions
 from shardproof.frontends.hlo.flattened import unflattened
 from shardproof.frontends.hlo.folded import unfolded
 from shardproof.frontends.hlo.frontend import STABLE
+from shardproof.frontends.hlo.hides import endless
 from shardproof.frontends.hlo.lower import lower
 from shardproof.frontends.hlo.marks import marked
 from shardproof.frontends.hlo.ones import compared
 from shardproof.frontends.hlo.related import with_relations
 from shardproof.frontends.hlo.stacks import stacks
-from shardproof.frontends.hlo.state import Other
+from shardproof.frontends.hlo.state import REFUSED, Lowering, Other
 from shardproof.frontends.untrusted.inert import printable
 
 #: Numbers that are longer are refused; the digits of an array in hexadecimal are no number.
@@ -164,24 +166,49 @@ def paired(
     try:
         single, parallel = unflattened(marked(single)), unflattened(parallel)
         stacked = stacks(single, parallel)
-        expressions = Expressions()
         parallel, rounded = unfolded(single, parallel)
-        windows = divided(single, parallel)
-        beside = Other(compared(parallel), windows=windows)
-        alone, results, domains = lower(single, None, stacked, expressions, beside)
-        parallel, inferred = placed_inputs(single, parallel)
-        parallel, assumptions = places.with_output_places(single, parallel, domains)
-        parallel, others_inferred = placed_outputs(single, parallel)
-        notes = (*rounded, *inferred, *assumptions, *others_inferred)
-        tables = list(contents(alone.recorder).values())
-        beside = Other(tables=tables, windows=windows)
-        other, others, _ = lower(parallel, domains, stacked, expressions, beside)
-        one = Side(single, alone.recorder, tuple(results))
-        many = Side(parallel, other.recorder, tuple(others))
-        made = plan(name, one, many, notes)
-        return replace(made, notes=(NOT_REPLAYED, *made.notes)), one, many
+        made, lowered = _lowered(single, parallel, name, stacked, rounded)
+        for read in endless(*lowered):
+            sides, notes = (read.single, read.parallel), (*rounded, *read.assumed)
+            other, again = _lowered(*sides, name, stacked, notes, by_order=True)
+            if not any(REFUSED in op.name for low in again for op in low.recorder.ops):
+                return other[0], _as_given(other[1], single), _as_given(other[2], parallel)
+        return made
     except Unsupported as error:
         raise InvalidInput(f"not supported: {error}") from None
+
+
+def _lowered(
+    single: Graph,
+    parallel: Graph,
+    name: str,
+    stacked: frozenset[int],
+    notes: Sequence[Assumption],
+    by_order: bool = False,
+) -> tuple[tuple[Plan, Side, Side], tuple[Lowering, Lowering]]:
+    """The plan of two graphs with its sides, and how each was lowered; ``notes``: what is assumed
+    already; ``by_order``: causal masks are no constants."""
+    expressions = Expressions()
+    windows = divided(single, parallel)
+    beside = Other(compared(parallel), windows=windows, by_order=by_order)
+    alone, results, domains = lower(single, None, stacked, expressions, beside)
+    parallel, inferred = placed_inputs(single, parallel)
+    parallel, assumptions = places.with_output_places(single, parallel, domains)
+    parallel, others_inferred = placed_outputs(single, parallel)
+    notes = (*notes, *inferred, *assumptions, *others_inferred)
+    tables = list(contents(alone.recorder).values())
+    beside = Other(tables=tables, windows=windows, by_order=by_order)
+    other, others, _ = lower(parallel, domains, stacked, expressions, beside)
+    one = Side(single, alone.recorder, tuple(results))
+    many = Side(parallel, other.recorder, tuple(others))
+    made = plan(name, one, many, notes)
+    made = replace(made, notes=(NOT_REPLAYED, *made.notes))
+    return (made, one, many), (alone, other)
+
+
+def _as_given(side: Side, graph: Graph) -> Side:
+    """A side with the operators of another graph: replayed is what the file says."""
+    return replace(side, graph=replace(side.graph, nodes=graph.nodes))
 
 
 def side(path: str) -> bytes:

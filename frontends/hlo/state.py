@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.graphs.graph import Graph, Node, Shape
@@ -29,7 +29,8 @@ class Compared(NamedTuple):
 
 class Other(NamedTuple):
     """What is known of the other side: how it reads ids, its constants of unlike numbers, and which
-    windows it has over other positions.
+    windows it has over other positions; ``by_order``: causal masks are read by their positions, on
+    both sides, and are no constants.
 
     Example: ``Other(tables=[mask])`` of the ranks, where the single side has a causal mask.
     """
@@ -37,6 +38,11 @@ class Other(NamedTuple):
     compared: Compared = Compared()
     tables: Sequence[Array] = ()
     windows: frozenset[Over] = frozenset()
+    by_order: bool = False
+
+
+#: In the name of an operator that no rule says.
+REFUSED: Final = " of HLO ("
 
 
 class Numbers(NamedTuple):
@@ -89,7 +95,9 @@ class Lowering:
         self.settled = settled
         self.recorder = Recorder(graph.ranks)
         self.reaches = Reaches(self.recorder)
-        self.values = Values(self.recorder, self.expressions, settled, self.other.tables)
+        self.values = Values(
+            self.recorder, self.expressions, settled, self.other.tables, self.other.by_order
+        )
         self.items: dict[int, Item] = {}
         #: What floats are that constants alone make (`doubles`).
         self.numbers: dict[int, Numbers] = {}
@@ -120,7 +128,7 @@ class Lowering:
         inputs = [x.value for v in node.operands if isinstance(x := self.items[v], Tensor)]
         for result in node.results:
             value = self.graph.values[result]
-            name = f"{node.target} of HLO ({error})"
+            name = f"{node.target}{REFUSED}{error})"
             refused = self.recorder.append(name, inputs, value.shape, value.dtype, {})
             self.items[result] = Tensor(refused)
 

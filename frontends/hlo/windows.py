@@ -19,7 +19,7 @@ import numpy as np
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.graphs.graph import Node, Shape
-from shardproof.frontends.hlo import pooling, semantics, tables
+from shardproof.frontends.hlo import orders, pooling, semantics, tables
 from shardproof.frontends.hlo.divided import Pattern, patterns
 from shardproof.frontends.hlo.elementwise import number_of
 from shardproof.frontends.hlo.items import Ids, Item, Tensor
@@ -151,8 +151,7 @@ def _summed(low: Lowering, value: int, dim: int, taps: Taps, steps: int) -> int:
     count = shape[dim]
     forwards = tables.up_to_each(taps, count, steps)
     if count > MOST_ROWS and (forwards or tables.from_each_on(taps, count, steps)):
-        ones = low.values.full((1, count, count), Fraction(1))
-        lower = low.values.view(low.recorder.op("tril", ones), (count, count))
+        lower = orders.triangle(low.recorder, count)
         names = "abcdefghijklm"[: len(shape)]
         own = f"z{names[dim]}" if forwards else f"{names[dim]}z"
         equation = f"{names},{own}->{names.replace(names[dim], 'z')}"
