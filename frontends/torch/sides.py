@@ -65,10 +65,10 @@ def sides(
     return _sides(single, parallel, known, together, reads_memory=False)
 
 
-def _reads_memory(found: Families) -> bool:
+def _reads_memory(families: Families) -> bool:
     """Whether a compared value depends on memory that nothing has written."""
-    compared = [{c.result.value for c in family.results} for family in found.families]
-    return reaches([family.program for family in found.families], compared)
+    compared = [{c.result.value for c in family.results} for family in families.families]
+    return reaches([family.program for family in families.families], compared)
 
 
 def _sides(

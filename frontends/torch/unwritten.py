@@ -48,13 +48,13 @@ def reaches(programs: Sequence[Program], compared: Sequence[Set[int]]) -> bool:
     if not is_read(programs):
         return False
     pairs = zip(compared, _dependent(programs), strict=True)
-    return any(not own.isdisjoint(found) for own, found in pairs)
+    return any(not own.isdisjoint(values) for own, values in pairs)
 
 
 def _dependent(programs: Sequence[Program]) -> list[set[int]]:
     """By program, the values of its body that depend on such an input."""
     matching = match(programs)
-    found = [_inputs(program) for program in programs]
+    dependent = [_inputs(program) for program in programs]
     crossing: set[Event] = set()
     meetings: set[int] = set()
     known = -1
@@ -65,13 +65,13 @@ def _dependent(programs: Sequence[Program]) -> list[set[int]]:
             for o, op in enumerate(body.ops):
                 event = (p, 0, o)
                 meeting = matching.groups.get(event)
-                if not found[p].isdisjoint(op.inputs):
+                if not dependent[p].isdisjoint(op.inputs):
                     crossing.add(event)
                     meetings.update([] if meeting is None else [meeting])
                 sent = event in crossing or matching.partner.get(event) in crossing
                 if sent or meeting in meetings:
-                    found[p].update(op.outputs)
-    return found
+                    dependent[p].update(op.outputs)
+    return dependent
 
 
 def _inputs(program: Program) -> set[int]:

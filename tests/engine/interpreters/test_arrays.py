@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from itertools import accumulate, pairwise
 from math import prod
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from shardproof.engine.algebra.affine import Affine, affine
 from shardproof.engine.algebra.terms import TermTable
@@ -27,57 +25,29 @@ from shardproof.engine.interpreters import (
     Weighted,
     exact,
 )
-from shardproof.engine.interpreters.dims import Joined, count, normal, regroup, unit
+from shardproof.engine.interpreters.dims import normal, regroup, unit
 from shardproof.engine.interpreters.field import MASK
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.obligations.small_terms import SmallInterpreter
 from shardproof.engine.ops import apply_backward, apply_forward
 from shardproof.engine.ops.primitives import Interpreter, Selection
 from shardproof.engine.small_model.representatives import Representatives
+from tests.engine.interpreters.writing_out import (
+    assert_same,
+    dimensions,
+    expand,
+    factors,
+    representative,
+    seeds,
+    tensor,
+)
 
 ONE, ZERO = Fraction(1), Fraction(0)
 FLOAT = FloatInterpreter()
 FIELD = FieldInterpreter(seed=1)
 TERMS = TermInterpreter(TermTable())
 
-factors = st.lists(st.integers(1, 3), min_size=1, max_size=3).map(tuple)
-dimensions = st.lists(factors, max_size=2).map(lambda parts: normal(tuple(parts)))
 numeric = st.sampled_from([FLOAT, FIELD])
-seeds = st.integers(0, 2**32)
-
-
-def representative(dim: Dim) -> NDArray[np.int64]:
-    """For each true position its representative."""
-    index = np.zeros(1, dtype=np.int64)
-    for factor in dim:
-        inner = np.repeat(np.arange(len(factor)), factor)
-        if isinstance(factor, Joined):
-            starts = [0, *accumulate(map(count, factor.parts))]
-            own = [
-                start + representative(part)
-                for start, part in zip(starts, factor.parts, strict=False)
-            ]
-            inner = np.concatenate(own)
-        index = (index[:, None] * len(factor) + inner).ravel()
-    return index
-
-
-def expand(x: Weighted) -> Weighted:
-    """The tensor that ``x`` stands for, every position written out."""
-    return exact(x.data[np.ix_(*(representative(dim) for dim in x.dims))])
-
-
-def tensor(reading: Any, dims: Sequence[Dim], seed: int) -> Weighted:
-    rng = np.random.default_rng(seed)
-    shape = [count(normal(dim)) for dim in dims]
-    if isinstance(reading, FieldInterpreter):
-        return Weighted(rng.integers(0, reading.prime, shape), tuple(dims))
-    return Weighted(rng.normal(size=shape), tuple(dims))
-
-
-def assert_same(found: Weighted, expected: Weighted) -> None:
-    """Fail unless ``found`` stands for ``expected``."""
-    np.testing.assert_allclose(expand(found).data, expected.data, rtol=1e-9, atol=1e-9)
 
 
 def commutes(interpreter: Interpreter[Weighted], run: Callable[..., Any], *xs: Weighted) -> None:
@@ -139,44 +109,6 @@ def test_slices_and_their_concatenation(a: Dim, b: Dim, data: st.DataObject, see
 
     commutes(FLOAT, parts, x)
     assert_same(parts(FLOAT, x)[-1], expand(x))
-
-
-@given(dimensions, st.data(), seeds)
-def test_any_positions_of_rows_that_are_represented_one_by_one(
-    b: Dim, data: st.DataObject, seed: int
-) -> None:
-    """Rows of which each has representatives of its own are cut anywhere within them, and what is
-    put together again is represented in one way."""
-    rows = normal(((1,) * data.draw(st.integers(1, 4)), *b))
-    x = tensor(FLOAT, [rows], seed)
-    size = Extent(rows)
-    bounds = sorted(data.draw(st.lists(st.integers(0, size), max_size=4)))
-    try:
-        pieces = [
-            FLOAT.slice(x, 0, Affine(low), high - low)
-            for low, high in pairwise([0, *bounds, size])
-            if low < high
-        ]
-    except Unsupported:
-        assume(any(weight > 1 for factor in b for weight in factor))
-        return
-    places = iter(pairwise(dict.fromkeys([0, *bounds, size])))
-    for piece, (low, high) in zip(pieces, places, strict=True):
-        np.testing.assert_array_equal(expand(piece).data, expand(x).data[low:high])
-    whole = FLOAT.concat(pieces, 0)
-    assert_same(whole, expand(x))
-    again = FLOAT.concat([pieces[0], *([FLOAT.concat(pieces[1:], 0)] if pieces[1:] else [])], 0)
-    assert again.dims == whole.dims
-
-
-def test_rows_that_are_joined_otherwise_are_represented_alike() -> None:
-    """Some one by one and then many that are one: cut behind the first row or within it."""
-    rows = ((1, 1, 31), (1, 2, 1))
-    x = tensor(FLOAT, [rows], 0)
-    aligned = [FLOAT.slice(x, 0, Affine(at), n) for at, n in ((2, 6), (8, 124))]
-    whole = FLOAT.slice(x, 0, Affine(2), 130)
-    assert whole.dims == FLOAT.concat(aligned, 0).dims
-    np.testing.assert_array_equal(whole.data, x.data[1:])
 
 
 def test_a_cut_through_an_inner_factor_is_unsupported() -> None:
