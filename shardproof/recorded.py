@@ -142,8 +142,8 @@ def answered(
         return Result("refuted", findings=distinct(unmet), assumptions=known_of(traces))
     if traces.families.missing:
         return Result("inconclusive", reason=uncaptured(traces), assumptions=known_of(traces))
-    if unlike := unlike_sums(traces):
-        return Result("inconclusive", reason=unlike, assumptions=known_of(traces))
+    if open_question := unlike_sums(traces) or unread_collective(traces):
+        return Result("inconclusive", reason=open_question, assumptions=known_of(traces))
     if draws(traces):
         placed = drawing.placed(traces)
         if placed.findings:
@@ -189,6 +189,19 @@ def unlike_sums(sides: Sides) -> str:
                 f"take for those of their own: rank {first} {', '.join(read[first]) or 'none'}, "
                 f"rank {rank} {', '.join(own) or 'none'}"
             )
+    return ""
+
+
+def unread_collective(sides: Sides) -> str:
+    """Why a collective of a rank has no meaning, though the others' may have one: they wait for it
+    all the same; "" where all have one.
+
+    Example: an all-reduce of memory that rank 1 alone has not written.
+    """
+    for side, step in zip(sides.ranks, sides.steps, strict=True):
+        for name, reason in side.gaps.items():
+            if name.startswith("comm."):
+                return f"rank {step.trace.rank}: {name}: {reason}"
     return ""
 
 

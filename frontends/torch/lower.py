@@ -163,6 +163,8 @@ class _Rank:
 
     def memory(self, x: Undefined) -> Real:
         """Memory that an operator reads before it is written."""
+        if 0 in x.shape:
+            raise Unsupported(f"a tensor of shape {list(x.shape)}, which has no entries")
         if not floating(x.dtype):
             raise Unsupported(f"it reads {x.why}")
         self.read += 1

@@ -88,6 +88,7 @@ class Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.read = self.known = 0
+        monkeypatch.setattr(memory, "family", lambda root: iter([root]))
         monkeypatch.setattr(memory, "memory_bytes", self.proportional)
         monkeypatch.setattr(memory, "resident_bytes", self.resident)
 

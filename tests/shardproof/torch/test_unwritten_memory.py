@@ -119,6 +119,19 @@ def added_up(job: sp.Job, x: torch.Tensor) -> torch.Tensor:
     return x
 
 
+def rank_0_has(job: sp.Job, x: torch.Tensor) -> torch.Tensor:
+    there = x if job.rank else torch.ones(8)
+    dist.all_reduce(there)
+    return there
+
+
+def whole_numbers_left(job: sp.Job, x: torch.Tensor) -> torch.Tensor:
+    dist.all_reduce(
+        torch.empty(8, dtype=torch.long) if job.rank else torch.ones(8, dtype=torch.long)
+    )
+    return job.batch["y"]
+
+
 def sent(job: sp.Job, x: torch.Tensor) -> torch.Tensor:
     if not job.rank:
         dist.send(x, 1)
@@ -139,9 +152,9 @@ def test_what_nobody_uses_is_left(use: Callable[[sp.Job, torch.Tensor], torch.Te
     assert result.verdict == "proved", sp.told(result)
 
 
-@pytest.mark.parametrize("use", [added_up, sent])
+@pytest.mark.parametrize("use", [added_up, rank_0_has, sent, whole_numbers_left])
 def test_what_a_rank_uses_is_not(use: Callable[[sp.Job, torch.Tensor], torch.Tensor]) -> None:
-    """Times 0 it is not 0 where it is no number."""
+    """Times 0 it is not 0 where it is no number; whole numbers are not read so."""
     result = sp.verify(single, reads(use), world_size=2, batch=BATCH, cache=False)
     assert result.verdict == "inconclusive", sp.told(result)
     assert "memory that nothing has written" in result.reason
