@@ -32,12 +32,12 @@ class Block(nn.Module):
         return x + self.down(F.gelu(self.up(self.norm(x))))
 
 
-class Half(nn.Module):
-    """One of two stages, with the names of the whole."""
+class Blocks(nn.Module):
+    """All blocks, or those of a stage, with the names that they have among all."""
 
-    def __init__(self, number: int, block: Block) -> None:
+    def __init__(self, own: dict[str, Block]) -> None:
         super().__init__()
-        self.blocks = nn.ModuleDict({str(number): block})
+        self.blocks = nn.ModuleDict(own)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for block in self.blocks.values():
@@ -45,19 +45,12 @@ class Half(nn.Module):
         return x
 
 
-class Whole(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleDict({str(n): Block() for n in range(2)})
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for block in self.blocks.values():
-            x = block(x)
-        return x
+def whole() -> Blocks:
+    return Blocks({"0": Block(), "1": Block()})
 
 
 def single(job: sp.Job) -> None:
-    model = Whole()
+    model = whole()
     job.start(model)
     loss = F.mse_loss(model(job.batch["x"]), job.batch["y"])
     loss.backward()
@@ -72,7 +65,8 @@ def stages(scale: float) -> Callable[[sp.Job], None]:
         number = mesh.get_local_rank("pp")
         block = Block()
         plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
-        model = Half(number, parallelize_module(block, mesh["tp"], plan))
+        parallelize_module(block, mesh["tp"], plan)
+        model = Blocks({str(number): block})
         job.start(model)
         group = mesh["pp"].get_group()
         stage = PipelineStage(model, number, 2, torch.device("cpu"), group=group)
@@ -99,7 +93,7 @@ def reads(use: Callable[[sp.Job, torch.Tensor], torch.Tensor]) -> Callable[[sp.J
     """Both ranks do the whole step; ``use``: what becomes of memory that nothing has written."""
 
     def parallel(job: sp.Job) -> None:
-        model = Whole()
+        model = whole()
         job.start(model)
         loss = F.mse_loss(model(job.batch["x"]), job.batch["y"])
         rest = use(job, torch.empty(8).exp())
