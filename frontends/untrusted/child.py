@@ -16,7 +16,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 from shardproof.engine.errors import InvalidInput
@@ -117,7 +117,9 @@ class BoundedCall(Closing):
         call, errors = json.dumps(self._call), self._errors.fileno()
         # A server's forks have what it has imported for others: too much for a tight bound.
         if self._bounds.memory_bytes >= MEMORY_BYTES and (server := forks.running()):
-            return server.fork(__name__, call, self._result.fileno(), lifeline, errors)
+            # It may have ended since: then this is a process of its own.
+            with suppress(OSError):
+                return server.fork(__name__, call, self._result.fileno(), lifeline, errors)
         return Started(__name__, call, self._result.fileno(), lifeline, errors)
 
     def result(self) -> bytes:

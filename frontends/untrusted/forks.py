@@ -65,8 +65,9 @@ class ForkServer(Closing):
 
     @property
     def alive(self) -> bool:
-        """Whether it is there to fork."""
-        return self._process.poll() is None
+        """Whether it is there to fork: a process that is ending has let go of the channel, on which
+        it never sends, before it has ended."""
+        return self._process.poll() is None and not select.select([self._channel], [], [], 0)[0]
 
     def fork(self, module: str, call: str, result: int, lifeline: int, errors: int) -> Forked:
         """The process of one call, as `frontends.untrusted.process.Started` has it.  Raises OSError

@@ -146,6 +146,16 @@ def test_a_server_that_was_killed_is_our_fault_and_started_anew(number: int) -> 
     assert int(run_bounded(f"{CALLS}:parent", [])) not in (number, os.getpid())
 
 
+def test_a_call_is_started_where_the_server_ends_meanwhile(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    psutil.Process(number).kill()
+    while psutil.Process(number).status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
+    monkeypatch.setattr(forks.ForkServer, "alive", True)
+    assert int(run_bounded(f"{CALLS}:parent", [])) == os.getpid()
+
+
 def test_the_server_ends_with_its_context(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forks, "_SHARED", forks._Shared())
     with forks.forked_readers():
