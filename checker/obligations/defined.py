@@ -23,6 +23,7 @@ from shardproof.engine.obligations.obligation import Claim
 from shardproof.engine.ops.laws import power
 from shardproof.engine.ops.primitives import is_partial
 from shardproof.engine.plan.ir import Attr
+from shardproof.engine.specification.boxes import Box, box_of
 from shardproof.engine.specification.definedness import (
     OF_POSITIVE,
     POSITIVE_VALUES,
@@ -72,14 +73,15 @@ class Defined:
                 domain, factor, operand = known
                 self._functions.setdefault((operand, _sign(factor)), set()).add(domain)
 
-    def node(self, number: int) -> bool:
-        """Whether a node, if it is a partial function, is defined where the single device is."""
+    def node(self, number: int, box: Box | None = None) -> bool:
+        """Whether a node, if it is a partial function, is defined where the single device is; at
+        the positions in ``box``, if one is given."""
         known = self._function(number)
         if number in self.nodes or known is None:
             return True
         domain, factor, operand = known
         own = self._functions.get((operand, _sign(factor)), ())
-        return self.signs.within(factor, operand, domain) or any(
+        return self.signs.within(factor, operand, domain, box) or any(
             self.signs.follows(d, factor, operand, domain) for d in own
         )
 
@@ -91,7 +93,8 @@ class Defined:
             return False
         domain, addend = read
         known = self._known.get((addend.node, _sign(addend.factor)), ())
-        return self.signs.within(addend.factor, addend.node, domain) or any(
+        box = box_of(self.table, addend)
+        return self.signs.within(addend.factor, addend.node, domain, box) or any(
             self.signs.follows(own.domain, addend.factor, addend.node, domain)
             and (_whole(own.addend) or own.addend.view == addend.view)
             for own in known

@@ -22,6 +22,7 @@ from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.obligations.obligation import Claim, Obligation, build
 from shardproof.engine.ops.primitives import is_partial
 from shardproof.engine.records.run import TemplateRecord
+from shardproof.engine.specification.boxes import read_at
 from shardproof.engine.specification.definedness import domain
 from shardproof.solvers import Query
 
@@ -322,9 +323,14 @@ class Rebuilder:
         is about particular nodes, so that no other claim of its form says it for this one."""
         inputs = [x for x in claim.inputs if x is not None]
         here = cone(self.nodes, inputs, claim.outputs, adds=claim.adds, widened=widened)
-        for number in sorted(here.defined - defined.nodes):
+        doubtful = [n for n in sorted(here.defined - defined.nodes) if not defined.node(n)]
+        if not doubtful:
+            return
+        views = [addend for x in (*inputs, *claim.outputs) for addend in x.addends]
+        boxes = read_at(self.nodes, views)
+        for number in doubtful:
             definition = self.nodes[number].definition
-            if isinstance(definition, Unary) and not defined.node(number):
+            if isinstance(definition, Unary) and not defined.node(number, boxes.get(number)):
                 self.problems.add(
                     "definedness",
                     f"{where} takes {definition.function} of a value that the single "

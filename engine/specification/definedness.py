@@ -35,7 +35,9 @@ from shardproof.engine.lineage.expressions import (
 )
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.ops.laws import exponent_of
+from shardproof.engine.specification.boxes import Box
 from shardproof.engine.specification.largest import sign_of_count
+from shardproof.engine.specification.visible import Visible
 
 #: Functions without a value at negative numbers.
 _OF_NONNEGATIVE = frozenset({"log", "sqrt", "rsqrt"})
@@ -86,14 +88,18 @@ class Signs:
         self._positive: list[bool] = []
         self._nonnegative: list[bool] = []
         self._finite: list[bool] = []
+        self._visible = Visible(self)
 
-    def within(self, factor: Fraction, node: int, domain: Domain) -> bool:
-        """Whether ``factor`` times every entry of a node is in a domain, at every input."""
+    def within(self, factor: Fraction, node: int, domain: Domain, box: Box | None = None) -> bool:
+        """Whether ``factor`` times every entry of a node is in a domain, at every input; of those
+        in a ``box``, if one is given."""
         if factor and self.negative(node):
             return factor < 0 or domain is Domain.NONZERO
         if domain is Domain.NONNEGATIVE:
             return factor >= 0 and self.nonnegative(node)
-        return bool(factor) and (factor > 0 or domain is Domain.NONZERO) and self.positive(node)
+        if not factor or (factor < 0 and domain is not Domain.NONZERO):
+            return False
+        return self.positive(node) or (box is not None and self._visible.positive(node, box))
 
     def follows(self, own: Domain, factor: Fraction, node: int, domain: Domain) -> bool:
         """Whether ``factor`` times an entry of a node is in a domain wherever it is in ``own``: a

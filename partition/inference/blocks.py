@@ -25,6 +25,7 @@ from shardproof.engine.lineage.lineage import (
 from shardproof.engine.lineage.nodes import NodeTable, Reduction
 from shardproof.engine.lineage.views import Misaligned
 from shardproof.partition.inference.laws import Factor
+from shardproof.partition.inference.opened import opened
 
 
 class Product(NamedTuple):
@@ -185,13 +186,18 @@ def narrowed(factor: Factor, extents: Mapping[int, int]) -> Factor | None:
     return Factor(factor.addend._replace(view=view), tuple(intervals))
 
 
-def part_of(table: NodeTable, addend: Addend, known: int) -> Addend | None:
-    """A view of the sum over a block of a range as part of the sum over all of it, where that is
-    one of the first ``known`` nodes; None: it is no such sum.
+def parts_of(table: NodeTable, addend: Addend, known: int) -> list[Addend]:
+    """A view of the sum over blocks of a range as parts of the sum over all of it, where that is
+    one of the first ``known`` nodes; empty: it is no such sum.
 
     Example: where ``n4`` is ``x[a:4, b:8]`` summed over ``b``, a view of the sum of
     ``x[a:4, b:4, a1/4=1 of 2]`` over ``b`` is that view of ``n4``, part ``[4 +4 of 8]``.
     """
+    own = [_part_of(table, t, known) for t in opened(table, addend) or [addend]]
+    return [] if None in own else [t for t in own if t is not None]
+
+
+def _part_of(table: NodeTable, addend: Addend, known: int) -> Addend | None:
     definition = table[addend.node].definition
     if not isinstance(definition, Einsum) or addend.partials or addend.places:
         return None
@@ -200,7 +206,7 @@ def part_of(table: NodeTable, addend: Addend, known: int) -> Addend | None:
     if len(summed) != 1:
         return None
     ((label, size),) = summed
-    wide = [_of_all(o, label, size) for o in definition.operands]
+    wide = [_of_all(table, o, label, size) for o in definition.operands]
     blocks = {w[1] for w in wide if w is not None and w[1] is not None}
     if None in wide or len(blocks) != 1:
         return None
@@ -210,15 +216,15 @@ def part_of(table: NodeTable, addend: Addend, known: int) -> Addend | None:
     if node is None or node >= known or start.terms:
         return None
     token = table.reduction(Reduction("sum", node, label))
-    part = PartialRange(token, start * size, size, extent * size)
+    part = PartialRange(token, start, size, extent)
     return addend._replace(node=node, partials=(part,))
 
 
 def _of_all(
-    operand: Operand, label: int, size: int
+    table: NodeTable, operand: Operand, label: int, size: int
 ) -> tuple[Operand, tuple[Affine, int] | None] | None:
-    """An operand along all of the axis of which it reads a block along a label, and which block it
-    is of how many (None: it has not the label); None where it reads no block."""
+    """An operand along all of the axis of which it reads a block along a label, and where the block
+    begins of how many positions (None: it has not the label); None where it reads no block."""
     own = [i for i in operand.intervals if i[3] == label]
     if not own:
         return operand, None
@@ -226,14 +232,36 @@ def _of_all(
         return None
     axis, stride, extent, _ = own[0]
     blocks = [f for f in operand.fixed if (f[0], f[1]) == (axis, stride * size)]
-    if extent != size or len(blocks) != 1:
+    if extent != size or len(blocks) > 1:
         return None
+    if not blocks:
+        return _of_uncut(table, operand, label)
     (_, _, count, start) = blocks[0]
     intervals = tuple(
         (axis, stride, size * count, label) if i == own[0] else i for i in operand.intervals
     )
     fixed = tuple(f for f in operand.fixed if f != blocks[0])
-    return operand._replace(intervals=intervals, fixed=fixed), (start, count)
+    return operand._replace(intervals=intervals, fixed=fixed), (start * size, size * count)
+
+
+def _of_uncut(
+    table: NodeTable, operand: Operand, label: int
+) -> tuple[Operand, tuple[Affine, int]] | None:
+    """`_of_all` of an operand that is a block of a node itself, along the label's axis alone."""
+    definition = table[operand.node].definition
+    if not isinstance(definition, Restrict) or len(definition.blocks) != 1:
+        return None
+    (block,) = definition.blocks
+    read = [i for i in operand.intervals if i[0] == block.axis]
+    if read != [(block.axis, 1, block.size, label)] or block.extent == ABSOLUTE:
+        return None
+    if block.extent != table[definition.node].extents[block.axis]:
+        return None
+    intervals = tuple(
+        (block.axis, 1, block.extent, label) if i == read[0] else i for i in operand.intervals
+    )
+    whole = operand._replace(node=definition.node, intervals=intervals)
+    return whole, (Affine(block.start), block.extent)
 
 
 def _axes(factor: Factor, label: int) -> list[StridedInterval]:

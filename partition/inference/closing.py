@@ -18,6 +18,7 @@ from shardproof.engine.lineage.lineage import (
     BROADCAST,
     Addend,
     Dim,
+    Lineage,
     PartialRange,
     StridedInterval,
     View,
@@ -30,6 +31,8 @@ ONE = Fraction(1)
 #: (spec of an einsum, addends of its operands, labels that run along what these have) -> its
 #: addend.
 Product = Callable[[str, Sequence[Addend], frozenset[str]], Addend]
+#: What several addends add up to, as one where it can be.
+Fold = Callable[[Lineage], Lineage]
 
 
 def closed(nodes: NodeTable, addend: Addend, product: Product) -> Addend:
@@ -44,7 +47,7 @@ def closed(nodes: NodeTable, addend: Addend, product: Product) -> Addend:
     definition = nodes[addend.node].definition
     if not isinstance(definition, Einsum) or any(p.start.terms for p in addend.partials):
         raise Misaligned
-    operands, outputs = definition.operands, definition.outputs
+    operands = definition.operands
     own: dict[int, PartialRange] = {}
     inner: dict[int, list[PartialRange]] = {}
     for partial in addend.partials:
@@ -57,16 +60,55 @@ def closed(nodes: NodeTable, addend: Addend, product: Product) -> Addend:
             raise Misaligned
         else:
             own[reduction.where] = partial
-    count = len({label for o in operands for *_, label in o.intervals})
-    names = labels(count)
+    names = labels(len({label for o in operands for *_, label in o.intervals}))
     reads = [
         closed(nodes, _view(o, own, tuple(inner.get(i, ()))), product)
         for i, o in enumerate(operands)
     ]
-    left = ",".join("".join(names[label] for *_, label in o.intervals) for o in operands)
-    spec = left + "->" + "".join(names[label] for label in outputs)
-    whole = product(spec, reads, frozenset(names[label] for label in own))
+    whole = product(_spec(definition), reads, frozenset(names[label] for label in own))
     return composed(addend, whole)
+
+
+def closed_parts(nodes: NodeTable, x: Lineage, product: Product, fold: Fold) -> Addend:
+    """Parts of one sum over several blocks as a view of the sum over these; raises `Misaligned`
+    where they are parts of several, or no constant intervals.
+
+    Example: of a sum over twelve positions, what a ring has after two turns: ``n12[a0[4]] part #0[0
+    +4 of 12]`` and ``part #0[8 +4 of 12]``; it is the sum of the sums over each block.
+    """
+    first = x.addends[0]
+    if len(x.addends) == 1:
+        return closed(nodes, first, product)
+    if any(len(t.partials) != 1 or _but_for_place(t) != _but_for_place(first) for t in x.addends):
+        raise Misaligned
+    reduction = nodes.reductions[first.partials[0].reduction]
+    definition = nodes[first.node].definition
+    if reduction.kind != "via" or not isinstance(definition, Einsum):
+        whole = fold(Lineage(x.shape, tuple(closed(nodes, t, product) for t in x.addends)))
+        if len(whole.addends) != 1:
+            raise Misaligned
+        return whole.addends[0]
+    operands = definition.operands
+    inner = [t.partials[0]._replace(reduction=reduction.inner) for t in x.addends]
+    parts = [_view(operands[reduction.where], {}, (partial,)) for partial in inner]
+    shape = tuple(dim[0].size for dim in parts[0].view.dims)
+    reads = [_view(o, {}, ()) for o in operands]
+    reads[reduction.where] = closed_parts(nodes, Lineage(shape, tuple(parts)), product, fold)
+    return composed(first, product(_spec(definition), reads, frozenset()))
+
+
+def _but_for_place(addend: Addend) -> Addend:
+    """An addend, with its part of a sum at the beginning."""
+    own = tuple(p._replace(start=ZERO, size=0) for p in addend.partials)
+    return addend._replace(partials=own)
+
+
+def _spec(definition: Einsum) -> str:
+    """The product as ``einsum`` writes it."""
+    count = len({label for o in definition.operands for *_, label in o.intervals})
+    names = labels(count)
+    left = ("".join(names[label] for *_, label in o.intervals) for o in definition.operands)
+    return f"{','.join(left)}->{''.join(names[label] for label in definition.outputs)}"
 
 
 def _view(

@@ -17,7 +17,7 @@ from shardproof.engine.lineage.lineage import (
 from shardproof.engine.lineage.places import has_places
 from shardproof.engine.lineage.views import Misaligned
 from shardproof.engine.ops.primitives import is_partial, labels
-from shardproof.partition.inference.closing import closed, composed
+from shardproof.partition.inference.closing import closed_parts, composed
 from shardproof.partition.inference.laws import Factor, factors_of, rewritten
 from shardproof.partition.inference.products import Products
 from shardproof.partition.inference.values import tried
@@ -49,11 +49,11 @@ class Functions(Products):
         return whole
 
     def _block(self, x: Lineage) -> Lineage:
-        """Part of a sum over a constant block as the sum over that block alone; as it is where it
-        is none."""
-        if len(x.addends) != 1 or not x.addends[0].partials or has_places(x):
+        """Parts of a sum over constant blocks as the sum over these blocks alone; as they are where
+        they are none."""
+        if has_places(x) or not all(t.partials for t in x.addends):
             return x
-        made = tried(lambda t: closed(self.table, t, self._closed_product), x.addends[0])
+        made = tried(lambda t: closed_parts(self.table, t, self._closed_product, self.fold), x)
         return x if made is None else Lineage(x.shape, (made,))
 
     def _reciprocals(self, addend: Addend) -> Addend | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from functools import partial
 from math import prod
 from string import ascii_letters
 
@@ -42,7 +43,7 @@ from shardproof.engine.lineage.places import MOST_REGIONS, has_places, placed, s
 from shardproof.engine.lineage.sums import collect, merge_partials
 from shardproof.engine.lineage.views import Misaligned, regroup
 from shardproof.engine.ops.primitives import labels
-from shardproof.partition.inference.blocks import part_of
+from shardproof.partition.inference.blocks import parts_of
 from shardproof.partition.inference.canonical import canonical
 from shardproof.partition.inference.choices import Choices
 from shardproof.partition.inference.closing import composed
@@ -189,7 +190,7 @@ class LineageInterpreter(Choices):
         return parts is not None and any(not up for _, up in parts[2])
 
     def _taken_of(self, x: Lineage) -> Lineage | None:
-        """The sum over a block of which ``x`` is the logarithm, as part of the sum over all of the
+        """The sum over blocks of which ``x`` is the logarithm, as parts of the sum over all of the
         range; None: it is none.  Where a logarithm is subtracted beside it stays as it is, for that
         may be taken of the same sum."""
         (addend,) = x.addends
@@ -199,10 +200,10 @@ class LineageInterpreter(Choices):
         if inner.factor != 1 or addend.factor != 1:
             return None
         factors = factor_views(self.table, addend._replace(node=inner.node))
-        parts = [part_of(self.table, f, self.reference_size) for f in factors]
+        parts = [parts_of(self.table, f, self.reference_size) for f in factors]
         if not any(parts):
             return None
-        read = [Lineage(x.shape, (p or f,)) for p, f in zip(parts, factors, strict=True)]
+        read = [Lineage(x.shape, tuple(p) or (f,)) for p, f in zip(parts, factors, strict=True)]
         names = labels(len(x.shape))
         return self.einsum(f"{','.join([names] * len(read))}->{names}", *read)
 
@@ -214,6 +215,7 @@ class LineageInterpreter(Choices):
             return None
         shape, rest, bases = parts
         names = ascii_letters[: len(shape)]
+        already = len(self.partial)
         factors = [
             base if up else self.unary("inv", base)
             for base, up in ((Lineage(shape, (base,)), up) for base, up in bases)
@@ -222,9 +224,13 @@ class LineageInterpreter(Choices):
             factors.append(self.unary("exp", self.fold(Lineage(shape, tuple(rest)))))
         whole = self.einsum(f"{','.join([names] * len(factors))}->{names}", *factors)
         try:
-            made = composed(addend._replace(factor=Fraction(1)), self._single(whole))
+            one = addend._replace(factor=Fraction(1))
+            made = composed(one, self._single(whole))
         except Misaligned:
             return None
+        # Of the logarithms' operands one is divided by where the addend reads them.
+        functions = self.partial[already:]
+        self.partial[already:] = [(f, tried(partial(composed, one), t) or t) for f, t in functions]
         self.rewrote = True
         return made
 

@@ -122,7 +122,7 @@ class Products(Complete):
             if not addends:
                 return whole
         elif len(addends) == len(xs[0].addends) and all(len(x.addends) == 1 for x in xs[1:]):
-            addends = self._each_distributed(xs, addends, terms)
+            addends = self._each_distributed(xs, shape, addends, terms)
         return self.fold(Lineage(shape, tuple(addends)))
 
     def _few_terms(
@@ -144,6 +144,7 @@ class Products(Complete):
     def _each_distributed(
         self,
         xs: Sequence[Lineage],
+        shape: tuple[int, ...],
         addends: Sequence[Addend],
         make: Callable[[Sequence[Lineage]], list[Addend]],
     ) -> list[Addend]:
@@ -152,7 +153,8 @@ class Products(Complete):
         made: list[Addend] = []
         for given, whole in zip(xs[0].addends, addends, strict=True):
             own = [Lineage(xs[0].shape, (given,)), *xs[1:]]
-            made += (not self._are_known([whole]) and self.distributed(own, make)) or [whole]
+            read = self.known(Lineage(shape, (whole,))).addends
+            made += read if self._are_known(read) else self.distributed(own, make) or [whole]
         return made
 
     def _terms(

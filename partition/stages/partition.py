@@ -28,6 +28,7 @@ from shardproof.engine.plan.ir import MICROBATCH, Plan, Program
 from shardproof.engine.records.run import PARALLEL, SINGLE, StageRecord
 from shardproof.engine.schedule.instances import Instance, Unrolled
 from shardproof.engine.schedule.unroll import unroll
+from shardproof.engine.specification.boxes import box_of
 from shardproof.engine.specification.conclusions import Conclusion, conclude
 from shardproof.engine.specification.definedness import Domain, Signs, domain
 from shardproof.engine.specification.demands import compared_alone, roots
@@ -431,7 +432,9 @@ def _less_defined(
     for function, addend in chain.from_iterable(parallel.values()):
         where = domain(function)
         known = defined.get((addend.node, _sign(addend.factor)), [])
-        if signs.within(addend.factor, addend.node, where) or any(
+        part = addend.partials or addend.places
+        box = None if part else box_of(nodes, addend)
+        if signs.within(addend.factor, addend.node, where, box) or any(
             signs.follows(own, addend.factor, addend.node, where)
             and (_is_whole(box) or lies_in(addend, box, mesh))
             for own, box in known

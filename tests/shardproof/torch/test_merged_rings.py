@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -16,10 +16,10 @@ import torch.nn.functional as F  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 import shardproof.torch as sp  # noqa: E402
-from benchmarks.torch.ordinary.parts import averaged  # noqa: E402
+from benchmarks.torch.ordinary.parts import Step, averaged  # noqa: E402
+from shardproof.api import check  # noqa: E402
 
-ROWS, POSITIONS, WIDTH, RANKS = 2, 4, 4, 2
-BATCH = {name: sp.tensor((ROWS, POSITIONS, WIDTH)) for name in ("x", "y")}
+ROWS, POSITIONS, WIDTH = 2, 2, 4
 
 
 class Attention(nn.Module):
@@ -30,14 +30,18 @@ class Attention(nn.Module):
         self.q, self.k, self.v = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(3))
 
 
-def single(job: sp.Job) -> None:
-    net = Attention()
-    job.start(net)
-    x = job.batch["x"]
-    scores = net.q(x) @ net.k(x).transpose(1, 2) / math.sqrt(WIDTH)
-    loss = F.mse_loss(scores.softmax(-1) @ net.v(x), job.batch["y"])
-    loss.backward()
-    job.end(loss=loss)
+def single(causal: bool) -> Step:
+    def step(job: sp.Job) -> None:
+        net = Attention()
+        job.start(net)
+        # With a dimension of heads, as SDPA has it.
+        q, k, v = (m(job.batch["x"]).unsqueeze(1) for m in (net.q, net.k, net.v))
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=causal).squeeze(1)
+        loss = F.mse_loss(out, job.batch["y"])
+        loss.backward()
+        job.end(loss=loss)
+
+    return step
 
 
 def turned(x: Tensor, step: int) -> Tensor:
@@ -55,70 +59,107 @@ def turned(x: Tensor, step: int) -> Tensor:
 SIGMOIDS = ("by sigmoids", "shares exchanged")
 
 
+class Way(NamedTuple):
+    """How a ring goes; ``mistake``: what is wrong in it."""
+
+    causal: bool
+    mistake: str
+
+    def scores(self, q: Tensor, k: Tensor, rank: int, of: int) -> Tensor | None:
+        """The scores of a rank's queries beside the keys of one; None: they come after them."""
+        own = q @ k.transpose(1, 2) / math.sqrt(WIDTH)
+        if not self.causal or of < rank:
+            return own
+        hidden = torch.ones(own.shape[1:]).triu(2 if self.mistake == "mask is late" else 1).bool()
+        return own.masked_fill(hidden, -math.inf) if of == rank else None
+
+
 class Ring(torch.autograd.Function):
-    """Attention of this rank's positions to those of all ranks."""
+    """Attention of this rank's positions to those of all ranks, or of those before."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, mistake: str) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, way: Way) -> Tensor:
+        ranks, rank = dist.get_world_size(), dist.get_rank()
         own, out, lse = (k, v), None, None
-        for turn in range(RANKS):
-            scores = q @ k.transpose(1, 2) / math.sqrt(WIDTH)
-            block = scores.logsumexp(-1, keepdim=True)
-            part = (scores - block).exp() @ v
-            if out is None or lse is None:
-                out, lse = part, block
-            elif mistake in SIGMOIDS:
-                gap = lse - block if mistake == "shares exchanged" else block - lse
-                out, lse = (
-                    out - torch.sigmoid(gap) * (out - part),
-                    lse - F.logsigmoid(lse - block),
-                )
-            else:
-                both = torch.logaddexp(lse, block)
-                fade = 0.5 if mistake == "mean of blocks" else (lse - both).exp()
-                out, lse = out * fade + part * (block - both).exp(), both
-            if turn + 1 < RANKS:
+        for turn in range(ranks):
+            scores = way.scores(q, k, rank, (rank - turn) % ranks)
+            if scores is not None:
+                block = scores.logsumexp(-1, keepdim=True)
+                part = (scores - block).exp() @ v
+                out, lse = merged(way.mistake, out, lse, part, block)
+            if turn + 1 < ranks:
                 k, v = turned(k, 1), turned(v, 1)
         ctx.save_for_backward(q, *own, out, lse)
-        ctx.mistake = mistake
+        ctx.way = way
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
+        ranks, rank = dist.get_world_size(), dist.get_rank()
         q, k, v, out, lse = ctx.saved_tensors
         delta = (grad * out).sum(-1, keepdim=True)
         dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        for _ in range(RANKS):
-            p = (q @ k.transpose(1, 2) / math.sqrt(WIDTH) - lse).exp()
-            dv = dv + p.transpose(1, 2) @ grad
-            ds = p * (grad @ v.transpose(1, 2) - delta) / math.sqrt(WIDTH)
-            dq, dk = dq + ds @ k, dk + ds.transpose(1, 2) @ q
+        for turn in range(ranks):
+            scores = ctx.way.scores(q, k, rank, (rank - turn) % ranks)
+            if scores is not None:
+                p = (scores - lse).exp()
+                dv = dv + p.transpose(1, 2) @ grad
+                ds = p * (grad @ v.transpose(1, 2) - delta) / math.sqrt(WIDTH)
+                dq, dk = dq + ds @ k, dk + ds.transpose(1, 2) @ q
             k, v = turned(k, 1), turned(v, 1)
-            if ctx.mistake != "gradients of keys stay":
+            if ctx.way.mistake != "gradients of keys stay":
                 dk, dv = turned(dk, 1), turned(dv, 1)
         return dq, dk, dv, None
 
 
+def merged(
+    mistake: str, out: Tensor | None, lse: Tensor | None, part: Tensor, block: Tensor
+) -> tuple[Tensor, Tensor]:
+    if out is None or lse is None:
+        return part, block
+    if mistake in SIGMOIDS:
+        gap = lse - block if mistake == "shares exchanged" else block - lse
+        return out - torch.sigmoid(gap) * (out - part), lse - F.logsigmoid(lse - block)
+    both = torch.logaddexp(lse, block)
+    fade = 0.5 if mistake == "mean of blocks" else (lse - both).exp()
+    return out * fade + part * (block - both).exp(), both
+
+
 @pytest.mark.parametrize(
-    ("mistake", "verdict"),
+    ("ranks", "causal", "mistake", "verdict"),
     [
-        ("", "proved"),
-        ("by sigmoids", "proved"),
-        ("shares exchanged", "refuted"),
-        ("mean of blocks", "refuted"),
-        ("gradients of keys stay", "refuted"),
+        (2, False, "", "proved"),
+        (2, False, "by sigmoids", "proved"),
+        (2, False, "shares exchanged", "refuted"),
+        (2, False, "mean of blocks", "refuted"),
+        (2, False, "gradients of keys stay", "refuted"),
+        (2, True, "", "proved"),
+        (2, True, "mask is late", "refuted"),
+        (3, False, "", "proved"),
+        (3, False, "mean of blocks", "refuted"),
+        (3, True, "by sigmoids", "proved"),
+        (3, True, "shares exchanged", "refuted"),
+        (4, False, "by sigmoids", "proved"),
+        (4, True, "", "proved"),
+        (4, True, "gradients of keys stay", "refuted"),
     ],
 )
-def test_a_ring_that_merges_by_logarithms(tmp_path: Path, mistake: str, verdict: str) -> None:
+def test_a_ring_that_merges_by_logarithms(
+    tmp_path: Path, ranks: int, causal: bool, mistake: str, verdict: str
+) -> None:
     def parallel(job: sp.Job) -> None:
         net = Attention()
         job.start(net)
-        x, y = (job.batch[name].chunk(RANKS, 1)[job.rank] for name in ("x", "y"))
-        loss = F.mse_loss(Ring.apply(net.q(x), net.k(x), net.v(x), mistake), y)
+        x, y = (job.batch[name].chunk(ranks, 1)[job.rank] for name in ("x", "y"))
+        loss = F.mse_loss(Ring.apply(net.q(x), net.k(x), net.v(x), Way(causal, mistake)), y)
         loss.backward()
         averaged(net)
         job.end(loss=loss.detach())
 
+    shape = (ROWS, ranks * POSITIONS, WIDTH)
+    batch = {name: sp.tensor(shape) for name in ("x", "y")}
     options = {"out": tmp_path / "run", "executor": "local", "cache": False}
-    result = sp.verify(single, parallel, world_size=RANKS, batch=BATCH, **options)
+    result = sp.verify(single(causal), parallel, world_size=ranks, batch=batch, **options)
     assert result.verdict == verdict, result
+    if verdict == "proved":
+        assert check(tmp_path / "run").ok
