@@ -59,6 +59,10 @@ def turned(x: Tensor, step: int) -> Tensor:
 SIGMOIDS = ("by sigmoids", "shares exchanged")
 
 
+#: The first diagonal that is hidden.
+DIAGONALS = {"mask is late": 2, "strict": 0}
+
+
 class Way(NamedTuple):
     """How a ring goes; ``mistake``: what is wrong in it."""
 
@@ -70,7 +74,7 @@ class Way(NamedTuple):
         own = q @ k.transpose(1, 2) / math.sqrt(WIDTH)
         if not self.causal or of < rank:
             return own
-        hidden = torch.ones(own.shape[1:]).triu(2 if self.mistake == "mask is late" else 1).bool()
+        hidden = torch.ones(own.shape[1:]).triu(DIAGONALS.get(self.mistake, 1)).bool()
         return own.masked_fill(hidden, -math.inf) if of == rank else None
 
 
@@ -125,6 +129,25 @@ def merged(
     return out * fade + part * (block - both).exp(), both
 
 
+def around(ranks: int, way: Way) -> Step:
+    def step(job: sp.Job) -> None:
+        net = Attention()
+        job.start(net)
+        x, y = (job.batch[name].chunk(ranks, 1)[job.rank] for name in ("x", "y"))
+        loss = F.mse_loss(Ring.apply(net.q(x), net.k(x), net.v(x), way), y)
+        loss.backward()
+        averaged(net)
+        job.end(loss=loss.detach())
+
+    return step
+
+
+def verdict_of(ranks: int, single: Step, parallel: Step, out: Path) -> sp.Result:
+    batch = {name: sp.tensor((ROWS, ranks * POSITIONS, WIDTH)) for name in ("x", "y")}
+    options = {"out": out, "executor": "local", "cache": False}
+    return sp.verify(single, parallel, world_size=ranks, batch=batch, **options)
+
+
 @pytest.mark.parametrize(
     ("ranks", "causal", "mistake", "verdict"),
     [
@@ -147,19 +170,28 @@ def merged(
 def test_a_ring_that_merges_by_logarithms(
     tmp_path: Path, ranks: int, causal: bool, mistake: str, verdict: str
 ) -> None:
-    def parallel(job: sp.Job) -> None:
-        net = Attention()
-        job.start(net)
-        x, y = (job.batch[name].chunk(ranks, 1)[job.rank] for name in ("x", "y"))
-        loss = F.mse_loss(Ring.apply(net.q(x), net.k(x), net.v(x), Way(causal, mistake)), y)
-        loss.backward()
-        averaged(net)
-        job.end(loss=loss.detach())
-
-    shape = (ROWS, ranks * POSITIONS, WIDTH)
-    batch = {name: sp.tensor(shape) for name in ("x", "y")}
-    options = {"out": tmp_path / "run", "executor": "local", "cache": False}
-    result = sp.verify(single(causal), parallel, world_size=ranks, batch=batch, **options)
+    parallel = around(ranks, Way(causal, mistake))
+    result = verdict_of(ranks, single(causal), parallel, tmp_path / "run")
     assert result.verdict == verdict, result
     if verdict == "proved":
         assert check(tmp_path / "run").ok
+
+
+def test_rows_of_a_block_that_have_no_key_in_it_are_no_numbers(tmp_path: Path) -> None:
+    """Queries see the keys before their own, the first none: on rank 1 the first one has keys, but
+    none in its own block, whose logarithm is minus infinity."""
+
+    def strict(job: sp.Job) -> None:
+        net = Attention()
+        job.start(net)
+        x = job.batch["x"]
+        scores = net.q(x) @ net.k(x).transpose(1, 2) / math.sqrt(WIDTH)
+        hidden = torch.ones(scores.shape[1:]).triu(DIAGONALS["strict"]).bool()
+        out = scores.masked_fill(hidden, -math.inf).softmax(-1) @ net.v(x)
+        loss = F.mse_loss(out, job.batch["y"])
+        loss.backward()
+        job.end(loss=loss)
+
+    result = verdict_of(2, strict, around(2, Way(causal=True, mistake="strict")), tmp_path / "run")
+    assert result.verdict == "inconclusive"
+    assert {"definedness"} <= {finding.kind for finding in result.findings}
