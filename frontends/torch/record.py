@@ -27,7 +27,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from shardproof.engine.errors import InvalidInput
-from shardproof.frontends.torch import complexes, copies, counted, grouped, refusals
+from shardproof.frontends.torch import complexes, copies, counted, grouped, refusals, versions
 from shardproof.frontends.torch.draws import kind_of
 from shardproof.frontends.torch.generators import Generators
 from shardproof.frontends.torch.places import in_function, is_machinery, place
@@ -337,6 +337,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             out = grouped.run(func, args, kwargs) if out is None else out
         except (DataDependentOutputException, DynamicOutputShapeException):
             return self._real(func, args, kwargs)
+        versions.count(func, args, kwargs)
         if given is None or func.overloadpacket in RESHAPED:
             return out
         plain = func.namespace not in ("c10d", "_c10d_functional", "prim", "prims")
