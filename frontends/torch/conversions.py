@@ -3,7 +3,8 @@
 Python makes a plain float of whatever it asks for one, so a number that nobody knows would be
 forgotten.  So the name ``float`` of the program's modules is a class that gives an `Unread` number
 for such a tensor, and else does what ``float`` does.  Code of libraries has the one of Python, for
-which such a number is refused.  ``max`` and ``min`` are replaced alike (`extremes`).
+which such a number is refused.  ``max`` and ``min`` are replaced alike (`extremes`), and ``type``
+(`kinds`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 
 from shardproof.frontends.torch import extremes
+from shardproof.frontends.torch.kinds import NAMED, Type
 from shardproof.frontends.torch.standins import replace
 from shardproof.frontends.torch.unread import Unread, read_back
 
@@ -38,7 +40,7 @@ class _Reading(type):
         return float(*args)
 
     def __instancecheck__(cls, x: object) -> bool:
-        return isinstance(x, (float, Unread))
+        return x.kind is float if type(x) is Unread else isinstance(x, float)
 
     def __subclasscheck__(cls, other: type) -> bool:
         return issubclass(other, float)
@@ -58,8 +60,11 @@ class Float(float, metaclass=_Reading):
     """
 
 
+Float.__name__ = "float"
+NAMED[float] = Float
+
 #: What these names are in the program's modules.
-NAMES = {"float": Float, **extremes.NAMES}
+NAMES = {"float": Float, "type": Type, **extremes.NAMES}
 
 
 def install(step: Callable[..., Any], own: Callable[[str], bool]) -> None:

@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from shardproof.frontends.torch.places import is_own
 from shardproof.frontends.torch.refusals import refuse
 from shardproof.frontends.torch.texts import TEXT, Text
 
@@ -44,6 +45,20 @@ class Unread:
     def __init__(self, where: str, tensor: torch.Tensor | None) -> None:
         self.where = where
         self.tensor = tensor
+
+    @property
+    def kind(self) -> type:
+        """The type that the number has on the cluster: ``float``, or ``int`` of an integer."""
+        return int if self.tensor is not None and _is_whole(self.tensor) else float
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """What it is to the program's own code, also where that asks by a class of `numbers`; code
+        of libraries, which would compare it, is told the truth."""
+        frame: FrameType | None = _getframe(1)
+        while frame is not None and frame.f_globals.get("__name__") == "abc":
+            frame = frame.f_back
+        return self.kind if frame is not None and is_own(frame.f_code.co_filename) else Unread
 
     def __repr__(self) -> str:
         return in_text(TEXT, self.where)
@@ -121,6 +136,10 @@ class Unread:
         if isinstance((kwargs or {}).get(factor), Unread) and len(numbers) > 1:
             numbers[1] = numbers[1] * named.pop(factor)  # PyTorch would ask for its value.
         return function(*numbers, **named)
+
+
+def _is_whole(x: torch.Tensor) -> bool:
+    return not (x.is_floating_point() or x.is_complex())
 
 
 def _as_tensor(x: Any) -> Any:
