@@ -183,12 +183,15 @@ def _putting(x: Any) -> Any:
 
 
 def _made(x: Any) -> Any:
-    """What a call or a loop gives, with a `Text` for a text that Python wrote in C.
+    """What a call or a loop gives, with a `Text` for a text that Python wrote in C; of bytes of one
+    nothing is given.
 
     Example: ``str([loss.item()])``, and each line of a stream into which it was printed.
     """
     if type(x) is list and any(type(y) is str and TEXT in y for y in x):
         x[:] = map(_made, x)
+    if type(x) in (bytes, bytearray) and TEXT.encode() in x and written():
+        Text(TEXT, written()).refused()  # as the text's own `encode` is
     return _as_text(x, ()) if type(x) is str and TEXT in x else x
 
 

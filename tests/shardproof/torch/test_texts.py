@@ -136,6 +136,8 @@ ASKING: dict[str, Callable[[Any], object]] = {
     "join": lambda x: " ".join(["a", x]) < "2",
     "remainder": lambda x: "%s" % x < "2",  # noqa: UP031
     "a list": lambda x: str([x]) == "[3]",
+    "bytes": lambda x: bytes(x, "utf-8") == b"3",
+    "bytes of what has it": lambda x: bytearray(f"[{x}]", "ascii") == b"[3]",
     "a list by the type": lambda x: str.join(" ", [repr([x]), "a"])[1] == "3",
     "a line of a stream": lambda x: [y for y in streamed(x) if y == "3"],
     "lines of a stream": lambda x: streamed(x).readlines()[0] == "3",
