@@ -263,8 +263,6 @@ class Values:
             raise Unsupported("a constant with numbers that are not finite")
         if (factored := flags(item)) is not None:
             return self.recorder.op("mul", self.known(factored[0]), other=exact(factored[1]))
-        if self.by_order and orders.is_causal(item):
-            return orders.repeated(self.recorder, item.shape, self.broadcast)
         if (part := origins.part(item, self.tables)) is not None:
             value = self.recorder.constant(part.arrays, part.begins)
             return self.broadcast(value, part.dims, item.shape)
@@ -272,11 +270,13 @@ class Values:
             return self.by_rank([compact(a).reshape(-1)[0].item() for a in item.arrays], item.shape)
         cores = [core(a) for a in item.arrays]
         wide = tuple(max(c.shape[d] for c in cores) for d in range(len(item.shape)))
-        cores = [np.broadcast_to(c, wide) for c in cores]
         kept = tuple(d for d, n in enumerate(wide) if n > 1)
         line = tuple(wide[d] for d in kept)
-        shape = origins.row(cores, line, self.tables) or line or (1,)
-        value = self.recorder.constant([c.reshape(shape) for c in cores])
+        own = [np.broadcast_to(c, wide).reshape(line) for c in cores]
+        if self.by_order and (made := orders.ordered(self.recorder, own, self.by_rank)) is not None:
+            return self.broadcast(made, kept, item.shape)
+        shape = origins.row(own, line, self.tables) or line or (1,)
+        value = self.recorder.constant([c.reshape(shape) for c in own])
         return self.broadcast(self.view(value, line), kept, item.shape)
 
     def by_rank(self, numbers: Sequence[object], shape: Shape) -> int:

@@ -17,7 +17,7 @@ from shardproof.frontends.graphs.graph import Graph, Placement
 from shardproof.frontends.graphs.recorder import Array, Recorder, mesh_of, programs
 from shardproof.frontends.graphs.replayed import NOT_REPLAYED
 from shardproof.frontends.graphs.sides import Side, placed_inputs, placed_outputs, plan
-from shardproof.frontends.hlo import borders, inline, places, stablehlo, text
+from shardproof.frontends.hlo import borders, inline, orders, places, stablehlo, text
 from shardproof.frontends.hlo.divided import divided
 from shardproof.frontends.hlo.expressions import Expressions
 from shardproof.frontends.hlo.flattened import unflattened
@@ -168,6 +168,8 @@ def paired(
         stacked = stacks(single, parallel)
         parallel, rounded = unfolded(single, parallel)
         made, lowered = _lowered(single, parallel, name, stacked, rounded)
+        if orders.is_divided(lowered[0].recorder, lowered[1].recorder):
+            made, lowered = _lowered(single, parallel, name, stacked, rounded, by_order=True)
         for read in endless(*lowered):
             sides, notes = (read.single, read.parallel), (*rounded, *read.assumed)
             other, again = _lowered(*sides, name, stacked, notes, by_order=True)

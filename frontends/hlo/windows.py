@@ -150,7 +150,8 @@ def _summed(low: Lowering, value: int, dim: int, taps: Taps, steps: int) -> int:
     shape = low.recorder.shape(value)
     count = shape[dim]
     forwards = tables.up_to_each(taps, count, steps)
-    if count > MOST_ROWS and (forwards or tables.from_each_on(taps, count, steps)):
+    running = forwards or tables.from_each_on(taps, count, steps)
+    if running and (count > MOST_ROWS or low.values.by_order):
         lower = orders.triangle(low.recorder, count)
         names = "abcdefghijklm"[: len(shape)]
         own = f"z{names[dim]}" if forwards else f"{names[dim]}z"

@@ -191,20 +191,41 @@ def hidden(nodes: NodeTable, number: int, query: int, key: int) -> frozenset[int
                 return frozenset({number})
         case Einsum(operands=operands, outputs=outputs):
             for operand in operands:
-                inside = _axes(operand, outputs, (query, key))
+                inside = axes_along(operand, outputs, (query, key))
                 by = None if inside is None else hidden(nodes, operand.node, *inside)
                 if by is not None:
                     return by | {number}
+        case Order() | Restrict():
+            apart = rows_behind(nodes, number)
+            if (query, key) == (0, 1) and apart is not None and apart <= 0:
+                return frozenset({number})
         case Combine(operands=operands, outputs=outputs):
             every = frozenset({number})
             for operand in operands:
-                inside = _axes(operand, outputs, (query, key))
+                inside = axes_along(operand, outputs, (query, key))
                 by = None if inside is None else hidden(nodes, operand.node, *inside)
                 if by is None:
                     return None
                 every |= by
             return every
     return None
+
+
+def rows_behind(nodes: NodeTable, number: int) -> int | None:
+    """Of an order of positions, or a block of it, how far behind its row the last column is that it
+    shows; None: it is another value.
+
+    Example: of the block that begins at row 0 and column 1, what is below a diagonal, -1.
+    """
+    starts = [0, 0]
+    definition = nodes[number].definition
+    if isinstance(definition, Restrict):
+        if any(block.extent for block in definition.blocks):
+            return None
+        for block in definition.blocks:
+            starts[block.axis] += block.start
+        definition = nodes[definition.node].definition
+    return starts[0] - starts[1] if isinstance(definition, Order) else None
 
 
 def _is_masked(nodes: NodeTable, number: int, query: int, key: int) -> bool:
@@ -214,13 +235,13 @@ def _is_masked(nodes: NodeTable, number: int, query: int, key: int) -> bool:
             return (query, key) == (0, 1)
         case Combine(factors=factors, operands=operands, outputs=outputs):
             for factor, operand in zip(factors, operands, strict=True):
-                inside = _axes(operand, outputs, (query, key))
+                inside = axes_along(operand, outputs, (query, key))
                 if factor > 0 and inside is not None and _is_masked(nodes, operand.node, *inside):
                     return True
     return False
 
 
-def _axes(
+def axes_along(
     operand: Operand, outputs: Sequence[int], axes: tuple[int, int]
 ) -> tuple[int, int] | None:
     """The axes of an operand that run along two axes of what reads it."""

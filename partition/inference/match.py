@@ -126,15 +126,38 @@ class Matcher:
         if addend.node < self.reference_size or addend.places:
             return x
         alias = self.alias(addend.node)
-        if alias is None:
-            return x
+        made = None if alias is None else self._read_as(addend, alias)
+        return x if made is None else Lineage(x.shape, (made,))
+
+    def under_order(self, addend: Addend, candidate: int, order: int) -> Addend | None:
+        """A view of a value as one of a reference node, of which it is what is left without its
+        factor ``order``; None: it is not.
+
+        Example: the total of eight positions as the sum up to each of them, which is the sum of the
+        same product with the order of positions.
+        """
+        extents = self.table[addend.node].extents
+        try:
+            for depth in range(DEEPEST + 1):
+                mine = self._even(addend.node, depth)
+                there = self._sum(candidate, _leaves(mine), TALLEST, without=order)
+                alias = self._alike(mine, extents, candidate, there)
+                if alias is not None:
+                    return self._read_as(addend, alias)
+        except TooLarge:
+            pass
+        return None
+
+    def _read_as(self, addend: Addend, alias: Alias) -> Addend | None:
+        """A view of a value as one of the reference node that it is; None where its parts are
+        none."""
         partials = [self._part(partial, alias) for partial in addend.partials]
         if any(partial is None for partial in partials):
-            return x
+            return None
         parts = normal([partial for partial in partials if partial is not None])
         self.opened |= alias.opened
         view = along_axes(addend.view, alias.axes)
-        return Lineage(x.shape, (Addend(addend.factor * alias.factor, alias.node, view, parts),))
+        return Addend(addend.factor * alias.factor, alias.node, view, parts)
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -319,8 +342,10 @@ class Matcher:
             mine = self._sum(number, stop, depth)
         return mine
 
-    def _sum(self, number: int, stop: frozenset[int], depth: int) -> _Sum:
-        """A node multiplied out, but for the nodes of ``stop``."""
+    def _sum(
+        self, number: int, stop: frozenset[int], depth: int, without: int | None = None
+    ) -> _Sum:
+        """A node multiplied out, but for the nodes of ``stop``; ``without`` a factor."""
         expansion = Expansion(self.table, self.reference_size, stop)
         try:
             products, labels = expansion.whole(number, depth)
@@ -329,7 +354,8 @@ class Matcher:
         factors: dict[_Form, Fraction] = {}
         reduced: dict[Inside, Digit] = {}
         paths: tuple[Path, ...] = ()
-        for factor, leaves in products:
+        for factor, factors_read in products:
+            leaves = tuple(leaf for leaf in factors_read if leaf.node != without)
             form, places, order = _form(leaves, labels, expansion.labels.extents)
             factors[form] = factors.get(form, Fraction(0)) + factor
             if len(products) == 1:
@@ -378,7 +404,7 @@ class Matcher:
         if len(other) != len(mine) or _outlines(mine) != _outlines(other):
             return None
         theirs = self.table[candidate].extents
-        for axes in permutations(range(len(extents))):
+        for axes in permutations(range(len(theirs)), len(extents)):
             if any(theirs[a] != n for a, n in zip(axes, extents, strict=True)):
                 continue
             moved = {

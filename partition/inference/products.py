@@ -245,7 +245,9 @@ class Products(Complete):
         def others(*, again: bool = False) -> Iterator[Addend | None]:
             made = partial(self._product, names, output, sizes=sizes, again=again)
             if any(is_endless(dim) for t in addends for dim in t.view.dims):
-                yield tried(partial(made, widest=True), addends)
+                wide = partial(made, widest=True)
+                yield tried(wide, addends)
+                yield from self.slid(names, addends, wide)
             moved = partial(another, again=again)
             yield from self.readings(names, addends, made, moved, letters, sums=True)
 

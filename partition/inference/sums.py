@@ -115,7 +115,7 @@ class Sums(Values):
             merged = self._summed_over([t for t in addends if not t.partials])
             if merged:
                 return self.fold(x._replace(addends=(*merged, *(t for t in addends if t.partials))))
-        addends = self.nonzero([self.whole(t) for t in self._seen(addends)])
+        addends = self.nonzero([self.whole(t) for t in self._seen(self.with_earlier(addends))])
         if len(addends) < 2:
             return self.known(Lineage(x.shape, tuple(addends)))
         if any(addend.partials for addend in addends):
@@ -206,6 +206,18 @@ class Sums(Values):
                 yield from self._shown(tried(another, way), shown)
         plain = ways(addends, self.mesh, letters, sums=sums, reads=self.reads)
         yield from (tried(another, way) for way in plain)
+
+    def slid(
+        self,
+        names: Sequence[str],
+        addends: Sequence[Addend],
+        make: Callable[[Sequence[Addend]], Addend],
+    ) -> Iterator[Addend]:
+        """What is made of operands with masks moved along their diagonal."""
+        orders = frozenset(t.node for t in addends if is_order(self.table, t))
+        moved = along_diagonal(self.table, names, [t._replace(view=sunk(t.view)) for t in addends])
+        if moved is not None:
+            yield from self._shown(tried(make, moved), orders)
 
     def _shown(self, made: Addend | None, shown: frozenset[int]) -> Iterator[Addend]:
         """A value of the single-device program that these definitions show; nothing otherwise."""

@@ -20,8 +20,10 @@ from shardproof.engine.lineage.expressions import (
 from shardproof.engine.lineage.floating import sunk
 from shardproof.engine.lineage.lineage import BROADCAST, Addend, Lineage, PartialRange
 from shardproof.engine.lineage.nodes import NodeTable
+from shardproof.engine.lineage.sums import collect, merge_partials
 from shardproof.engine.lineage.views import Misaligned
 from shardproof.partition.inference.digits import AsRead
+from shardproof.partition.inference.earlier import as_earlier
 from shardproof.partition.inference.exponentials import References
 from shardproof.partition.inference.floats import (
     MOST_FRUITLESS,
@@ -108,6 +110,21 @@ class Values:
     def known(self, x: Lineage) -> Lineage:
         """The value over a node of the single-device program, where it has one by another route."""
         return x if self.matcher is None else self.matcher.known(x)
+
+    def with_earlier(self, addends: list[Addend]) -> list[Addend]:
+        """Addends with totals of earlier positions as parts of sums up to each position.
+
+        Example: what `as_earlier` makes of ``n9[a0[4 +4 of 8]] part #1[4 +4 of 8]`` and the total
+        of the first four positions is ``n9[a0[4 +4 of 8]] part #1[0 +8 of 8]``.
+        """
+        if self.matcher is None or len(addends) < 2:
+            return addends
+        made = as_earlier(self.table, self.matcher, addends)
+        if made is None:
+            return addends
+        self.rewrote = True
+        self.opened |= made[1]
+        return collect(merge_partials(self.table, made[0], self.mesh))
 
     def _definition(
         self,

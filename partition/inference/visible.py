@@ -23,6 +23,7 @@ from shardproof.engine.lineage.expressions import (
     Restrict,
 )
 from shardproof.engine.lineage.lineage import (
+    ABSOLUTE,
     BROADCAST,
     Addend,
     Dim,
@@ -47,11 +48,11 @@ def shows_all(nodes: NodeTable, mask: Addend) -> bool:
     Example: the part ``[a0[2 +2 of *], a1[0 +2 of *]]`` does, ``[a0[0 +2 of *], a1[0 +2 of *]]``
     hides its entry (0, 1).
     """
-    read = _read(mask.view)
+    read = intervals_read(mask.view)
     if not is_mask(nodes, mask) or mask.factor <= 0 or len(read) < 2:
         return False
     last = read[1].start + (read[1].size - 1)
-    return _not_behind(last, read[0].start)
+    return not_behind(last, read[0].start)
 
 
 def hides_all(nodes: NodeTable, number: int) -> bool:
@@ -100,7 +101,7 @@ def completed(nodes: NodeTable, addend: Addend) -> tuple[Addend, frozenset[int]]
     Example: of the sum over keys of masked exponentials, for the queries ``[0, 2)``, the part over
     the keys ``[0, 2)``.
     """
-    read = _read(addend.view)
+    read = intervals_read(addend.view)
     if addend.places or not addend.partials:
         return None
     kept: list[PartialRange] = []
@@ -123,7 +124,7 @@ def vanished(nodes: NodeTable, addend: Addend) -> frozenset[int] | None:
     Example: of the sum over queries of masked exponentials, for the keys ``[6, 8)``, the part over
     the queries ``[0, 2)``.
     """
-    read = _read(addend.view)
+    read = intervals_read(addend.view)
     for partial in addend.partials:
         by = _shown(nodes, addend.node, read, partial, partial.reduction, _hides_part)
         if by is not None:
@@ -188,7 +189,8 @@ def _shown(
     if reduction.kind != "sum":
         return None
     for operand in definition.operands:
-        for (axis, label), reduced in _pairs(nodes, operand, definition.outputs, reduction.where):
+        pairs = free_and_summed(nodes, operand, definition.outputs, reduction.where)
+        for (axis, label), reduced in pairs:
             there = read.get(definition.outputs.index(label))
             by = None if there is None else hides(nodes, operand.node, axis, there, reduced, part)
             if by is not None:
@@ -208,10 +210,10 @@ def _hides_rest(
     leaves out, for those of the axis ``free`` that are read (None: it is not)."""
     if not part.start.terms and not part.start.const:
         last = there.start + (there.size - 1)
-        if _not_behind(last, part.start + (part.size - 1)):
+        if not_behind(last, part.start + (part.size - 1)):
             return hidden(nodes, number, free, summed)
     to_end = part.start + (part.size - part.extent)
-    if not to_end.terms and not to_end.const and _not_behind(part.start, there.start):
+    if not to_end.terms and not to_end.const and not_behind(part.start, there.start):
         return hidden(nodes, number, summed, free)
     return None
 
@@ -228,21 +230,21 @@ def _hides_part(
     has, for those of the axis ``free`` that are read (None: it is not)."""
     if part.extent != nodes[number].extents[summed]:
         return None
-    if _not_behind(part.start + part.size, there.start):
+    if not_behind(part.start + part.size, there.start):
         return hidden(nodes, number, summed, free)
-    if _not_behind(there.start + there.size, part.start):
+    if not_behind(there.start + there.size, part.start):
         return hidden(nodes, number, free, summed)
     return None
 
 
-def _pairs(
+def free_and_summed(
     nodes: NodeTable, operand: Operand, outputs: Sequence[int], reduced: int
 ) -> Iterable[tuple[tuple[int, int], int]]:
     """Pairs of an axis (with its label) that is free and one that is summed, both whole."""
     whole = [
         (axis, label)
         for axis, stride, extent, label in operand.intervals
-        if (stride, extent) == (1, nodes[operand.node].extents[axis])
+        if stride == 1 and nodes[operand.node].extents[axis] in (extent, ABSOLUTE)
     ]
     summed = [axis for axis, label in whole if label == reduced]
     return [(one, axis) for one in whole if one[1] in outputs for axis in summed]
@@ -290,13 +292,15 @@ def _apart(mine: Mapping[str, Dim], other: Mapping[str, Dim]) -> Affine | None:
     apart: dict[int, Affine] = {}
     for name, whole in mine.items():
         dim, theirs = (_varying(d) for d in (whole, other.get(name, ())))
-        if all(a.axis == BROADCAST for a in dim):
+        if all(a.axis == BROADCAST for a in dim) or name not in other:
             continue
         if len(dim) != 1 or len(theirs) != 1 or theirs[0].axis == BROADCAST:
             return None
         if (dim[0].stride, theirs[0].stride) != (1, 1):
             return None
         apart[dim[0].axis] = theirs[0].start - dim[0].start
+    if len(apart) == 1:
+        return next(iter(apart.values()))
     if len(apart) != 2 or (apart[0] - apart[1]).terms:
         return None
     return apart[0] if (apart[0] - apart[1]).const >= 0 else apart[1]
@@ -353,13 +357,13 @@ class Masked:
         Example: ``n27[a0[2], a1[2 +2 of 4], a2[0 +2 of 4]]`` is that block of ``n29``; the gradient
         of scores, of which causal weights are a factor, is masked by the weights already.
         """
-        read = _read(addend.view)
+        read = intervals_read(addend.view)
         for number, axes, query, key in self._products.get(addend.node, ()):
             if addend.places or addend.partials:
                 continue
             shown: frozenset[int] | None = frozenset()
             both = query in read and key in read
-            if not both or not _not_behind(
+            if not both or not not_behind(
                 read[key].start + (read[key].size - 1), read[query].start
             ):
                 shown = hidden(self._nodes, addend.node, query, key)
@@ -374,7 +378,7 @@ def _of_axis(interval: StridedInterval, axes: Mapping[int, int]) -> StridedInter
     return interval if interval.axis == BROADCAST else interval._replace(axis=axes[interval.axis])
 
 
-def _read(view: View) -> Read:
+def intervals_read(view: View) -> Read:
     """Along each axis the one interval that a view has of it: one position of many, and all places
     of the block there, are an interval too.  Axes that are divided otherwise are left out."""
     own: dict[int, list[StridedInterval]] = {}
@@ -392,7 +396,7 @@ def _read(view: View) -> Read:
     return read
 
 
-def _not_behind(first: Affine, second: Affine) -> bool:
+def not_behind(first: Affine, second: Affine) -> bool:
     """Whether ``first`` is at most ``second``, at every coordinate."""
     apart = second - first
     return not apart.terms and apart.const >= 0
