@@ -213,7 +213,10 @@ class Sums(Values):
         addends: Sequence[Addend],
         make: Callable[[Sequence[Addend]], Addend],
     ) -> Iterator[Addend]:
-        """What is made of operands with masks moved along their diagonal."""
+        """What is made of operands with masks moved along their diagonal.
+
+        Example: of rows 4 to 7 and a triangle of 4 by 4, the part of running sums of all rows.
+        """
         orders = frozenset(t.node for t in addends if is_order(self.table, t))
         moved = along_diagonal(self.table, names, [t._replace(view=sunk(t.view)) for t in addends])
         if moved is not None:
