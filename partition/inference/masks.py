@@ -244,7 +244,10 @@ def _is_masked(nodes: NodeTable, number: int, query: int, key: int) -> bool:
 def axes_along(
     operand: Operand, outputs: Sequence[int], axes: tuple[int, int]
 ) -> tuple[int, int] | None:
-    """The axes of an operand that run along two axes of what reads it."""
+    """The axes of an operand that run along two axes of what reads it.
+
+    Example: of ``n4[b:8, a:8]`` in a node with the axes ``a b``, (1, 0) along (0, 1).
+    """
     along = []
     for axis in axes:
         own = [(a, s) for a, s, _, label in operand.intervals if label == outputs[axis]]

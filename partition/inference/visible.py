@@ -240,7 +240,10 @@ def _hides_part(
 def free_and_summed(
     nodes: NodeTable, operand: Operand, outputs: Sequence[int], reduced: int
 ) -> Iterable[tuple[tuple[int, int], int]]:
-    """Pairs of an axis (with its label) that is free and one that is summed, both whole."""
+    """Pairs of an axis (with its label) that is free and one that is summed, both whole.
+
+    Example: of ``n4[a:8, b:8]`` summed over ``b``, axis 0 (with ``a``) and axis 1.
+    """
     whole = [
         (axis, label)
         for axis, stride, extent, label in operand.intervals
@@ -380,7 +383,11 @@ def _of_axis(interval: StridedInterval, axes: Mapping[int, int]) -> StridedInter
 
 def intervals_read(view: View) -> Read:
     """Along each axis the one interval that a view has of it: one position of many, and all places
-    of the block there, are an interval too.  Axes that are divided otherwise are left out."""
+    of the block there, are an interval too.  Axes that are divided otherwise are left out.
+
+    Example: of ``n9[a0[4], a1/4[2 +1 of 4] x a1[4]]``, all of axis 0, and of axis 1 the positions
+    from 8 to 11.
+    """
     own: dict[int, list[StridedInterval]] = {}
     for interval in (*(a for dim in view.dims for a in dim), *view.fixed):
         if interval.axis != BROADCAST:
@@ -397,6 +404,9 @@ def intervals_read(view: View) -> Read:
 
 
 def not_behind(first: Affine, second: Affine) -> bool:
-    """Whether ``first`` is at most ``second``, at every coordinate."""
+    """Whether ``first`` is at most ``second``, at every coordinate.
+
+    Example: 4 and 7; of ``4*dp`` and ``7`` nobody says.
+    """
     apart = second - first
     return not apart.terms and apart.const >= 0
