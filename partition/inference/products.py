@@ -271,10 +271,13 @@ class Products(Complete):
             addends = [t._replace(view=picked(t.view, dims)) for t, dims in pairs]
         if self.reference_size is not None and any(is_order(self.table, t) for t in addends):
             # The single-device program may mask again what is masked already.
-            plain = tried(partial(self._product, names, output, sizes=sizes, again=True), addends)
-            for masked in chain([plain], others(again=True)):
+            make = partial(self._product, names, output, sizes=sizes)
+            for masked in chain([tried(partial(make, again=True), addends)], others(again=True)):
                 if masked is not None and masked.node < self.reference_size:
                     return masked
+            own = {t.node for t in addends}
+            if (seen := next(self.slid(names, addends, make, own), None)) is not None:
+                return seen
         first = tried(lambda t: self._product(names, output, t, sizes), addends)
         return self._first_reading(addends, first, others)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from fractions import Fraction
 from itertools import islice, product
 from math import prod
@@ -212,19 +212,24 @@ class Sums(Values):
         names: Sequence[str],
         addends: Sequence[Addend],
         make: Callable[[Sequence[Addend]], Addend],
+        own: Container[int] = (),
     ) -> Iterator[Addend]:
-        """What is made of operands with masks moved along their diagonal.
+        """What is made of operands with masks moved along their diagonal: a value of the single
+        device, or one of ``own`` nodes.
 
         Example: of rows 4 to 7 and a triangle of 4 by 4, the part of running sums of all rows.
         """
         orders = frozenset(t.node for t in addends if is_order(self.table, t))
         moved = along_diagonal(self.table, names, [t._replace(view=sunk(t.view)) for t in addends])
         if moved is not None:
-            yield from self._shown(tried(make, moved), orders)
+            yield from self._shown(tried(make, moved), orders, own)
 
-    def _shown(self, made: Addend | None, shown: frozenset[int]) -> Iterator[Addend]:
-        """A value of the single-device program that these definitions show; nothing otherwise."""
-        if made is not None and made.node < (self.reference_size or 0):
+    def _shown(
+        self, made: Addend | None, shown: frozenset[int], own: Container[int] = ()
+    ) -> Iterator[Addend]:
+        """A value of the single-device program, or one of ``own`` nodes, that these definitions
+        show; nothing otherwise."""
+        if made is not None and (made.node < (self.reference_size or 0) or made.node in own):
             self.opened |= shown
             self.rewrote |= bool(shown)
             yield made
