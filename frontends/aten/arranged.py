@@ -19,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from shardproof.engine.errors import Unsupported
+from shardproof.frontends.aten.alike import alike
 from shardproof.frontends.aten.choices import Place, largest
 from shardproof.frontends.aten.ids import Ids, bounds
 from shardproof.frontends.aten.lowering import (
@@ -268,10 +269,21 @@ def sorts(lo: Lowering, x: Any, dim: int, descending: bool) -> Any:
     integral = isinstance(x, (Real, Ids)) and x.dtype.startswith("int")
     if not integral or len(x.shape) != 1 or x.shape[0] < 2:
         return None
-    order = Order(x, descending)
-    lo.orders.append(order)
+    order = next((o for o in lo.orders if _same(lo, o, x, descending)), None)
+    if order is None:
+        order = Order(x, descending)
+        lo.orders.append(order)
+    x = order.ids
     numbers = Numbers(1, 0, x.shape, "int64")
     return Arranged(lo, x, order), Arranged(lo, numbers, order)
+
+
+def _same(lo: Lowering, order: Order, x: Any, descending: bool) -> bool:
+    """Whether an order is that of ids: which of equal ones is first is a function of all ids."""
+    if order.descending != descending or order.ids.shape != x.shape:
+        return False
+    own, other = source(lo, order.ids), source(lo, x)
+    return own is not None and other is not None and alike(lo, own, other)
 
 
 def source(lo: Lowering, x: Any) -> Real | None:

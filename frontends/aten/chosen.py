@@ -51,6 +51,8 @@ _SHARING: Final = frozenset(
         *(f"aten.{put}.default" for put in ("index_put", "_unsafe_index_put", "_index_put_impl")),
     }
 )
+#: Of these, those that read a tensor at places: where these are no rows, its value is read.
+_BY_INDEX: Final = frozenset({"aten.index.Tensor", "aten.index_select.default"})
 
 RULES: dict[str, Rule] = {}
 
@@ -174,7 +176,8 @@ def _by_rule(lo: Lowering, name: str, args: Sequence[Any], kwargs: Mapping[str, 
     if name.startswith("move.") and (not args or isinstance(args[0], Undefined)):
         return Undefined(*lo.expected[0])
     own, rule = RULES.get(plain), rule_of(name)
-    if plain not in _SHARING and any(isinstance(x, Shared) for x in args):
+    moved = plain in _BY_INDEX and not _is_rows(list(args[1:]))
+    if (moved or plain not in _SHARING) and any(isinstance(x, Shared) for x in args):
         args = [x.real(lo) if isinstance(x, Shared) else x for x in args]
         if not concerns(lo, (*args, *kwargs.values())):
             return ordered.applied(lo, rule, name, args, kwargs)

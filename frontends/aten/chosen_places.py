@@ -153,7 +153,8 @@ def _index_put(
     full = (*x.shape[: places.first], *shape, *x.shape[last:])
     rows = _every(lo, values, places.where, full)
     flat = shape == (places.where.size,)
-    if flat and not accumulate and isinstance(rows.rows, Const) and rows.rows.value == 0:
+    zero = isinstance(rows.rows, Const) and rows.rows.value == 0
+    if flat and not accumulate and zero and not _filled(x):
         return Share(x if isinstance(x, Share) else _value(lo, x), places, left=True)
     before = x if isinstance(x, Patched) else _value(lo, x)
     if accumulate:
@@ -164,6 +165,11 @@ def _index_put(
     added = _spread(lo, before, places, shape, rows)
     extended = before.extended(lo, places, added) if isinstance(before, Patched) else None
     return extended or Patched(_value(lo, before), (places,), (added,))
+
+
+def _filled(x: Lowered) -> bool:
+    """Whether a tensor is of rows that masks choose, or zeros that may be filled with such rows."""
+    return isinstance(x, Patched) or (isinstance(x, Const) and x.value == 0)
 
 
 def _put_among(lo: Lowering, x: Any, values: Any, inner: Where, accumulate: bool) -> Any:

@@ -25,6 +25,7 @@ from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.aten.ordered import ENTRYWISE, plain_name
 from shardproof.frontends.torch.draws import kind_of
 from shardproof.frontends.torch.places import place
+from shardproof.frontends.torch.stretches import Stretches
 from shardproof.frontends.torch.tallies import BINCOUNT, Tallies
 from shardproof.frontends.torch.trace import (
     DRAW,
@@ -140,6 +141,7 @@ class Masks:
         self._written: dict[int, list[int]] = {}
         self._seen = 0
         self.tallies = Tallies(recorder)
+        self.stretches = Stretches(self.tallies, self._key_of)
 
     # -- dispatch ---------------------------------------------------------------------------
 
@@ -223,8 +225,8 @@ class Masks:
             return None
         if not tally.numbers:
             with self.recorder:
-                masks = [tally.ids.flatten() == i for i in range(tally.size)]
-                tally.numbers += [len(mask.nonzero()) for mask in masks]
+                tally.numbers += [len(mask.nonzero()) for mask in tally.masks]
+            self.stretches.install()
         own = self.recorder.tensors[number]
         with _disable_current_modes():
             return torch.tensor(tally.numbers).as_strided(own.shape, own.strides, own.offset)

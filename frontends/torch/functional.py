@@ -117,6 +117,15 @@ class Replay(State):
                 raise InvalidInput(message, where) from error
         return self.out
 
+    def of_rows(self, results: Sequence[Tensor]) -> bool:
+        """Whether results have rows of which data say how many there are: what has them tells by
+        which mask they are chosen.
+
+        Example: ``torch.zeros_like(x[mask])``.
+        """
+        counts = self.trace.counts
+        return any(n in counts for t in results for n in self.location(t).shape)
+
     def operator(self, event: Event) -> None:
         """Any other operator: views move nothing, what is written gets new values."""
         written = [Tensor(n) for n in event.writes]
@@ -148,7 +157,8 @@ class Replay(State):
             return
         self.apart(event)
         self.still = frozenset(event.still)
-        unread = event.name in FILLS or (event.name in ADDING and event.kwargs.get("beta") == 0)
+        fills = event.name in FILLS and not self.of_rows(results)
+        unread = fills or (event.name in ADDING and event.kwargs.get("beta") == 0)
         first = (self.ignored(a) if unread else self.values(a) for a in event.args[:1])
         args = (*first, *(self.values(a) for a in event.args[1:]))
         kwargs = {k: self.values(v) for k, v in event.kwargs.items() if k != "out"}

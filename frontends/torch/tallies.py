@@ -46,6 +46,15 @@ class Tally:
     made: torch.Tensor
     numbers: list[int] = field(default_factory=list)
 
+    @property
+    def masks(self) -> list[torch.Tensor]:
+        """Which ids are 0, 1, 2, ...
+
+        Example: of the ids [1, 0, 1] and the size 2, [False, True, False] and the inverse of it.
+        """
+        flat = self.ids.flatten()
+        return [flat == i for i in range(self.size)]
+
 
 class Tallies:
     """The counts of ids in one recorded step.
