@@ -142,7 +142,7 @@ def _spread(lo: Lowering, values: Lowered, index: Real, shape: Shape) -> Any:
     added = lo.real(lo.sum(summed, (len(lead),)))
     if count == 1:
         flat = [lo.real(lo.reshape(v, tuple(lead))) for v in (index, real)]
-        lo.spread[added.number] = (flat[0], flat[1])
+        lo.spread[added.number] = (flat[0], flat[1], None)
     return added
 
 

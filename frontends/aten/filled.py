@@ -170,14 +170,21 @@ def apart(lo: Lowering, name: str, x: Operand, y: Operand) -> Real | None:
     return flags(lo.real(_where(lo, x, of_kept, int(_HOLDS[name](x.number, number)))))
 
 
+def flags_of(lo: Lowering, predicate: Ids) -> Lowered:
+    """A predicate of ids as 0 and 1: one number, where it is the same of every id.
+
+    Example: that ids below 9 are not -100 is 1.
+    """
+    number = piecewise.value(predicate.function)
+    if number is not None:
+        return Const(Fraction(number), predicate.shape, "float32")
+    counts: Lowered = numbers(lo, lo.real(predicate), "float32")
+    return counts
+
+
 def _where(lo: Lowering, x: Filled, of_kept: Ids, elsewhere: int) -> Any:
     """A predicate of what is kept where it is kept, ``elsewhere`` in the other places."""
-    number = piecewise.value(of_kept.function)
-    if number is not None:
-        holds: Lowered = Const(Fraction(number), x.shape, "float32")
-    else:
-        holds = numbers(lo, lo.real(of_kept), "float32")
-    kept = lo.mul(holds, x.live)
+    kept = lo.mul(flags_of(lo, of_kept), x.live)
     return lo.add(kept, inverse(lo, x.live)) if elsewhere else kept
 
 

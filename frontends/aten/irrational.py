@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import lru_cache
-from math import isqrt
+from math import isqrt, ulp
 from typing import Final
 
 #: The largest numerator and denominator of a fraction whose roots are recognised.
@@ -26,23 +26,33 @@ _DECIMALS: Final = 10**16
 _LONG: Final = 10**13
 _DENOMINATORS: Final = (1 << 17, 1 << 24, 1 << 31)
 _NUMERATOR: Final = 1 << 10
+#: Numbers of which quotients lie so far apart that rounding takes none for another one.
+_SMALL: Final = 1 << 12
 
 
 @lru_cache(maxsize=4096)
 def quotient(number: float) -> Fraction:
     """A finite number by its shortest decimal, if that has few digits; else a quotient of numbers
-    below 2**17, or of one below 2**10 by one below 2**31, that is rounded to it, if there is one.
-    No two numbers are one.
+    below 2**17, or of one below 2**10 by one below 2**31, that is rounded to it, if there is one;
+    else a quotient of numbers up to 2**12 that is two units in the last place from it.
 
-    Example: 0.008333333333333333, which is what ``0.1 / 12`` gives, is 1/120; 0.7071067811865476 is
-    that decimal.
+    Example: 0.008333333333333333, which is what ``0.1 / 12`` gives, is 1/120; 0.10909090909090911,
+    which is what ``0.1 * 12 / 11`` gives, is 6/55; 0.7071067811865476 is that decimal.
     """
     exact = Fraction(repr(number))
     if exact.denominator < _LONG:
         return exact
     near = (Fraction(number).limit_denominator(most) for most in _DENOMINATORS)
     simple = (q for q in near if q.denominator < _DENOMINATORS[0] or abs(q.numerator) < _NUMERATOR)
-    return next((q for q in simple if float(q) == number), exact)
+    rounded = next((q for q in simple if float(q) == number), None)
+    return rounded or _twice_rounded(number) or exact
+
+
+def _twice_rounded(number: float) -> Fraction | None:
+    """The quotient of small numbers beside which rounding in two operators leaves a number."""
+    q = Fraction(number).limit_denominator(_SMALL)
+    small = 0 < abs(q.numerator) <= _SMALL
+    return q if small and abs(q - Fraction(number)) <= 2 * Fraction(ulp(number)) else None
 
 
 @lru_cache(maxsize=4096)

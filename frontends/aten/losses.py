@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.constants import numbered
-from shardproof.frontends.aten.filled import Filled
+from shardproof.frontends.aten.filled import Filled, flags_of
 from shardproof.frontends.aten.ids import Ids, Marked, compared
 from shardproof.frontends.aten.joined import Joined
 from shardproof.frontends.aten.known import added_by, entries_of, rows_by
@@ -30,7 +30,6 @@ from shardproof.frontends.aten.lowering import (
     Shape,
     Unviewed,
 )
-from shardproof.frontends.aten.masks import numbers
 from shardproof.frontends.aten.padded import added_beside, rows_beside
 from shardproof.frontends.aten.positions import Positions, added_at, rows_at, whole
 from shardproof.frontends.aten.readings import Reading
@@ -197,9 +196,7 @@ def told_apart(lo: Lowering, x: Joined, number: int) -> Real | None:
         lo.labels.marked(lo.derived[name].base, number)
     if isinstance(labels.ids, Ids):
         other = compared(lo, "NE", labels.ids, number)
-        valid: Lowered = (
-            numbers(lo, lo.real(other), "float32") if other is not None else labels.live
-        )
+        valid: Lowered = labels.live if other is None else flags_of(lo, other)
     else:
         valid = _valid(lo, labels.ids, number)
     return lo.real(lo.reshape(lo.mul(valid, labels.live), x.shape))

@@ -166,12 +166,12 @@ class Lowering:
     def __init__(self, inference: Inference | None = None) -> None:
         self.inference, self.bound = inference or Inference(), list[tuple[int, int]]()
         self.values, self.ops, self.shards = list[Value](), list[Op](), list[Shard]()
-        self.source, self.labels = Source(), Labels()
+        self.source, self.labels, self.moved = Source(), Labels(), frozenset[str]()  # inputs moved
         self.expected: Sequence[tuple[Shape, str]] = ()
         # Of every log-softmax: the shifted operand, its exponentials, their sum; what was shifted.
         self.exponentials: dict[int, tuple[Real, ...]] = {}
         # Of every relu what it was taken of; of what one id of each row spreads, ids and numbers.
-        self.rectified, self.spread = dict[int, Lowered](), dict[int, tuple[Real, Real]]()
+        self.rectified, self.spread = dict[int, Lowered](), dict[int, tuple[Real, Real, Any]]()
         self.reading, self.picked = Reading.SHIFTED, list[Real]()  # of losses; by ids, of what
         #: Tables of constants by name, and their entries; those of the other side (None: any).
         self.tables, self.contents = dict[str, Real](), dict[str, Any]()

@@ -16,7 +16,7 @@ from shardproof.frontends.aten.filled import Filled, cast
 from shardproof.frontends.aten.flat import flat
 from shardproof.frontends.aten.hidden import is_nothing, masked, operand, position_flags
 from shardproof.frontends.aten.infinite import finite
-from shardproof.frontends.aten.joined import joined, mixed
+from shardproof.frontends.aten.joined import Joined, joined, mixed
 from shardproof.frontends.aten.lessened import lessened
 from shardproof.frontends.aten.lookups import computed_ids
 from shardproof.frontends.aten.losses import plus
@@ -39,6 +39,8 @@ from shardproof.frontends.aten.positions import Compared, added
 from shardproof.frontends.aten.roots import square
 from shardproof.frontends.aten.rules import NARROW, lowers, number_as, rule_of
 from shardproof.frontends.aten.scores import Hidden, nothing
+from shardproof.frontends.aten.shifted import cut, how_many
+from shardproof.frontends.aten.spread_sums import note_sum
 
 # -- movement ----------------------------------------------------------------------------------
 
@@ -50,7 +52,8 @@ def _reshape(lo: Lowering, x: Lowered, shape: Sequence[int]) -> Any:
 
 @lowers("move.slice")
 def _slice(lo: Lowering, x: Lowered, dim: int, start: int, size: int) -> Any:
-    return lo.slice(x, dim, start, size)
+    own = cut(lo, x, dim, start, size) if isinstance(x, Joined) and lo.moved else None
+    return lo.slice(x, dim, start, size) if own is None else own
 
 
 @lowers("move.permute")
@@ -246,7 +249,10 @@ def _add(lo: Lowering, x: Lowered, y: Operand, alpha: float = 1) -> Any:
     factor = fraction(alpha)
     symbolic = _whole(lo, x, y, factor) or (added_mask(lo, x, y) if factor == 1 else None)
     symbolic = symbolic or plus(x, y, factor)
-    return symbolic or lo.add(operand(lo, x), operand(lo, y), factor)
+    made = symbolic or lo.add(operand(lo, x), operand(lo, y), factor)
+    if factor == 1:
+        note_sum(lo, x, y, made)
+    return made
 
 
 @lowers("aten.sub.Tensor", "aten.sub.Scalar")
@@ -419,6 +425,8 @@ def _sum(
     if 0 in x.shape:
         return Const(Fraction(0), reduced(x.shape, dims, keepdim), lo.expected[0][1])
     counted = x.dtype == "bool" and not isinstance(x, Const)
+    if counted and (many := how_many(lo, x, len(dims) == len(x.shape))) is not None:
+        return Const(Fraction(many), reduced(x.shape, dims, keepdim), lo.expected[0][1])
     summand = numbers(lo, lo.real(x), "float32") if counted else operand(lo, x)
     total = _total(lo, summand, dims, keepdim)
     count = prod(x.shape[d] for d in dims)

@@ -9,7 +9,7 @@ from typing import Any
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.hidden import log_softmax, masked, softmax
-from shardproof.frontends.aten.losses import Picked, Unmoved
+from shardproof.frontends.aten.losses import Picked, Plus, Unmoved
 from shardproof.frontends.aten.lowering import (
     Const,
     Lowered,
@@ -84,8 +84,9 @@ def _log_softmax_backward(
     chosen = lo.spread.get(gradient.number) if isinstance(gradient, Real) else None
     if chosen is not None and at == (len(y.shape) - 1,):
         # Of one entry of each row: as that of a loss which picks it.
-        each = lo.scale(chosen[1], Fraction(-1))
-        gradient = Picked(each, chosen[0], y.shape, gradient.dtype)
+        ids, each, other = chosen
+        picked = Picked(lo.scale(each, Fraction(-1)), ids, y.shape, gradient.dtype)
+        gradient = picked if other is None else Plus(picked, other, y.shape, gradient.dtype)
     if isinstance(gradient, Unmoved):
         return gradient.through_log_softmax(lo, y)
     softmax_of = lo.mul(lo.unary("exp", y), kept)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -19,9 +20,12 @@ from shardproof.engine.plan.ir import Shard
 from shardproof.frontends.aten.constants import constant
 from shardproof.frontends.aten.filled import Filled
 from shardproof.frontends.aten.ids import Ids
+from shardproof.frontends.aten.ids import ids as ids_of
 from shardproof.frontends.aten.joined import Joined
 from shardproof.frontends.aten.lowering import Const, Derived, Lowered, Lowering, Real
 from shardproof.frontends.aten.roots import maker, value
+from shardproof.frontends.aten.tables import Array
+from shardproof.frontends.builder import piecewise
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,57 @@ def shifted(lo: Lowering, target: Joined, ignored: int) -> Labels | None:
     return Labels(own_ids, lo.reshape(live, flat), count, real)
 
 
+def cut(lo: Lowering, x: Joined, dim: int, start: int, size: int) -> Any:
+    """Positions of labels that are moved and padded by a class that is ignored, as those of the
+    input that is moved, where the single side has it: a rank's part of the sequence; None: other
+    positions, or another tensor.
+
+    Example: of ``F.pad(ids[:, 1:], (0, 1), value=-100)`` of ids [2, 6] the positions from 3 on are
+    those of "ids moved by 1 along dimension 1", of which the last one is -100.
+    """
+    padding = {p.value for p in x.parts if isinstance(p, Const)}
+    if x.shape != x.base or dim != x.dim or size == x.shape[dim] or len(padding) != 1:
+        return None
+    (number,) = padding
+    names = set(lo.derived)
+    whole = shifted(lo, x, int(number)) if number < 0 and number.denominator == 1 else None
+    if whole is None or not (set(lo.derived) - names) | names <= lo.moved or whole.count is None:
+        return None
+    kept = ids_of(lo.reshape(whole.ids, x.base))
+    if kept is None:
+        return None
+    live = lo.slice(lo.reshape(whole.live, x.base), dim, start, size)
+    live = _noted(lo, live, _stretches(x).take(range(start, start + size), dim))
+    return Filled(kept.slice(dim, start, size), live, int(number), lo)
+
+
+def how_many(lo: Lowering, x: Lowered, every: bool) -> int | None:
+    """The sum of ``every`` entry of a mask of which it is known where it is 1; None: it is not.
+
+    Example: of ``labels != -100``, where a rank's last position alone is padded.
+    """
+    if isinstance(x, Joined) and every:
+        flags = [(_flag(p), prod(p.shape)) for p in x.parts]
+        known = [flag * count for flag, count in flags if flag is not None]
+        return sum(known) if len(known) == len(flags) else None
+    if not every or not isinstance(x, Real):
+        return None
+    number = x.number
+    while number not in lo.whole_tables:
+        op = maker(lo, number)
+        if op is None or op.name != "view":
+            return None
+        number = op.inputs[0]
+    return int(lo.whole_tables[number].sum())
+
+
+def _flag(x: Lowered) -> int | None:
+    """What a predicate says of every entry; None: not the same."""
+    if isinstance(x, Ids):
+        return piecewise.value(x.function)
+    return int(x.value) if isinstance(x, Const) else None
+
+
 def _with_ones(lo: Lowering, x: Real, dim: int) -> tuple[Real, int]:
     """What a value is a view of that has other dimensions of one position, and where a dimension of
     more is there: one row alone loses its first dimension in a view, where many keep it.
@@ -123,7 +178,21 @@ def _live(lo: Lowering, target: Joined, own: int) -> Lowered:
     before = sum(sizes[:own])
     mask[before : before + sizes[own]] = 1
     wide = tuple(n if d == dim else 1 for d, n in enumerate(target.base))
-    return lo.expand(constant(lo, mask.tobytes(), wide, "float32"), target.base)  # type: ignore[no-any-return]
+    live = lo.expand(constant(lo, mask.tobytes(), wide, "float32"), target.base)
+    return _noted(lo, live, _stretches(target))
+
+
+def _stretches(target: Joined) -> Array:
+    """1 where there are ids, 0 at constants."""
+    flags = [np.full(p.shape, int(not isinstance(p, Const))) for p in target.parts]
+    return np.concatenate(flags, target.dim)
+
+
+def _noted(lo: Lowering, live: Lowered, entries: Array) -> Real:
+    """A mask whose entries are known from here on."""
+    real = lo.real(live)
+    lo.whole_tables[real.number] = entries
+    return real
 
 
 def _at(lo: Lowering, target: Joined, own: int, live: Lowered) -> Lowered:

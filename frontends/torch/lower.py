@@ -297,6 +297,7 @@ def lower(
     cuts: Set[tuple[int, int]] = frozenset(),
     reads_memory: bool = False,
     alike: bool = False,
+    moved: frozenset[str] = frozenset(),
 ) -> Side:
     """The program of one rank; raises `InvalidInput` where the step compares nothing.  ``shared``:
     tables of constants that the single side has (None: this is that side); ``reading``: how
@@ -305,14 +306,15 @@ def lower(
     operator has no meaning); ``standing``: constants stand for all that is drawn; ``partners``:
     the operands that draws meet are results too; ``cuts``: rows of parameters, and those that a
     rank has of them; ``reads_memory``: memory that nothing has written is numbers of its own;
-    ``alike``: ranks that add up rows, of which data says how many there are, choose the same ones.
+    ``alike``: ranks that add up rows, of which data says how many there are, choose the same ones;
+    ``moved``: inputs of the single side that are others, moved, of which ranks have parts.
 
     Example: ``aten.addmm`` is ``matmul`` and ``add``; ``aten.mean`` is ``sum`` and ``mul`` by 1/32.
     """
     rank = _Rank(step, inference, marks, parts, standing, reads_memory)
     rank.lo.shared = shared
     rank.lo.reading = reading
-    rank.lo.cuts, rank.lo.alike = cuts, alike
+    rank.lo.cuts, rank.lo.alike, rank.lo.moved = cuts, alike, moved
     rank.run()
     results = [Result(c, rank.result(c.value)) for c in step.compared]
     if not results:

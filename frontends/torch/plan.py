@@ -295,7 +295,8 @@ def check_names(sides: Sides) -> None:
     """Parameters of the parallel side are boxes of parameters of the single side; raises
     `InvalidInput` for one that is not, by name: "nothing says what parameter w is a part of", for
     example."""
-    full = {i.name: sides.single_step.values[i.value].shape for i in sides.single_step.inputs}
+    single = sides.single_step
+    full = {i.name: single.values[i.value].shape for i in single.inputs if i.kind != "batch"}
     for step in sides.steps:
         for local, box in step.boxes.items():
             where = f"rank {step.trace.rank}"

@@ -79,7 +79,8 @@ def _sides(
     if ALONE not in known:
         known[ALONE] = _alone(single, inference, cut)
     step, alone = known[ALONE]
-    own = _ranks(parallel, known, inference, alone.contents, reads_memory)
+    moved = frozenset(alone.derived)
+    own = _ranks(parallel, known, inference, alone.contents, reads_memory, moved)
     tables, numbers = alone.contents, (ALONE, *own)
     # Where a side picks entries itself, losses of both are read in that way.
     reading = max(side.picks for _, side in known.values())
@@ -93,6 +94,7 @@ def _sides(
             cuts=cut,
             reads_memory=reads_memory,
             alike=alike,
+            moved=moved,
         )
     )
 
@@ -132,6 +134,7 @@ def _ranks(
     inference: Inference,
     tables: Mapping[str, Any] | None,
     reads_memory: bool,
+    moved: frozenset[str] = frozenset(),
 ) -> Known:
     """The lowered steps of ranks, in order."""
     numbers = [t.rank for t in parallel]
@@ -143,7 +146,13 @@ def _ranks(
     alike = rows_alike(steps)
     once = Once(
         lambda step: lower(
-            step, inference, tables, cuts=cut, reads_memory=reads_memory, alike=alike
+            step,
+            inference,
+            tables,
+            cuts=cut,
+            reads_memory=reads_memory,
+            alike=alike,
+            moved=moved,
         )
     )
     for rank, step in steps.items():

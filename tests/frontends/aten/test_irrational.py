@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from shardproof.frontends.aten.irrational import rooted
+from shardproof.frontends.aten.irrational import quotient, rooted
 
 
 def double(number: float) -> Fraction:
@@ -40,3 +40,11 @@ def test_other_numbers_are_themselves() -> None:
 
 def test_a_third_in_floating_point_is_a_third() -> None:
     assert rooted(double(1 / 3)) == Fraction(1, 3)
+
+
+def test_what_two_roundings_leave_is_a_quotient() -> None:
+    twice = 0.1 * 12 / 11
+    assert twice != 6 / 55
+    assert quotient(twice) == quotient(6 / 55) == Fraction(6, 55)
+    far = 6 / 55 * (1 + 2**-49)
+    assert quotient(far) == Fraction(repr(far))
