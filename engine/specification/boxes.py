@@ -5,7 +5,7 @@ They may be larger than what is read: a row too many is asked about, never one t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from shardproof.engine.lineage.expressions import Labelled, Operand, Unary
@@ -96,7 +96,7 @@ def _extents(nodes: NodeTable, number: int, label: int) -> set[int]:
 
 
 def _below(
-    nodes: NodeTable, number: int, box: Box, parts: list[Mapping[int, tuple[int, int]]]
+    nodes: NodeTable, number: int, box: Box, parts: Sequence[Mapping[int, tuple[int, int]]]
 ) -> Iterator[tuple[int, Box]]:
     """The boxes of the nodes that a node's definition names, for a box of it."""
     definition = nodes[number].definition
@@ -105,18 +105,24 @@ def _below(
     elif isinstance(definition, Labelled):
         labels = dict(zip(definition.outputs, box, strict=True))
         for operand in definition.reads():
-            yield operand.node, _read(nodes, operand, labels, parts)
+            yield operand.node, operand_box(nodes, operand, labels, parts)
     else:
         for child in definition.children():
             yield child, whole(nodes, child)
 
 
-def _read(
+def operand_box(
     nodes: NodeTable,
     operand: Operand,
     labels: Mapping[int, tuple[int, int]],
-    parts: list[Mapping[int, tuple[int, int]]],
+    parts: Sequence[Mapping[int, tuple[int, int]]] = (),
 ) -> Box:
+    """The box of a node that an operand reads where some labels run from a position to another;
+    ``parts``: between which ones others do, where that is not as far as they go.
+
+    Example: of ``n9[a:2, b:8, c:2, a2/2=3 of 4]`` with the label ``b`` from 0 to 1 it is ``((0, 1),
+    (0, 1), (6, 7))``.
+    """
     own: dict[int, list[tuple[int, int]]] = {}
     for axis, stride, extent, label in operand.intervals:
         spans = [part.get(label, _all_of(extent)) for part in parts] or [_all_of(extent)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Final, Protocol
 
@@ -28,7 +28,7 @@ from shardproof.engine.specification.supports import (
 )
 
 #: The causal mask: its entries are 0 where the key is not after the query.
-_MASK: Final = Support((), ((0, 1, 0),))
+_MASK: Final = Support(order=((0, 1, 0),))
 #: Functions that are positive of numbers, and zero of minus infinity.
 _VANISHING: Final = frozenset({"exp", "sigmoid", "normal_cdf", "normal_pdf"})
 #: Functions that are positive of positive numbers.
@@ -95,14 +95,16 @@ class Visible:
             case Einsum(operands=operands, outputs=outputs):
                 if all(self._signs.nonnegative(o.node) for o in operands):
                     return self._of_rows(operands, self._positive, outputs)
+            case Combine(factors=factors, operands=operands, outputs=outputs):
+                if all(f > 0 for f in factors):
+                    return self._of_addends(operands, outputs)
             case Restrict(node=node):
                 return self._of_block(definition, self._positive[node])
             case Unary(function=function, factor=factor, node=node) if factor > 0:
                 if function in _VANISHING:
                     return self._finite[node]
                 support = self._positive[node] if function in _OF_POSITIVE else None
-                # One over a hidden entry is no number.
-                return support if support is None or not support.order else None
+                return support and support.without_hidden()
         return None
 
     def _of_sum(
@@ -114,11 +116,34 @@ class Visible:
         for factor, operand in zip(factors, operands, strict=True):
             support = self._finite[operand.node]
             read = None if support is None else along_labels(support, operand)
-            if read is None or (read.order and factor <= 0):
+            # What subtracts minus infinity is not hidden.
+            read = read if read is None or factor > 0 else read.without_hidden()
+            if read is None:
                 return None
             supports.append(read)
+        return both(supports).renamed({label: axis for axis, label in enumerate(outputs)})
+
+    def _of_addends(self, operands: Sequence[Operand], outputs: Sequence[int]) -> Support | None:
+        """A sum of what is not negative is positive where an addend is, and the others are numbers;
+        of several that are, where the one is that has fewest conditions."""
+        supports = []
+        for operand in operands:
+            support = self._positive[operand.node]
+            if not self._signs.nonnegative(operand.node):
+                return None
+            if support is None and not self._signs.finite(operand.node):
+                return None
+            read = None if support is None else along_labels(support, operand)
+            if support is not None and read is None:
+                return None
+            supports.append(read)
+        some = [support for support in supports if support is not None]
+        if not some:
+            return None
+        least = both(Support(support.least) for support in some)
+        one = min(some, key=lambda support: (len(support.shown) + len(support.order), support))
         axes = {label: axis for axis, label in enumerate(outputs)}
-        return _renamed(both(supports), axes)
+        return both([least, one]).renamed(axes)
 
     def _of_rows(
         self, operands: Sequence[Operand], known: Sequence[Support | None], outputs: Sequence[int]
@@ -145,10 +170,3 @@ def _extents(operands: Iterable[Operand]) -> dict[int, int]:
     for _, _, extent, label in (i for operand in operands for i in operand.intervals):
         extents[label] = max(extent, extents.get(label, 0))
     return extents
-
-
-def _renamed(support: Support, axes: Mapping[int, int]) -> Support:
-    return Support(
-        tuple((axes[a], least) for a, least in support.least),
-        tuple((axes[q], axes[k], off) for q, k, off in support.order),
-    )

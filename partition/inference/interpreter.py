@@ -92,7 +92,7 @@ class LineageInterpreter(Choices):
         if function == "exp" and (apart := self._apart(x)) is not None:
             return apart
         addend = self._single(self._block(x) if function in ("log", "inv") else x)
-        if function == "exp" and addend.factor > 0 and hides_all(self.table, addend.node):
+        if function == "exp" and hides_all(self.table, addend):
             return Lineage(x.shape, ())
         made = None
         if function == "inv":
@@ -363,7 +363,7 @@ class LineageInterpreter(Choices):
             return Lineage(xs[0].shape, tuple(addends))
         whole = [closed_maximum(self.windows, t) if t.partials else t for t in addends]
         # Minus infinity is larger than nothing.
-        whole = [t for t in whole if not hides_all(self.table, t.node)] or whole
+        whole = [t for t in whole if not hides_all(self.table, t)] or whole
         return self._placed_sum(xs[0].shape, whole, Most)
 
     def _placed_amax(self, shape: tuple[int, ...], addend: Addend, dim: int) -> Lineage:

@@ -122,7 +122,7 @@ class Products(Complete):
             if not addends:
                 return whole
         elif len(addends) == len(xs[0].addends) and all(len(x.addends) == 1 for x in xs[1:]):
-            addends = self._each_distributed(xs, shape, addends, terms)
+            addends = self._each_distributed(xs, Lineage(shape, tuple(addends)), terms)
         return self.fold(Lineage(shape, tuple(addends)))
 
     def _few_terms(
@@ -144,16 +144,15 @@ class Products(Complete):
     def _each_distributed(
         self,
         xs: Sequence[Lineage],
-        shape: tuple[int, ...],
-        addends: Sequence[Addend],
+        apart: Lineage,
         make: Callable[[Sequence[Lineage]], list[Addend]],
     ) -> list[Addend]:
         """What was made of each addend of the first operand, beside others of one addend: of its
         own addends, where that is the single-device program's and all of it at once is not."""
         made: list[Addend] = []
-        for given, whole in zip(xs[0].addends, addends, strict=True):
-            own = [Lineage(xs[0].shape, (given,)), *xs[1:]]
-            read = self.known(Lineage(shape, (whole,))).addends
+        for given, whole in zip(xs[0].addends, apart.addends, strict=True):
+            own = [xs[0]._replace(addends=(given,)), *xs[1:]]
+            read = self.known(apart._replace(addends=(whole,))).addends
             made += read if self._are_known(read) else self.distributed(own, make) or [whole]
         return made
 

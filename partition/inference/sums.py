@@ -27,7 +27,7 @@ from shardproof.partition.inference.floats import (
     spread_behind,
     ways,
 )
-from shardproof.partition.inference.masks import is_order, masked_once, unscaled
+from shardproof.partition.inference.masks import is_order, unscaled
 from shardproof.partition.inference.opened import cancelled, logarithms, opened
 from shardproof.partition.inference.pieces import each
 from shardproof.partition.inference.values import Values, tried
@@ -122,7 +122,7 @@ class Sums(Values):
             if len(addends) > (MOST_NUMBERS if prod(x.shape) == 1 else MOST_TERMS):
                 return self.piece(Lineage(x.shape, tuple(addends)))
             return Lineage(x.shape, tuple(addends))
-        addends = masked_once(self.table, addends)
+        addends = self._masked(addends)
         if len(addends) == 1:
             return self.known(Lineage(x.shape, tuple(addends)))
         if (rest := cancelled(self.table, addends)) is not None:

@@ -32,6 +32,7 @@ from shardproof.partition.inference.floats import (
     Way,
     sizes_of,
 )
+from shardproof.partition.inference.masks import masked_once
 from shardproof.partition.inference.match import Matcher
 from shardproof.partition.inference.regrouped import Regrouped
 from shardproof.partition.inference.shares import Shares
@@ -43,7 +44,7 @@ from shardproof.partition.inference.views import (
     view_of_constant,
     widened,
 )
-from shardproof.partition.inference.visible import Masked
+from shardproof.partition.inference.visible import Masked, shows_all
 from shardproof.partition.inference.windows import Windows
 
 #: Readings of all ranks that are multiplied out.
@@ -275,6 +276,14 @@ class Values:
         if number < size or isinstance(definition, Comparison):
             return True
         return isinstance(definition, Combine | Einsum) and self._is_of_all(number)
+
+    def _masked(self, addends: Sequence[Addend]) -> list[Addend]:
+        """The addends of a sum without the masks that another has already; on the parallel side
+        without those that hide nothing, too."""
+        once = masked_once(self.table, addends)
+        if self.reference_size is None or len(once) == 1:
+            return once
+        return [t for t in once if not shows_all(self.table, t)]
 
     def piece(self, x: Lineage) -> Lineage:
         """The tensor as a node of its own (a value that only the parallel program has), without the

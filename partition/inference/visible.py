@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from shardproof.engine.algebra.affine import Affine
+from shardproof.engine.lineage.blocks import is_shift
 from shardproof.engine.lineage.expressions import (
     Amax,
     Causal,
@@ -32,6 +33,7 @@ from shardproof.engine.lineage.lineage import (
     View,
 )
 from shardproof.engine.lineage.nodes import NodeTable
+from shardproof.engine.specification.boxes import Box, box_of, operand_box
 from shardproof.partition.inference.masks import hidden, is_mask
 
 #: How often a part of a sum repeats whose intervals are looked at one by one.
@@ -55,43 +57,40 @@ def shows_all(nodes: NodeTable, mask: Addend) -> bool:
     return not_behind(last, read[0].start)
 
 
-def hides_all(nodes: NodeTable, number: int) -> bool:
-    """Whether all entries of a node are minus infinity, or a maximum over such entries alone.
+def hides_all(nodes: NodeTable, addend: Addend) -> bool:
+    """Whether all entries that a view reads are minus infinity, or maxima over such entries alone.
 
     Example: the scores of the queries ``[0, 3)`` and the keys ``[3, 11)`` under a causal mask:
     every one of these keys is behind every query.
     """
+    return addend.factor > 0 and _hides(nodes, addend.node, box_of(nodes, addend))
+
+
+def _hides(nodes: NodeTable, number: int, box: Box) -> bool:
     match nodes[number].definition:
-        case Combine(factors=factors, operands=operands):
+        case Causal():
+            return box[0][1] < box[1][0]
+        case Combine(factors=factors, operands=operands, outputs=outputs):
+            labels = dict(zip(outputs, box, strict=True))
             return any(
-                factor > 0 and (_hides_where(nodes, read) or hides_all(nodes, read.node))
+                factor > 0 and _hides(nodes, read.node, operand_box(nodes, read, labels))
                 for factor, read in zip(factors, operands, strict=True)
                 if nodes.is_masked(read.node)
             )
-        case Amax(operand=read, sign=sign):
-            return sign > 0 and nodes.is_masked(read.node) and hides_all(nodes, read.node)
+        case Amax(operand=read, outputs=outputs, sign=1):
+            labels = dict(zip(outputs, box, strict=True))
+            masked = nodes.is_masked(read.node)
+            return masked and _hides(nodes, read.node, operand_box(nodes, read, labels))
+        case Restrict(node=node, blocks=blocks):
+            starts = {b.axis: b.start for b in blocks}
+            full = nodes[node].extents
+            shift = len(starts) == len(blocks) and all(is_shift(blocks, a, full[a]) for a in starts)
+            moved = (
+                (low + starts.get(a, 0), high + starts.get(a, 0))
+                for a, (low, high) in enumerate(box)
+            )
+            return shift and _hides(nodes, node, tuple(moved))
     return False
-
-
-def _hides_where(nodes: NodeTable, read: Operand) -> bool:
-    """Whether a causal mask, or a block of one, hides all of what is read of it."""
-    starts = [0, 0]
-    definition = nodes[read.node].definition
-    if isinstance(definition, Restrict):
-        if any(b.extent for b in definition.blocks):
-            return False
-        for block in definition.blocks:
-            starts[block.axis] += block.start
-        definition = nodes[definition.node].definition
-    if not isinstance(definition, Causal) or any(s != 1 for _, s, _, _ in read.intervals):
-        return False
-    sizes = {axis: extent for axis, _, extent, _ in read.intervals}
-    for axis, stride, _, start in read.fixed:
-        if stride != 1 or start.terms or axis in sizes:
-            return False
-        starts[axis] += start.const
-        sizes[axis] = 1
-    return all(sizes.get(axis) for axis in (0, 1)) and starts[0] + sizes[0] <= starts[1]
 
 
 def completed(nodes: NodeTable, addend: Addend) -> tuple[Addend, frozenset[int]] | None:

@@ -58,10 +58,23 @@ class Scores:
         part = nodes.define(Restrict(self.power, (Block(1, 1, 4, KEYS),)), (QUERIES, 4))
         self.cut = nodes.define(Einsum((entries(part, 4),), (0,)), (QUERIES,))
         self.total = nodes.define(Einsum((entries(self.power),), (0,)), (QUERIES,))
+        # What ranks of a zigzag ring have of their own: two blocks, some of them early.
+        self.parts = [self.part(number) for number in range(KEYS // 2)]
+        self.apart = self.added(self.parts[-1], self.parts[0])
+        self.late = self.added(self.parts[2], self.parts[1])
+        self.undefined = self.added(self.sums[2][2], self.parts[0])
         for number in (*[n for own in self.sums.values() for n in own], self.cut):
             inverse = nodes.define(Unary("inv", ONE, number), (QUERIES,))
             nodes.define(Einsum((rows(inverse), rows(self.total)), (0,)), (QUERIES,))
             nodes.define(Unary("rsqrt", ONE, inverse), (QUERIES,))
+
+    def part(self, number: int) -> int:
+        own = entries(self.power, 2, (1, 2, KEYS // 2, Affine(number)))
+        return self.nodes.define(Einsum((own,), (0,)), (QUERIES,))
+
+    def added(self, first: int, second: int) -> int:
+        total = Combine((ONE, ONE), (rows(first), rows(second)), (0,))
+        return self.nodes.define(total, (QUERIES,))
 
     def blocks(self, size: int) -> list[int]:
         nodes, made = self.nodes, []
@@ -160,6 +173,10 @@ def test_rows_that_have_a_key_are_found() -> None:
             ]
     assert [positive(scores.cut, low) for low in (0, 1)] == [False, True]
     assert positive(scores.total, 0)
+    assert positive(scores.apart, 0)
+    assert [positive(scores.late, low) for low in (0, 2)] == [False, True]
+    # Less the largest of a block, rows that have no key in it are no numbers.
+    assert [positive(scores.undefined, low) for low in (3, 4)] == [False, True]
     # Without a box all rows are meant, and one of a block's has no key.
     assert not signs.within(ONE, scores.sums[3][1], Domain.POSITIVE)
     # One over a sum that is zero in some row is no number there; a mask that is taken away is none.

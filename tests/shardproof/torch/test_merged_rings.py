@@ -142,10 +142,13 @@ def around(ranks: int, way: Way) -> Step:
     return step
 
 
-def verdict_of(ranks: int, single: Step, parallel: Step, out: Path) -> sp.Result:
-    batch = {name: sp.tensor((ROWS, ranks * POSITIONS, WIDTH)) for name in ("x", "y")}
+def verdict_of(
+    blocks: int, single: Step, parallel: Step, out: Path, world_size: int = 0
+) -> sp.Result:
+    """Of so many blocks of positions, one for each rank if no number of ranks is given."""
+    batch = {name: sp.tensor((ROWS, blocks * POSITIONS, WIDTH)) for name in ("x", "y")}
     options = {"out": out, "executor": "local", "cache": False}
-    return sp.verify(single, parallel, world_size=ranks, batch=batch, **options)
+    return sp.verify(single, parallel, world_size=world_size or blocks, batch=batch, **options)
 
 
 @pytest.mark.parametrize(
