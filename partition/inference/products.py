@@ -66,6 +66,8 @@ MOST_PRODUCTS = 4
 #: in each region of a tensor of several values, of which a rank may have one region alone.
 MOST_KNOWN = 16
 
+#: What is made of operands: the products of every choice of one addend of each.
+Terms = Callable[[Sequence[Lineage]], list[Addend]]
 #: The product in a region: its labels, its operands there, and how far labels run.
 Region = tuple[str, tuple[Lineage, ...], tuple[tuple[str, int], ...]]
 
@@ -125,9 +127,7 @@ class Products(Complete):
             addends = self._each_distributed(xs, Lineage(shape, tuple(addends)), terms)
         return self.fold(Lineage(shape, tuple(addends)))
 
-    def _few_terms(
-        self, xs: Sequence[Lineage], terms: Callable[[Sequence[Lineage]], list[Addend]]
-    ) -> list[Addend]:
+    def _few_terms(self, xs: Sequence[Lineage], terms: Terms) -> list[Addend]:
         """The products of addends, kept apart where they are few; of operands taken as they are
         where they are many, unless the single-device program has them all."""
         count = prod(len(x.addends) for x in xs)
@@ -141,12 +141,7 @@ class Products(Complete):
             return apart if self._are_known(apart) else addends
         return addends
 
-    def _each_distributed(
-        self,
-        xs: Sequence[Lineage],
-        apart: Lineage,
-        make: Callable[[Sequence[Lineage]], list[Addend]],
-    ) -> list[Addend]:
+    def _each_distributed(self, xs: Sequence[Lineage], apart: Lineage, make: Terms) -> list[Addend]:
         """What was made of each addend of the first operand, beside others of one addend: of its
         own addends, where that is the single-device program's and all of it at once is not."""
         made: list[Addend] = []
