@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 import torch.distributed.device_mesh as device_mesh
-from torch._C._distributed_c10d import FakeWork, ProcessGroup, Work
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed import _meta_registrations
 
@@ -38,6 +37,7 @@ from shardproof.frontends.torch import (
     devices,
     extremes,
     files,
+    handles,
     objects,
     reading,
     refusals,
@@ -51,13 +51,11 @@ from shardproof.frontends.torch import (
     version,
 )
 from shardproof.frontends.torch.communicators import collectives_of, messages_of
-from shardproof.frontends.torch.futures import Awaited
 from shardproof.frontends.torch.generators import PythonDraws
 from shardproof.frontends.torch.job import Job
 from shardproof.frontends.torch.objects import Exchanges, Given, Waits
 from shardproof.frontends.torch.places import is_machinery, is_own
 from shardproof.frontends.torch.record import Recorder
-from shardproof.frontends.torch.shadows import flat
 from shardproof.frontends.torch.stated import TensorSpec
 from shardproof.frontends.torch.unread import written
 from shardproof.frontends.torch.watched import Watched
@@ -283,7 +281,7 @@ def record(
     _join(rank, world_size)
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     recorder = Recorder(rank, world_size, fake, how.series)
-    watch_handles(recorder)
+    handles.watch(recorder)
     watch_ranks(recorder)
     watch_functions(recorder)
     _refuse_compile()
@@ -335,44 +333,6 @@ def _run(step: Step, job: Job) -> None:
             raise
         text = exception_text(error, "the step")
         job.note(f"what follows job.end is not looked at: {text}")
-
-
-def watch_handles(recorder: Recorder) -> None:
-    """Make waits for asynchronous operations visible, in this process, for good.
-
-    Example: ``work = dist.all_reduce(x, async_op=True); work.wait()`` is recorded as
-    ``c10d.allreduce_.default`` and ``job.wait``.
-    """
-    written: dict[int, list[torch.Tensor]] = {}
-
-    def issuing(method: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            result = method(*args, **kwargs)
-            if isinstance(result, Work):
-                recorder.handle(result)
-                written[id(result)] = [x for x in flat(args[1:2]) if isinstance(x, torch.Tensor)]
-            return result
-
-        return call
-
-    for name, method in list(vars(ProcessGroup).items()):
-        if not name.startswith("__") and callable(method) and "Work" in (method.__doc__ or ""):
-            setattr(ProcessGroup, name, issuing(method))
-    for owner in (Work, FakeWork):
-        if "wait" in owner.__dict__:
-            original = owner.__dict__["wait"]
-
-            def wait(work: Any, *args: Any, _wait: Any = original, **kwargs: Any) -> Any:
-                recorder.waited(work)
-                return _wait(work, *args, **kwargs)
-
-            owner.wait = wait  # type: ignore[method-assign,assignment]
-
-    def get_future(work: Any) -> Awaited:
-        return Awaited(lambda: recorder.waited(work), written.get(id(work), []))
-
-    for owner in (Work, FakeWork):
-        owner.get_future = get_future  # type: ignore[method-assign,assignment]
 
 
 def watch_functions(recorder: Recorder) -> None:

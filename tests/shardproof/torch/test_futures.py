@@ -1,4 +1,4 @@
-"""What callbacks of futures make of a collective is there once somebody waits for it."""
+"""What a collective gives, and callbacks of futures make of it, is there once somebody waits."""
 
 from __future__ import annotations
 
@@ -24,6 +24,21 @@ def halved(gradient: Any) -> Any:
 def waited(gradient: Any, _: int) -> Any:
     sums = [dist.all_reduce(part, async_op=True) for part in gradient.chunk(2)]
     torch.futures.wait_all([work.get_future() for work in sums])
+    over = all(work.is_completed() and work.is_success() for work in sums)
+    return gradient / (2 if over else 1)
+
+
+def unfinished(gradient: Any, _: int) -> Any:
+    """It takes what has been waited for to be still under way."""
+    work = dist.all_reduce(gradient, async_op=True)
+    work.wait()
+    return gradient / 2 if not work.is_completed() else gradient
+
+
+def polled(gradient: Any, _: int) -> Any:
+    work = dist.all_reduce(gradient, async_op=True)
+    while not work.is_completed():
+        pass
     return gradient / 2
 
 
@@ -39,10 +54,17 @@ def forgotten(gradient: Any, _: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("mean", "verdict"), [(waited, "proved"), (collected, "proved"), (forgotten, "refuted")]
+    ("mean", "verdict"),
+    [
+        (waited, "proved"),
+        (collected, "proved"),
+        (forgotten, "refuted"),
+        (unfinished, "refuted"),
+        (polled, "invalid input"),
+    ],
 )
 def test_callbacks_are_waited_for(mean: Callable[[Any, int], Any], verdict: str) -> None:
     result = verified(mean)
     assert result.verdict == verdict, sp.told(result)
-    if verdict == "refuted":
+    if mean is forgotten:
         assert result.findings[0].kind == "read before wait"
