@@ -33,6 +33,7 @@ from shardproof.frontends.torch import (
     addresses,
     agreed,
     alike,
+    backends,
     conversions,
     devices,
     extremes,
@@ -290,6 +291,7 @@ def record(
         recorder.is_known,
         lambda: any(event.name == trace.START for event in recorder.events),
     )
+    backends.install(lambda text: recorder.notes.setdefault(text))
     alike.install(recorder)
     torch.nn.modules.module.register_module_forward_pre_hook(recorder.entered)
     torch.nn.modules.module.register_module_forward_hook(recorder.left, always_call=True)
@@ -393,18 +395,6 @@ def _join(rank: int, world_size: int) -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
     dist.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())
-
-    def again(*_: Any, **__: Any) -> None:
-        """The step's own call: the group is there."""
-
-    made = dist.new_group
-
-    def new_group(ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
-        kwargs["backend"] = "fake"
-        return made(ranks, *args[:1], **kwargs)
-
-    dist.init_process_group = again
-    dist.new_group = new_group
 
 
 def _refuse_compile() -> None:

@@ -1,0 +1,56 @@
+"""Which backend a process group has, where the program asks: the one that it named.
+
+Nothing communicates while a step is recorded, and torch knows the groups as "fake"; the program
+would go a way that it goes nowhere else.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch.distributed as dist
+
+from shardproof.frontends.torch.places import is_own
+from shardproof.frontends.torch.standins import replace
+
+#: What is printed where the program asks for what it has not named.
+UNNAMED: Final = (
+    "stand-in: the step asks for the backend of a process group, of which it named none: gloo"
+)
+
+
+def install(note: Callable[[str], None]) -> None:
+    """Let the step's own call initialise nothing, its groups be those of nobody, and its own code
+    be told which backend it named; ``note`` is told where it named none.
+
+    Example: after ``dist.init_process_group("nccl")``, ``dist.get_backend()`` is "nccl".
+    """
+    made, recorded = dist.new_group, dist.get_backend
+    world: Any = dist.group.WORLD
+    named: dict[str, str] = {}
+
+    def initialised(backend: str | None = None, *_: Any, **__: Any) -> None:
+        named[world.group_name] = backend or "undefined"  # as torch calls it then
+
+    def new_group(
+        ranks: Any = None, timeout: Any = None, backend: str | None = None, *_: Any, **kwargs: Any
+    ) -> Any:
+        group = made(ranks, timeout, backend="fake", **kwargs)
+        if backend is not None and isinstance(group, dist.ProcessGroup):
+            named[group.group_name] = backend
+        return group
+
+    def get_backend(group: Any = None) -> str:
+        if not is_own(sys._getframe(1).f_code.co_filename):
+            return recorded(group)
+        recorded(group)  # It raises an error of who is not in the group.
+        own = named.get((group or world).group_name, named.get(world.group_name))
+        if own is None:
+            note(UNNAMED)
+        return dist.Backend(own or "gloo")
+
+    replace(dist, "init_process_group", initialised)
+    replace(dist, "new_group", new_group)
+    replace(dist, "get_backend", get_backend)
