@@ -179,7 +179,7 @@ def _where(lo: Lowering, mask: Lowered, x: Operand, y: Operand) -> Any:
     if fills(y, mask, x):
         kept = ids.inverse(mask) if isinstance(mask, ids.Ids) else None
         return filled(lo, y, inverse(lo, as_numbers(lo, mask)), x, kept)
-    if isinstance(mask, ids.Ids) and not floating(lo.expected[0][1]):
+    if isinstance(mask, ids.Ids) and (_one(mask, x, y) or not floating(lo.expected[0][1])):
         return selected(lo, mask, x, y)
     if isinstance(mask, ids.Ids) and isinstance(x, lookups.Lookup) and _is_zero(y):
         if lookups.by_rows(x, mask):
@@ -191,6 +191,11 @@ def _where(lo: Lowering, mask: Lowered, x: Operand, y: Operand) -> Any:
     if not isinstance(mask, (Compared, Bits)):
         return chosen(lo, mask, x, y)
     return chosen(lo, position_flags(lo, mask), x, y)
+
+
+def _one(mask: ids.Ids, x: Operand, y: Operand) -> bool:
+    """Whether a function of ids is kept where the ids at its places decide it, and 0 elsewhere."""
+    return isinstance(x, ids.Ids) and x.at() == mask.at() and _is_zero(y)
 
 
 def _kept(lo: Lowering, mask: ids.Ids, x: Operand, y: Operand) -> Any:

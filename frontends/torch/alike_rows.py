@@ -56,10 +56,24 @@ def _group(op: Op) -> tuple[int, ...]:
 
 def _masks(rank: int, step: Functional) -> dict[int, bytes]:
     """What the mask of each number of rows is computed of."""
+    made, masks = computed(rank, step), dict[int, bytes]()
+    for op in step.ops:
+        if op.name == "aten.nonzero.default":
+            size = step.values[op.outputs[0]].shape[0]
+            alone = f"of rank {rank}".encode()
+            masks.setdefault(size, made.get(next(tensors_of(*op.args)), alone))
+    return masks
+
+
+def computed(rank: int, step: Functional) -> dict[int, bytes]:
+    """What values of a rank are computed of: two that are the same, of one rank or two, are
+    computed alike.
+
+    Example: ``labels != -100`` on ranks that read all labels.
+    """
     inputs = {i.value: i for i in step.inputs}
     made: dict[int, bytes] = {}
     issued: dict[tuple[int, ...], bytes] = {}
-    masks: dict[int, bytes] = {}
     alone = f"of rank {rank}".encode()
 
     def form(arg: Arg) -> str:
@@ -87,7 +101,4 @@ def _masks(rank: int, step: Functional) -> dict[int, bytes]:
             if value >= 0:
                 like = step.values[value]
                 made[value] = sha256(f"{text} {index} {like}".encode()).digest()
-        if op.name == "aten.nonzero.default":
-            size = step.values[op.outputs[0]].shape[0]
-            masks.setdefault(size, made.get(next(tensors_of(*op.args)), alone))
-    return masks
+    return made

@@ -8,7 +8,7 @@ from typing import Any
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.builder.shapes import Inference
-from shardproof.frontends.torch import labels, messages
+from shardproof.frontends.torch import labels, masked_sums, messages
 from shardproof.frontends.torch.alike_rows import rows_alike
 from shardproof.frontends.torch.cut import Cuts, cuts
 from shardproof.frontends.torch.families import Families, families
@@ -143,6 +143,7 @@ def _ranks(
         raise InvalidInput(f"traces of ranks {numbers} of worlds of {sorted(worlds)} ranks")
     cut = cuts(parallel)
     steps = messages.read(parallel, {rank: step for rank, (step, _) in known.items()})
+    steps = masked_sums.read(steps)
     alike = rows_alike(steps)
     once = Once(
         lambda step: lower(
