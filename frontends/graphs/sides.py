@@ -209,6 +209,8 @@ def _constants(single: Recorder, parallel: Recorder) -> None:
     for constant in parallel.constants:
         cut = _matching_box(constant, known, parallel.ranks)
         if cut is None and constant.drawn:
+            cut = _one_of_several(parallel, constant, known)
+        if cut is None and constant.drawn:
             cut = _side_by_side(single, constant, known, used)
         if cut is None and constant.drawn:
             parallel.refuse(constant.value, "random numbers that the single side does not hold")
@@ -222,6 +224,29 @@ def _constants(single: Recorder, parallel: Recorder) -> None:
         parallel.values[constant.value] = replace(value, dtype=single.values[full.value].dtype)
         constant.domain = full.domain
         parallel.placed.append(_constant_input(parallel, constant, name, placement))
+
+
+def _one_of_several(
+    parallel: Recorder, constant: Constant, known: Sequence[tuple[str, Constant]]
+) -> tuple[str, Constant, Placement] | None:
+    """Numbers that a rank draws as one of several tensors that the single side draws as one: the
+    rank's is a view of its box there.  None: it is none of these.
+
+    Example: masks of dropout ``[2, 4, 8]`` that ``vmap`` draws by ``fold_in(key, i)`` for both i,
+    where a rank draws ``[4, 8]`` by ``fold_in(key, rank)``.
+    """
+    shape = constant.arrays[0].shape
+    for dim in range(len(shape) + 1):
+        wide = (*shape[:dim], 1, *shape[dim:])
+        arrays = tuple(array.reshape(wide) for array in constant.arrays)
+        cut = _matching_box(replace(constant, arrays=arrays), known, parallel.ranks)
+        if cut is not None:
+            value = parallel.value(wide, parallel.values[constant.value].dtype, "random")
+            own = Recorded("view", (value,), (constant.value,), {"size": shape}, Source())
+            parallel.ops.insert(0, own)
+            constant.value, constant.arrays = value, arrays
+            return cut
+    return None
 
 
 def _side_by_side(

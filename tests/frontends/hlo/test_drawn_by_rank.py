@@ -58,3 +58,29 @@ ENTRY main {{
 )
 def test_every_rank_draws_its_own(first: str, expected: str, tmp_path: Path) -> None:
     verified(SINGLE, PARALLEL.replace("FIRST", first), tmp_path, expected)
+
+
+#: Both blocks are drawn at once, as ``vmap`` over the ranks' numbers does.
+AT_ONCE = f"""HloModule m
+
+ENTRY main {{
+{KEY.replace("u32[4]", "u32[2,4]")}  x = f32[8] parameter(1)
+  i = u32[2,4] iota(), iota_dimension=0
+  by = u32[] constant(100)
+  bys = u32[2,4] broadcast(by), dimensions={{}}
+  own = u32[2,4] multiply(i, bys)
+  j = u32[2,4] iota(), iota_dimension=1
+  p = u32[2,4] add(j, own)
+  b = u32[2,4] xor(k, p)
+  s = u32[2,4] shift-right-logical(b, nine)
+  o = u32[2,4] or(s, ones)
+  f = f32[2,4] bitcast-convert(o)
+  m = f32[8] reshape(f)
+  ROOT r = f32[8] multiply(x, m)
+}}
+"""
+
+
+@pytest.mark.parametrize(("first", "expected"), [("own", "proved"), ("other", "refuted")])
+def test_all_blocks_are_drawn_at_once(first: str, expected: str, tmp_path: Path) -> None:
+    verified(AT_ONCE, PARALLEL.replace("FIRST", first), tmp_path, expected)
