@@ -1,18 +1,32 @@
 """``type(x)`` in the program's own code, where ``float`` is another class and numbers are unknown.
 
-A program asks ``type(lr) is float``, or for the name of a number's type, and goes the way of
-floats.  So the name ``type`` of its modules is a class, too: of a float it gives what ``float`` is
-there, of a number that nobody knows the type that the number has on the cluster.
+A program asks ``type(lr) is float``, ``type(x) is torch.Tensor``, or for a type's name, and goes
+the way of these.  So the name ``type`` of its modules is a class, too: of a float it gives what
+``float`` is there, of what stands for a number, a tensor or a text the type that this has on the
+cluster.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from shardproof.frontends.torch.unread import Unread
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
-#: What is a type by a name of the program's modules.
-NAMED: Final[dict[type, type]] = {}
+from shardproof.frontends.torch.texts import Text
+from shardproof.frontends.torch.unread import Unread
+from shardproof.frontends.torch.watched import Watched
+
+#: Types by names of the program's modules, and of what stands for something else, its type.
+NAMED: Final[dict[type, type]] = {FakeTensor: torch.Tensor, Watched: int, Text: str}
+
+
+def _type(x: Any) -> type:
+    if type(x) is Unread:
+        return x.kind
+    if type(x) is FakeTensor and isinstance(x, torch.nn.Parameter):
+        return torch.nn.Parameter
+    return type(x)
 
 
 class _Asked(type):
@@ -23,7 +37,7 @@ class _Asked(type):
             return super().__call__(*args, **kwargs)
         if len(args) != 1 or kwargs:
             return type(*args, **kwargs)
-        own = args[0].kind if type(args[0]) is Unread else type(args[0])
+        own = _type(args[0])
         return NAMED.get(own, own)
 
     def __instancecheck__(cls, x: object) -> bool:

@@ -9,8 +9,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+
 from shardproof.frontends.torch.conversions import NAMES  # noqa: E402
 from shardproof.frontends.torch.unread import Unread  # noqa: E402
+from shardproof.frontends.torch.watched import Splits, Watched  # noqa: E402
 
 LOSS, COUNT = (
     Unread("train.py:9", torch.tensor(2.0)),
@@ -47,6 +50,18 @@ def own(text: str) -> Any:
 )
 def test_types_are_those_of_the_cluster(text: str) -> None:
     assert own(text)
+
+
+def test_what_stands_for_a_tensor_is_one() -> None:
+    kind = NAMES["type"]
+    with FakeTensorMode():
+        x, weight = torch.ones(2), torch.nn.Parameter(torch.ones(2))
+    assert kind(x) is torch.Tensor
+    assert kind(weight) is torch.nn.Parameter
+    assert kind(weight * x) is torch.Tensor
+    assert kind(weight.data) is torch.Tensor
+    assert kind(Watched.of(1, {0: 0, 1: 1}, Splits(bool))) is int
+    assert kind(str(LOSS)) is str
 
 
 def test_libraries_are_told_that_it_is_no_float() -> None:
