@@ -6,7 +6,7 @@ made on the CPU by the recorder (`shardproof.frontends.torch.record`).  Made for
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import wraps
 from types import SimpleNamespace
@@ -16,6 +16,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
+from shardproof.frontends.torch.conversions import Float
 from shardproof.frontends.torch.standins import replace
 
 #: What is printed where a step has streams of its own.
@@ -125,9 +126,14 @@ def _making(function: Callable[..., Any]) -> Callable[..., Any]:
     def made(*args: Any, **kwargs: Any) -> Any:
         if type(kwargs.get("device")) is int:
             kwargs["device"] = "cpu"
-        return function(*args, **kwargs)
+        return function(*args, **_typed(kwargs))
 
     return made
+
+
+def _typed(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """PyTorch takes ``float`` for float64, and no other class that the program calls so."""
+    return {key: float if value is Float else value for key, value in kwargs.items()}
 
 
 def is_gpu(x: object) -> bool:
@@ -147,6 +153,7 @@ def _moving(
 
     @wraps(to)
     def on_cpu(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        args, kwargs = tuple(float if y is Float else y for y in args), _typed(kwargs)
         if args and (is_gpu(args[0]) or type(args[0]) is int):
             args = ("cpu", *args[1:])
         elif is_gpu(kwargs.get("device")) or type(kwargs.get("device")) is int:

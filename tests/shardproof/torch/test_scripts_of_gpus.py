@@ -60,7 +60,7 @@ def script(factor: int) -> Step:
         assert isinstance(torch.cuda.current_stream(), torch.cuda.Stream)
         assert torch.cuda.Event(enable_timing=True).query()
         with torch.cuda.stream(side), torch.autocast("cuda", dtype=torch.bfloat16):
-            target = torch.ones(x.shape[0], CLASSES, device=device)
+            target = torch.ones(x.shape[0], CLASSES, device=device, dtype=float).to(float).float()
             loss = F.mse_loss(logits(parallel, x), target.cuda())
         torch.cuda.current_stream().wait_stream(side)
         if not math.isfinite(loss.item()) or torch.isnan(loss):
