@@ -100,10 +100,12 @@ class Visible:
                     return self._of_addends(operands, outputs)
             case Restrict(node=node):
                 return self._of_block(definition, self._positive[node])
-            case Unary(function=function, factor=factor, node=node) if factor > 0:
-                if function in _VANISHING:
-                    return self._finite[node]
-                support = self._positive[node] if function in _OF_POSITIVE else None
+            case Unary(function=function, factor=factor, node=node) if function in _VANISHING:
+                support = self._finite[node]
+                # Of infinity, which the negative of what is hidden is, it is no number.
+                return support if factor > 0 or support is None else support.without_hidden()
+            case Unary(function=function, factor=factor, node=node) if function in _OF_POSITIVE:
+                support = self._positive[node] if factor > 0 else None
                 return support and support.without_hidden()
         return None
 

@@ -63,6 +63,11 @@ class Scores:
         self.apart = self.added(self.parts[-1], self.parts[0])
         self.late = self.added(self.parts[2], self.parts[1])
         self.undefined = self.added(self.sums[2][2], self.parts[0])
+        # A running sum, of which the largest score of a block has been taken.
+        block = entries(self.masked, 2, (1, 2, KEYS // 2, Affine(1)))
+        most = nodes.define(Amax(1, block, (0,)), (QUERIES,))
+        fade = nodes.define(Unary("exp", -ONE, most), (QUERIES,))
+        self.faded = nodes.define(Einsum((rows(self.total), rows(fade)), (0,)), (QUERIES,))
         for number in (*[n for own in self.sums.values() for n in own], self.cut):
             inverse = nodes.define(Unary("inv", ONE, number), (QUERIES,))
             nodes.define(Einsum((rows(inverse), rows(self.total)), (0,)), (QUERIES,))
@@ -175,6 +180,7 @@ def test_rows_that_have_a_key_are_found() -> None:
     assert positive(scores.total, 0)
     assert positive(scores.apart, 0)
     assert [positive(scores.late, low) for low in (0, 2)] == [False, True]
+    assert [positive(scores.faded, low) for low in (1, 2)] == [False, True]
     # Less the largest of a block, rows that have no key in it are no numbers.
     assert [positive(scores.undefined, low) for low in (3, 4)] == [False, True]
     # Without a box all rows are meant, and one of a block's has no key.
