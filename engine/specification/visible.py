@@ -31,6 +31,8 @@ from shardproof.engine.specification.supports import (
 _MASK: Final = Support(order=((0, 1, 0),))
 #: Functions that are positive of numbers, and zero of minus infinity.
 _VANISHING: Final = frozenset({"exp", "sigmoid", "normal_cdf", "normal_pdf"})
+#: Functions that are numbers of what is infinite, too.
+_OF_ORDER: Final = frozenset({"step", "sign"})
 #: Functions that are positive of positive numbers.
 _OF_POSITIVE: Final = frozenset({"inv", "rsqrt", "sqrt"})
 
@@ -73,7 +75,10 @@ class Visible:
         """Definitions up to this one, in order: each names earlier ones."""
         for place in range(len(self._finite), number + 1):
             definition = self._signs.nodes[place].definition
-            finite = EVERYWHERE if self._signs.finite(place) else self._is_finite(definition)
+            finite = self._is_finite(definition)
+            if finite is None and self._signs.finite(place):
+                below = (self._finite[child] for child in definition.children())
+                finite = EVERYWHERE if all(s in (None, EVERYWHERE) for s in below) else None
             positive = EVERYWHERE if self._signs.positive(place) else self._is_positive(definition)
             self._finite.append(finite)
             self._positive.append(positive)
@@ -84,17 +89,27 @@ class Visible:
                 return _MASK
             case Combine(factors=factors, operands=operands, outputs=outputs):
                 return self._of_sum(factors, operands, outputs)
+            case Einsum(operands=operands, outputs=outputs):
+                finite = [self._finite[o.node] for o in operands]
+                shown = [support and support.without_hidden() for support in finite]
+                return _of_rows(operands, shown, outputs)
             case Amax(sign=1, operand=operand, outputs=outputs):
-                return self._of_rows([operand], self._finite, outputs)
+                return _of_rows([operand], [self._finite[operand.node]], outputs)
             case Restrict(node=node):
                 return self._of_block(definition, self._finite[node])
+            case Unary(function=function, factor=factor, node=node):
+                support = self._finite[node]
+                if support is None:
+                    return None
+                hidden = function in _OF_ORDER or (function in _VANISHING and factor > 0)
+                return Support(support.least) if hidden else support.without_hidden()
         return None
 
     def _is_positive(self, definition: Expression) -> Support | None:
         match definition:
             case Einsum(operands=operands, outputs=outputs):
                 if all(self._signs.nonnegative(o.node) for o in operands):
-                    return self._of_rows(operands, self._positive, outputs)
+                    return _of_rows(operands, [self._positive[o.node] for o in operands], outputs)
             case Combine(factors=factors, operands=operands, outputs=outputs):
                 if all(f > 0 for f in factors):
                     return self._of_addends(operands, outputs)
@@ -147,23 +162,22 @@ class Visible:
         axes = {label: axis for axis, label in enumerate(outputs)}
         return both([least, one]).renamed(axes)
 
-    def _of_rows(
-        self, operands: Sequence[Operand], known: Sequence[Support | None], outputs: Sequence[int]
-    ) -> Support | None:
-        """Rows in which some position is in the supports of all operands."""
-        supports = []
-        for operand in operands:
-            support = known[operand.node]
-            read = None if support is None else along_labels(support, operand)
-            if read is None:
-                return None
-            supports.append(read)
-        return of_rows(both(supports), outputs, _extents(operands))
-
     def _of_block(self, block: Restrict, support: Support | None) -> Support | None:
         if support is None:
             return None
         return of_block(support, block, self._signs.nodes[block.node].extents)
+
+
+def _of_rows(
+    operands: Sequence[Operand], supports: Sequence[Support | None], outputs: Sequence[int]
+) -> Support | None:
+    """Rows in which some position is in the supports of all operands."""
+    pairs = zip(operands, supports, strict=True)
+    read = [None if support is None else along_labels(support, o) for o, support in pairs]
+    known = [support for support in read if support is not None]
+    if len(known) < len(read):
+        return None
+    return of_rows(both(known), outputs, _extents(operands))
 
 
 def _extents(operands: Iterable[Operand]) -> dict[int, int]:

@@ -29,7 +29,13 @@ from shardproof.engine.specification.definedness import Domain, Signs
 
 ONE = Fraction(1)
 QUERIES, KEYS = 6, 6
-FUNCTIONS = {"exp": np.exp, "inv": np.reciprocal, "rsqrt": lambda x: x**-0.5, "log": np.log}
+FUNCTIONS = {
+    "exp": np.exp,
+    "inv": np.reciprocal,
+    "rsqrt": lambda x: x**-0.5,
+    "log": np.log,
+    "step": lambda x: 1.0 * (x > 0),
+}
 
 
 def rows(node: int, *fixed: tuple[int, int, int, Affine]) -> Operand:
@@ -67,6 +73,13 @@ class Scores:
         block = entries(self.masked, 2, (1, 2, KEYS // 2, Affine(1)))
         most = nodes.define(Amax(1, block, (0,)), (QUERIES,))
         fade = nodes.define(Unary("exp", -ONE, most), (QUERIES,))
+        # The larger one of two blocks' largest scores, as autodiff has it.
+        first = nodes.define(Amax(1, entries(self.masked, 2), (0,)), (QUERIES,))
+        over = Combine((ONE, -ONE), (rows(first), rows(most)), (0,))
+        chosen = nodes.define(Unary("step", ONE, nodes.define(over, (QUERIES,))), (QUERIES,))
+        larger = nodes.define(Einsum((rows(chosen), rows(first)), (0,)), (QUERIES,))
+        grown = nodes.define(Unary("exp", -ONE, larger), (QUERIES,))
+        self.running = nodes.define(Einsum((rows(self.total), rows(grown)), (0,)), (QUERIES,))
         self.faded = nodes.define(Einsum((rows(self.total), rows(fade)), (0,)), (QUERIES,))
         for number in (*[n for own in self.sums.values() for n in own], self.cut):
             inverse = nodes.define(Unary("inv", ONE, number), (QUERIES,))
@@ -181,6 +194,7 @@ def test_rows_that_have_a_key_are_found() -> None:
     assert positive(scores.apart, 0)
     assert [positive(scores.late, low) for low in (0, 2)] == [False, True]
     assert [positive(scores.faded, low) for low in (1, 2)] == [False, True]
+    assert [positive(scores.running, low) for low in (1, 2)] == [False, True]
     # Less the largest of a block, rows that have no key in it are no numbers.
     assert [positive(scores.undefined, low) for low in (3, 4)] == [False, True]
     # Without a box all rows are meant, and one of a block's has no key.
