@@ -33,7 +33,6 @@ from shardproof.engine.simulation.comparisons import (
     unrounded,
 )
 from shardproof.engine.simulation.inputs import BEND, FAINT_SCALE, NUDGE, Inputs, read_by
-from shardproof.engine.simulation.meanwhile import Meanwhile, WhenAsked
 from shardproof.engine.simulation.nearer import nearer
 from shardproof.engine.simulation.outcomes import outcomes
 from shardproof.engine.simulation.replay import (
@@ -332,12 +331,10 @@ def run_both(
     forgetful: bool = False,
     long: bool = False,
     plain: bool = False,
-    meanwhile: Meanwhile = WhenAsked,
 ) -> Simulation:
     """Both sides on one random input, compared; ``forgetful``: no values are kept but those that
     demands are about; ``long``: of numbers with more digits, of which none is rounding; ``plain``:
-    it is not looked at whether differences are rounding, which takes further runs.  ``meanwhile``
-    runs them on inputs next to these, which are needed if there is a difference.
+    it is not looked at whether differences are rounding, which takes further runs.
 
     Example: with ``forgetful`` and the demands of losses, ``sides`` of the result have the losses
     alone."""
@@ -353,12 +350,11 @@ def run_both(
         near = evaluated(way, nudge, *sides)
         return tuple(_comparisons(demands, near[2], near[0], near[1]))
 
+    one, many, wanted = evaluated(0, 0.0)
+    comparisons = tuple(_comparisons(demands, wanted, one, many))
     looked = not long and not plain
-    with meanwhile(lambda: beside(1, NUDGE)) as near:
-        one, many, wanted = evaluated(0, 0.0)
-        comparisons = tuple(_comparisons(demands, wanted, one, many))
-        if looked and any(comparison.differs for comparison in comparisons):
-            comparisons = tuple(map(settled, comparisons, near.outcome()))
+    if looked and any(comparison.differs for comparison in comparisons):
+        comparisons = tuple(map(settled, comparisons, beside(1, NUDGE)))
     # What is too large for values to be kept is too large to be run so often, too.
     if looked and any(may_be_left(c, small=forgetful) for c in comparisons):
         ways = ((beside(n, BEND), beside(n, -BEND)) for n in range(1, WAYS + 1))

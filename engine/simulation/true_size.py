@@ -18,7 +18,6 @@ from shardproof.engine.plan.expectations import LOSS
 from shardproof.engine.plan.ir import MICROBATCH, Plan, Program
 from shardproof.engine.schedule.instances import Unrolled
 from shardproof.engine.simulation.lifetimes import last_uses, most_at_once
-from shardproof.engine.simulation.meanwhile import Meanwhile, WhenAsked
 from shardproof.engine.simulation.replay import count_members
 from shardproof.engine.simulation.simulate import (
     FAINT,
@@ -87,16 +86,9 @@ def _nearest(apart: Sequence[Demand], single: Unrolled) -> list[Demand]:
     return [demand for demand in apart if made.get(demand.expected, len(made)) == first]
 
 
-def outright(
-    plan: Plan,
-    single: Derived,
-    parallel: Unrolled,
-    seed: int = 0,
-    meanwhile: Meanwhile = WhenAsked,
-) -> Simulation:
+def outright(plan: Plan, single: Derived, parallel: Unrolled, seed: int = 0) -> Simulation:
     """The losses of both sides as `confirmed` has them, without a difference of another plan that
-    says what to look at; no comparisons where the plan has no losses.  ``meanwhile``: see
-    `run_both`.
+    says what to look at; no comparisons where the plan has no losses.
 
     Example: where a large plan is wrong before its losses, this alone is a refutation.
     """
@@ -105,7 +97,7 @@ def outright(
     expanded = expanded_axes(plan, parallel, every)
     if not losses:
         return Simulation()
-    return _at_true_sizes(plan, single, parallel, expanded, seed, losses, meanwhile)
+    return _at_true_sizes(plan, single, parallel, expanded, seed, losses)
 
 
 def with_numbers(plan: Plan, single: Derived, parallel: Unrolled, seed: int) -> Simulation:
@@ -153,18 +145,15 @@ def _at_true_sizes(
     expanded: frozenset[str],
     seed: int,
     apart: Sequence[Demand],
-    meanwhile: Meanwhile = WhenAsked,
 ) -> Simulation:
-    """See `confirmed`; ``apart``: the demands that are looked at; ``meanwhile``: see `run_both`."""
+    """See `confirmed`; ``apart``: the demands that are looked at."""
     one, many = cones(apart, single, parallel)
     result = Simulation(expanded=expanded, failure=TOO_LARGE, seed=seed)
     try:
         sizes = small_shapes(plan, one, many, expanded, 1, demands=apart, whole=True)
         for again in (sizes, sizes.again(per_shard=2)):
             if not result.differs and _affordable(plan, one, many, again, apart):
-                result = run_both(
-                    plan, one, many, again, seed, apart, forgetful=True, meanwhile=meanwhile
-                )
+                result = run_both(plan, one, many, again, seed, apart, forgetful=True)
         return replace(result, sides={})
     except (Unsupported, ShapeMismatch, InvalidInput) as error:
         return Simulation(expanded=expanded, failure=str(error), seed=seed)

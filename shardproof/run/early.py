@@ -20,7 +20,6 @@ from shardproof.engine.findings import Finding
 from shardproof.engine.plan.expectations import LOSS
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.schedule.instances import Unrolled
-from shardproof.engine.simulation.meanwhile import Meanwhile, WhenAsked
 from shardproof.engine.simulation.simulate import FAINT, Simulation
 from shardproof.engine.simulation.true_size import outright
 from shardproof.engine.specification.gradients import Derived
@@ -60,8 +59,7 @@ class EarlySimulation(Closing):
         if rows <= LARGE or parallel.faults or parallel.unsupported:
             return False
         if any(finding.kind == CHUNK_POSITION for finding in parallel.findings):
-            doer: Meanwhile = WhenAsked if self._alone else Beside
-            self._itself = Beside(lambda: outright(self._plan, single, parallel, meanwhile=doer))
+            self._itself = Beside(lambda: outright(self._plan, single, parallel))
             if not self._alone:
                 self._resources.enter_context(self._itself)
         return not self._whole
@@ -71,7 +69,7 @@ class EarlySimulation(Closing):
         if self._alone or self._itself is not None or not _is_lost(result):
             return
         single, parallel = result.derived, result.parallel.unrolled
-        faint = Beside(lambda: outright(result.plan, single, parallel, FAINT, Beside))
+        faint = Beside(lambda: outright(result.plan, single, parallel, FAINT))
         self._faint = self._resources.enter_context(faint)
 
     def is_of_records(self, result: Partition) -> bool:

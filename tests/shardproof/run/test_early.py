@@ -94,15 +94,6 @@ def test_such_a_plan_is_decided_by_its_true_size(
         assert f"{worst.worst.actual:.9g}" in "".join(f.actual for f in result.findings)
 
 
-def test_inputs_next_to_these_are_run_meanwhile(forks: bool) -> None:
-    for edit in (wrong, right):
-        state = partition(edit(llama()))
-        sides = state.plan, state.derived, state.parallel.unrolled
-        both, alone = outright(*sides, meanwhile=Beside), outright(*sides)
-        assert both.differs == alone.differs == (edit is wrong)
-        assert [c.error for c in both.comparisons] == [c.error for c in alone.comparisons]
-
-
 @pytest.mark.usefixtures("told")
 def test_tables_that_are_written_beside_are_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
