@@ -3,7 +3,6 @@ subtracts the largest of all and divides at the end."""
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
@@ -23,14 +22,9 @@ from tests.shardproof.torch.test_merged_rings import (  # noqa: E402
     Attention,
     turned,
 )
+from tests.shardproof.torch.test_zigzag import scores  # noqa: E402
 
 RANKS = 2
-
-
-def scores(q: Tensor, k: Tensor, *, masked: bool) -> Tensor:
-    own = q @ k.transpose(1, 2) / math.sqrt(WIDTH)
-    hidden = torch.ones(own.shape[1:]).triu(1).bool()
-    return own.masked_fill(hidden, -math.inf) if masked else own
 
 
 def single(job: sp.Job) -> None:
