@@ -18,6 +18,7 @@ import shardproof.torch as sp  # noqa: E402
 from benchmarks.torch.ordinary.parts import Step  # noqa: E402
 from shardproof.frontends.torch.stretches import Stretches  # noqa: E402
 from shardproof.frontends.torch.tallies import Tallies, Tally  # noqa: E402
+from tests.shardproof.torch.steps import ReduceFrom  # noqa: E402
 
 TOKENS, WIDTH, EXPERTS = 8, 4, 2
 Cut = Callable[[torch.Tensor, Sequence[int]], list[torch.Tensor]]
@@ -28,18 +29,6 @@ Joined = Callable[[list[torch.Tensor], torch.Tensor], torch.Tensor]
 def runs_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs are kept in the working directory, which is none of the project's."""
     monkeypatch.chdir(tmp_path)
-
-
-class Sum(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
-        x = x.clone()
-        dist.all_reduce(x)
-        return x
-
-    @staticmethod
-    def backward(ctx: object, gradient: torch.Tensor) -> torch.Tensor:
-        return gradient
 
 
 class Experts(nn.Module):
@@ -99,7 +88,7 @@ def experts(cut: Cut, join: Joined, ranks: int, gate: bool = True) -> Step:
         parts = {"up": sp.piece("up", dim=0, start=own.start, size=each)}
         job.start(model, parameters=parts if ranks > 1 else None)
         y = model(job.batch["x"], cut, join)
-        loss = (Sum.apply(y) if ranks > 1 else y).pow(2).mean()
+        loss = (ReduceFrom.apply(y) if ranks > 1 else y).pow(2).mean()
         loss.backward()
         if ranks > 1 and gate:
             dist.all_reduce(model.gate.weight.grad)
