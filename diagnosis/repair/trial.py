@@ -11,6 +11,7 @@ from copy import copy
 from typing import Final
 
 from shardproof.diagnosis.locate.divergences import Divergence, divergences
+from shardproof.diagnosis.repair.alike import meet_alike
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.findings import UNSUPPORTED
 from shardproof.engine.lineage.expressions import Expression
@@ -19,6 +20,7 @@ from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.plan_files import wellformed
 from shardproof.engine.schedule.instances import Instance, Unrolled
+from shardproof.engine.schedule.order import Order
 from shardproof.engine.schedule.unroll import unroll
 from shardproof.engine.specification.conclusions import conclude
 from shardproof.partition.evidence.alignment import counterparts
@@ -127,7 +129,7 @@ class Trials:
         result = self.result
         try:
             wellformed.check(plan)
-            parallel = unroll(plan.programs, plan.microbatches)
+            parallel = unroll(plan.programs, plan.microbatches, self._order(plan))
             tracer = self._tracer(plan)
             tracer.given = _given(parallel, assumed)
             trace = tracer.run(parallel)
@@ -159,6 +161,12 @@ class Trials:
                 all_ranks=False,
             )
         return outcome
+
+    def _order(self, plan: Plan) -> Order | None:
+        """The order of the plan as it is, if it is that of ``plan``, too, and was kept."""
+        known = self.result.parallel.unrolled.order
+        same = known is not None and meet_alike(self.result.plan.programs, plan.programs)
+        return known if same and plan.microbatches == self.result.plan.microbatches else None
 
     def _tracer(self, plan: Plan) -> _Assuming:
         """A tracer of the plan, which knows what those of the same mesh have read."""

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from shardproof.engine.findings import Finding
 from shardproof.engine.plan.ir import Attr, Op, Source
 from shardproof.engine.plan.recorded import RecordedSlice
+from shardproof.engine.schedule.order import Order
 
 
 class Instance(NamedTuple):
@@ -78,6 +79,7 @@ class Unrolled:
     and microbatches.  ``faults``: the programs contradict themselves; ``unsupported``: they say
     something of communication that there is no rule for, so that nothing else is said of them.
     ``waits``: where programs would wait for ever if sends waited (None where that was not asked).
+    ``order``: of the programs, for whoever unrolls others of the same order (None: not kept).
     """
 
     instances: list[Instance] = field(default_factory=list)
@@ -91,6 +93,7 @@ class Unrolled:
     symbolic: bool = True
     total: int = 0
     waits: tuple[tuple[int, Op], ...] | None = None
+    order: Order | None = None
 
 
 #: The source of instances that no operator of the plan makes.

@@ -17,10 +17,10 @@ from shardproof.engine.plan.collectives import TABLE, Effect, Wire, refused, spa
 from shardproof.engine.plan.ir import MICROBATCH, Attr, Body, Group, Op, Program, Source
 from shardproof.engine.plan.recorded import RecordedSlice
 from shardproof.engine.schedule.chunks import chunk
-from shardproof.engine.schedule.dataflow import Flow, Structure, flow, is_symbolic, label
+from shardproof.engine.schedule.dataflow import Structure
 from shardproof.engine.schedule.instances import NOWHERE, Instance, Result, Tensor, Unrolled
-from shardproof.engine.schedule.liveness import Waits, deadlock, waiting
-from shardproof.engine.schedule.messages import Event, Matching, match, rank_order
+from shardproof.engine.schedule.messages import Event, rank_order
+from shardproof.engine.schedule.order import Order, order
 from shardproof.engine.schedule.rejoin import rejoined
 
 
@@ -31,18 +31,15 @@ class _Emitter:
         self,
         programs: Sequence[Program],
         microbatches: int,
-        flows: Sequence[Flow],
-        matching: Matching,
-        labels: Sequence[Sequence[int]],
-        symbolic: bool,
+        given: Order,
     ) -> None:
         self.microbatches = microbatches
         self.programs = programs
-        self.flows = flows
-        self.matching = matching
-        self.labels = labels
-        self.symbolic = symbolic
-        self.out = Unrolled(symbolic=symbolic)
+        self.flows = given.flows
+        self.matching = given.matching
+        self.labels = given.labels
+        self.symbolic = given.symbolic
+        self.out = Unrolled(symbolic=given.symbolic)
         self.values: dict[tuple[int, int], dict[int, int]] = {}
         self.shards: dict[tuple[int, int], int] = {}
         self.seeds: dict[tuple[int, int, int], int] = {}
@@ -457,7 +454,7 @@ def _unsupported(programs: Sequence[Program]) -> list[Finding]:
     return findings
 
 
-def unroll(programs: Sequence[Program], microbatches: int) -> Unrolled:
+def unroll(programs: Sequence[Program], microbatches: int, known: Order | None = None) -> Unrolled:
     """All operator instances of one side of a plan, in an order that respects data flow.
 
     Example: two replicas with two microbatches each, which flow alike: one instance of each
@@ -466,32 +463,19 @@ def unroll(programs: Sequence[Program], microbatches: int) -> Unrolled:
     Structural faults (unmatched messages, deadlock, reads before writes, groups without their
     rank) are returned in ``faults``; instances are then incomplete.  ``findings`` are
     contradictions between what the plan records and what it does, which are no fault by themselves.
-     Where something is ``unsupported``, nothing else is said.
+     Where something is ``unsupported``, nothing else is said.  ``known``: the order of these
+    programs, where that is there already.
     """
     unsupported = _unsupported(programs)
     if unsupported:
         return Unrolled(unsupported=unsupported, total=count_instances(programs))
-    matching = match(programs)
-    findings = list(matching.findings)
-    waits: tuple[Waits, ...] | None = None
-    if not findings:
-        waits = waiting(programs, matching)
-        # What gets on where sends wait gets on where they do not.
-        stuck = deadlock(programs, matching) if waits else None
-        findings += [stuck] if stuck else []
-    if findings:
-        return Unrolled(faults=findings, total=count_instances(programs))
+    given = order(programs, microbatches) if known is None else known
+    if given.faults:
+        return Unrolled(faults=list(given.faults), total=count_instances(programs))
     try:
-        flows = [flow(program) for program in programs]
-        labels = label(programs, flows, matching)
-        symbolic = labels is not None and is_symbolic(
-            programs, flows, matching, labels, microbatches
-        )
-        if labels is None:
-            labels = [[0] * len(program.calls) for program in programs]
-        result = _Emitter(programs, microbatches, flows, matching, labels, symbolic).run()
+        result = _Emitter(programs, microbatches, given).run()
         result.instances = rejoined(result.instances, result.tensors)
-        result.waits = waits
+        result.waits, result.order = given.waits, given
     except Structure as error:
         result = Unrolled(faults=[error.finding])
     result.total = count_instances(programs)

@@ -163,6 +163,9 @@ def partition(
         ahead = None
     single = unroll([plan.single], 1) if ahead is None else ahead.given
     parallel = unroll(plan.programs, plan.microbatches)
+    if plan.otherwise is None:
+        # Only where the plan may be another one its order is asked for again.
+        parallel.order = None
     if single.unsupported:
         raise Unsupported(single.unsupported[0].message)
     _whole(single.faults)
