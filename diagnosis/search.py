@@ -109,6 +109,9 @@ class Diagnosis:
         self.exhausted = False
         self.ended = False
         self.repaired = True
+        #: Rows that are not concluded, and were seen to agree where others differ: no cause is
+        #: sought for these alone.
+        self.agreeing: frozenset[tuple[str, str, int]] = frozenset()
         self.stuck: list[Divergence] = []
         self.assumed: dict[Called, Lineage] = {}
         self._ended: bool | None = None
@@ -271,7 +274,8 @@ class Diagnosis:
                 return after
         fresh = [c for c in every if c not in self.stuck and self._explains(state, c)]
         if not fresh:
-            return None if every else self._conclusion(state, None)
+            looked = every and (self.causes or self.stuck or not self.agreeing)
+            return None if looked else self._conclusion(state, None)
         divergence = fresh[0]
         findings = misfits(state, [divergence]) if at_odds else (explain(state, divergence),)
         best = self.best(state, _proposed(state, divergence), Resolved(state, divergence))
@@ -296,11 +300,19 @@ class Diagnosis:
 
     def _explains(self, state: Partition, divergence: Divergence) -> bool:
         """Whether a conclusion fails after a divergence that does not after those looked at."""
-        if not self.stuck or state.faults:
+        if not (self.stuck or self.agreeing) or state.faults:
             return True
         known = reached(state, [n for c in self.stuck for n in c.instances])
         new = reached(state, divergence.instances) - known
-        return any(c.value in new for c in state.conclusions if not c.holds)
+        return any(c.value in new for c in self._wrong(state))
+
+    def _wrong(self, state: Partition) -> list[Conclusion]:
+        """The conclusions that do not hold, but for those that were seen to agree."""
+        return [
+            c
+            for c in state.conclusions
+            if not c.holds and (c.kind, c.name, c.program) not in self.agreeing
+        ]
 
     def _is_told(self, finding: Finding) -> bool:
         """Whether this is the other direction of an operator that was reported without repair."""
@@ -318,8 +330,8 @@ class Diagnosis:
         """A gradient or output that no operator before it makes wrong: its reduction, or what did
         no harm to other values.  ``among``: the values that are looked at, if not all."""
         makers = {v: n for n, r in enumerate(state.parallel.unrolled.instances) for v in r.outputs}
-        for conclusion in state.conclusions:
-            if conclusion.holds or conclusion.value not in makers or conclusion.kind in (OWN, LOSS):
+        for conclusion in self._wrong(state):
+            if conclusion.value not in makers or conclusion.kind in (OWN, LOSS):
                 continue
             if among is not None and conclusion.value not in among:
                 continue

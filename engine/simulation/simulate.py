@@ -134,6 +134,15 @@ class Simulation:
         return not self.undefined and any(c.differs for c in self.comparisons)
 
     @property
+    def agreeing(self) -> frozenset[tuple[str, str, int]]:
+        """What agrees where something else differs, by the kind, name and program of its demand;
+        for example ``{("gradient", "w1", 0)}`` of a program whose loss alone is wrong."""
+        if not self.differs:
+            return frozenset()
+        rows = [((c.demand.kind, c.demand.name, c.demand.program), c) for c in self.comparisons]
+        return frozenset(row for row, _ in rows) - {row for row, c in rows if c.differs}
+
+    @property
     def worst(self) -> Comparison | None:
         """The comparison that is furthest off."""
         return max(

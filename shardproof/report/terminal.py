@@ -15,7 +15,7 @@ from shardproof.engine.plan.assumption import unstated
 from shardproof.report.findings import fitted, grid, lines, short, summary_of
 from shardproof.report.tries import about_order, to_try
 from shardproof.report.words import many, numbers, plain
-from shardproof.run.result import SAYS, Conclusion, Result, Verdict
+from shardproof.run.result import SAYS, UNDECIDED, Conclusion, Result, Verdict
 
 #: Where the width of the reader's screen is not known.
 WIDTH: Final = 100
@@ -129,9 +129,12 @@ def _assumed(result: Result, count: int) -> Iterator[str]:
 def _conclusions(result: Result) -> Iterator[str]:
     holding: dict[str, list[str]] = {}
     failed: dict[str, list[Conclusion]] = {}
+    undecided: dict[str, list[str]] = {}
     for conclusion in result.conclusions:
         if conclusion.holds:
             holding.setdefault(conclusion.kind, []).append(conclusion.name)
+        elif conclusion.message.endswith(UNDECIDED):
+            undecided.setdefault(conclusion.kind, []).append(conclusion.name)
         else:
             failed.setdefault(conclusion.kind, []).append(conclusion)
     for kind, names in holding.items():
@@ -144,6 +147,8 @@ def _conclusions(result: Result) -> Iterator[str]:
             ranks = numbers([rank for c in alike for rank in c.ranks])
             where = f", on rank{'s' * (not ranks.isdigit())} {ranks}" if ranks else ""
             yield plain(f"NOT {_counted(kind, [c.name for c in alike])}{where}")
+    for kind, names in undecided.items():
+        yield plain(f"not decided: {_counted(kind, names)}, which agree where they were run")
 
 
 def _counted(kind: str, names: Sequence[str]) -> str:

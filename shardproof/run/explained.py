@@ -35,11 +35,13 @@ def explained(
     summed = partials(result)
     itself = simulation
     simulation = _believed(result, simulation, search)
+    search.agreeing = frozenset() if simulation is None else simulation.agreeing
     if result.faults or (simulation is not None and simulation.differs):
         known = not result.faults and summed and is_all(result, summed)
         causes = () if known else diagnosed(result, simulation, search=search)
     others = (f._replace(group=f.group + len(summed)) if f.group else f for f in causes)
     decision = decide(result, open_stages, (*summed, *others), simulation)
+    decision = decision._replace(agreeing=search.agreeing)
     if simulation is not itself and decision.verdict == "refuted":
         return decision._replace(reason=SEEN_SMALLER)
     return decision

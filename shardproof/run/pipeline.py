@@ -48,10 +48,18 @@ from shardproof.run.optional import optional
 from shardproof.run.options import Options, path
 from shardproof.run.progress import Progress
 from shardproof.run.proofs import Proof, produce
-from shardproof.run.result import Conclusion, Counts, Result, Seconds
+from shardproof.run.result import Counts, Result, Seconds
 from shardproof.run.solve import Answers, Solving
 from shardproof.run.tables import guarded
-from shardproof.run.verdict import Decision, decide, is_proved, name_stage, strictly, unproved
+from shardproof.run.verdict import (
+    Decision,
+    decide,
+    is_proved,
+    name_stage,
+    strictly,
+    told_of,
+    unproved,
+)
 
 #: How many inputs are tried before a failed conclusion counts as unconfirmed.
 SEEDS = 6
@@ -163,9 +171,7 @@ def run(
         assumptions=texts(assumed),
         assumption_details=assumed,
         kept_whole=kept_whole(result.nodes),
-        conclusions=tuple(
-            Conclusion(c.kind, c.name, c.ranks, c.holds, c.message) for c in result.conclusions
-        ),
+        conclusions=tuple(told_of(c, decision) for c in result.conclusions),
         findings=(*decision.findings, *beside, *_of_cache(cache)),
         run_dir=str(out),
         mesh=described(plan),

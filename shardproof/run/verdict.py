@@ -14,10 +14,11 @@ from shardproof.engine.plan.expectations import LOSS
 from shardproof.engine.records.run import StageRecord
 from shardproof.engine.simulation.comparisons import Comparison
 from shardproof.engine.simulation.simulate import Simulation
+from shardproof.engine.specification import conclusions
 from shardproof.engine.specification.conclusions import row_name
 from shardproof.partition.stages.partition import Partition, Side
 from shardproof.run.excuse import stand_in
-from shardproof.run.result import Verdict
+from shardproof.run.result import UNDECIDED, Conclusion, Verdict
 from shardproof.run.solve import Answers
 
 #: Findings that are listed one by one; more of a kind are counted.
@@ -47,11 +48,15 @@ class Decision(NamedTuple):
 
     Example: ``Decision("inconclusive", "linear in h.0.mlp on rank 0 is not proved (timeout: 30 s)",
     ())``.
+
+    ``agreeing``: rows (kind, name, program) that are not concluded, and agree where others were
+    seen to differ.
     """
 
     verdict: Verdict
     reason: str
     findings: tuple[Finding, ...]
+    agreeing: frozenset[tuple[str, str, int]] = frozenset()
 
 
 def unproved(result: Partition, answers: Answers) -> list[tuple[StageRecord, str]]:
@@ -214,6 +219,19 @@ def why(
             "of what cannot be outside of its domain"
         )
     return "there is nothing to conclude"
+
+
+def told_of(conclusion: conclusions.Conclusion, decision: Decision) -> Conclusion:
+    """A conclusion as a result has it; one that does not hold, and was seen to agree where others
+    differ, says that it is not decided.
+
+    Example: "rank 0: the gradient of w is not the single-device gradient (not decided: it agrees
+    where it was run)".
+    """
+    row = conclusion.kind, conclusion.name, conclusion.program
+    undecided = not conclusion.holds and row in decision.agreeing
+    message = conclusion.message + UNDECIDED * undecided
+    return Conclusion(*row[:2], conclusion.ranks, conclusion.holds, message)
 
 
 def parted(result: Partition) -> tuple[Finding, ...]:

@@ -10,7 +10,7 @@ import pytest
 from shardproof.engine.findings import Finding
 from shardproof.report import terminal as report
 from shardproof.report import words
-from shardproof.run.result import Counts, Result, Seconds, Verdict
+from shardproof.run.result import UNDECIDED, Conclusion, Counts, Result, Seconds, Verdict
 from tests.shardproof.faces import assert_golden, proved, refuted
 
 
@@ -116,3 +116,17 @@ def test_a_report_fits_on_one_screen(
 def _more(count: int) -> str:
     noun = "finding" if count == 1 else "findings"
     return f"... and {count:,} more {noun}, all with --json and `shardproof report`"
+
+
+def test_what_agrees_where_it_was_run_is_not_said_to_fail() -> None:
+    rows = [("loss", "loss", ""), ("gradient", "w", UNDECIDED), ("gradient", "b", UNDECIDED)]
+    rows.append(("output", "y", ""))
+    conclusions = tuple(
+        Conclusion(kind, name, (0,), False, f"rank 0: {name} is another{more}")
+        for kind, name, more in rows
+    )
+    told = text(Result("refuted", conclusions=conclusions))
+    assert "NOT rank 0: loss is another" in told
+    assert "NOT rank 0: y is another" in told
+    assert "not decided: gradient of 2 parameters, which agree where they were run" in told
+    assert told.count("NOT") == 2
