@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from shardproof.engine.errors import Unsupported
+from shardproof.engine.lineage.blocks import Block
 from shardproof.engine.lineage.expressions import (
     Causal,
     Combine,
@@ -217,15 +218,13 @@ def rows_behind(nodes: NodeTable, number: int) -> int | None:
 
     Example: of the block that begins at row 0 and column 1, what is below a diagonal, -1.
     """
-    starts = [0, 0]
     definition = nodes[number].definition
+    blocks: tuple[Block, ...] = ()
     if isinstance(definition, Restrict):
-        if any(block.extent for block in definition.blocks):
-            return None
-        for block in definition.blocks:
-            starts[block.axis] += block.start
-        definition = nodes[definition.node].definition
-    return starts[0] - starts[1] if isinstance(definition, Order) else None
+        blocks, definition = definition.blocks, nodes[definition.node].definition
+    if not isinstance(definition, Order) or any(block.extent for block in blocks):
+        return None
+    return sum(block.start if block.axis == 0 else -block.start for block in blocks)
 
 
 def _is_masked(nodes: NodeTable, number: int, query: int, key: int) -> bool:

@@ -10,7 +10,17 @@ import pytest
 
 from shardproof.engine.algebra.affine import ZERO
 from shardproof.engine.claims.claim import Claim
-from shardproof.engine.lineage.expressions import Causal, Combine, Einsum, Input, Operand, Unary
+from shardproof.engine.lineage.blocks import Block
+from shardproof.engine.lineage.expressions import (
+    Causal,
+    Combine,
+    Einsum,
+    Input,
+    Operand,
+    Order,
+    Restrict,
+    Unary,
+)
 from shardproof.engine.lineage.lineage import (
     ABSOLUTE,
     Addend,
@@ -23,6 +33,7 @@ from shardproof.engine.lineage.nodes import NodeTable, Reduction
 from shardproof.engine.obligations.obligation import build
 from shardproof.engine.plan.ir import Plan
 from shardproof.frontends.builder.builder import BodyBuilder
+from shardproof.partition.inference.masks import rows_behind
 from shardproof.partition.inference.visible import vanished
 from shardproof.solvers import Portfolio, Query
 from tests.partition.formulas import Formula, Given, Weight, not_proved, pair, proved
@@ -218,3 +229,12 @@ def test_attention_in_blocks() -> None:
     for mistake in ("later keys", "earlier keys masked", "norm of the first"):
         assert truth(made(mistake)).wrong == ()
         not_proved(made(mistake))
+
+
+def test_a_block_of_another_value_is_no_order_of_positions() -> None:
+    nodes = NodeTable()
+    order = nodes.define(Order(), (ABSOLUTE, ABSOLUTE))
+    other = nodes.define(Input("x"), (4, 4, 4))
+    blocks = [nodes.define(Restrict(order, (Block(1, 1, 2, 0),)), (ABSOLUTE, ABSOLUTE))]
+    blocks.append(nodes.define(Restrict(other, (Block(2, 1, 2, 0),)), (4, 4, 4)))
+    assert [rows_behind(nodes, block) for block in (order, *blocks)] == [0, -1, None]
