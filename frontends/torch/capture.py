@@ -49,6 +49,7 @@ from shardproof.frontends.torch import (
     synchronised,
     threads,
     trace,
+    unordered,
     version,
 )
 from shardproof.frontends.torch.communicators import collectives_of, messages_of
@@ -107,6 +108,7 @@ def capture(
     version.require()
     limits = limits or Limits()
     _import_once()
+    unordered.prepare(step)
     given: Given = {}
     with tempfile.TemporaryDirectory(prefix="shardproof-capture-") as name:
         folder, left = Path(name), list(ranks)
@@ -304,6 +306,7 @@ def record(
         files.install(job.note)
         synchronised.install(job.note)
         conversions.install(step, is_own)
+        unordered.install(step, rank, job.note)
         if how.follows:
             rewriting.install(step)
         extremes.install(job.note)

@@ -3,8 +3,8 @@
 Python makes a plain float of whatever it asks for one, so a number that nobody knows would be
 forgotten.  So the name ``float`` of the program's modules is a class that gives an `Unread` number
 for such a tensor, and else does what ``float`` does.  Code of libraries has the one of Python, for
-which such a number is refused.  ``max`` and ``min`` are replaced alike (`extremes`), and ``type``
-(`kinds`).
+which such a number is refused.  ``max`` and ``min`` are replaced alike (`extremes`), ``type``
+(`kinds`), ``set``, ``frozenset`` and ``sorted`` (`unordered`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from shardproof.frontends.torch import extremes
+from shardproof.frontends.torch import extremes, unordered
 from shardproof.frontends.torch.kinds import NAMED, Type
 from shardproof.frontends.torch.standins import replace
 from shardproof.frontends.torch.unread import Unread, read_back
@@ -64,7 +64,7 @@ Float.__name__ = "float"
 NAMED[float] = Float
 
 #: What these names are in the program's modules.
-NAMES = {"float": Float, "type": Type, **extremes.NAMES}
+NAMES = {"float": Float, "type": Type, **extremes.NAMES, **unordered.NAMES}
 
 
 def install(step: Callable[..., Any], own: Callable[[str], bool]) -> None:

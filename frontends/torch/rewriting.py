@@ -4,30 +4,27 @@ Of a `Text` and others it makes a plain text there, of which nobody sees any mor
 number that nobody knows.  So the program's functions are given other code before the step runs:
 where an instruction puts texts together, a function of this module does.  What a call or a loop
 gives (``str([loss.item()])``, a line of a stream) is looked at, and functions in C that look for
-one text in another (``"123".find(text)``, a compiled pattern, `ord`) are given none.  Nothing else
-changes, no line and no name.  torch's compiler has what writes such code.
+one text in another (``"123".find(text)``, a compiled pattern, `ord`) are given none.  See
+`instructions`.
 """
 
 from __future__ import annotations
 
 import builtins
 import dis
-import gc
 import importlib
 import logging
 import re
-import runpy
 import sys
 from collections.abc import Callable, Collection, Mapping
 from copy import copy
-from functools import partial, wraps
-from importlib.machinery import SourceFileLoader
-from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from functools import wraps
+from types import CodeType
 from typing import Any, Final
-from unittest import mock
 
 import torch
 
+from shardproof.frontends.torch.instructions import ASSEMBLER, Instead, everywhere, transformed
 from shardproof.frontends.torch.places import is_own
 from shardproof.frontends.torch.refusals import refuse
 from shardproof.frontends.torch.standins import replace
@@ -37,23 +34,12 @@ from shardproof.frontends.torch.unread import Unread, follow, written
 _LOG: Final = logging.getLogger(__name__)
 #: The operator of two numbers by which a program has ``%`` and ``%=``.
 _REMAINDER_OF, _IN_PLACE_REMAINDER = 6, 19
-_PRODUCT = 4  # of matrices: tuples have none of their own
 #: Methods of texts that put texts together.
 _METHODS = ("format", "format_map", "join")
 #: Functions of `re`, and methods of its patterns.
 _SEARCHES = ("match", "search", "fullmatch", "findall", "finditer", "split", "sub", "subn")
 #: Methods of texts that look for another text in theirs.
 _LOOKS = (*(name for name in ASKING if name != "__hash__"), "strip", "lstrip", "rstrip")
-
-
-class _Instead:
-    """What an instruction does with the operands that stand in a tuple on its left."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
-
-    def __rmatmul__(self, operands: tuple[Any, ...]) -> Any:
-        return self.function(*operands)
 
 
 def joined(*parts: str) -> str:
@@ -207,9 +193,9 @@ def _caught(error: BaseException) -> BaseException:
     return error
 
 
-_JOINED, _CONTAINS = _Instead(joined), _Instead(_contains)
-_REMAINDER, _IN_PLACE = _Instead(_remainder), _Instead(_remainder_in_place)
-_PUTTING, _CAUGHT, _MADE = _Instead(_putting), _Instead(_caught), _Instead(_made)
+_JOINED, _CONTAINS = Instead(joined), Instead(_contains)
+_REMAINDER, _IN_PLACE = Instead(_remainder), Instead(_remainder_in_place)
+_PUTTING, _CAUGHT, _MADE = Instead(_putting), Instead(_caught), Instead(_made)
 _FORMATS = ("FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC")
 _NAMES = frozenset((*_METHODS, *_LOOKS, *_SEARCHES))
 _GIVES = ("CALL", "CALL_KW", "CALL_FUNCTION_EX", "FOR_ITER")
@@ -226,7 +212,7 @@ def rewritten(code: CodeType) -> CodeType:
     consts = tuple(rewritten(x) if isinstance(x, CodeType) else x for x in code.co_consts)
     if any(a is not b for a, b in zip(consts, code.co_consts, strict=True)):
         code = code.replace(co_consts=consts)
-    assembler = importlib.import_module("torch._dynamo.bytecode_transformation")
+    assembler = importlib.import_module(ASSEMBLER)
     if not any(map(_puts, dis.get_instructions(code))):
         return code
     try:
@@ -250,10 +236,7 @@ def _assembled(code: CodeType, assembler: Any, left: Collection[str]) -> CodeTyp
             for new in ([one] if one.opname in left else _with(one, assembler))
         ]
 
-    # Its analysis of the stack knows no generators; two more places are enough for what is new.
-    with mock.patch.object(assembler, "stacksize_analysis", return_value=code.co_stacksize + 2):
-        new: CodeType = assembler.transform_code_object(code, changed)[0]
-    return new
+    return transformed(code, changed)
 
 
 def _puts(one: Any) -> bool:
@@ -270,12 +253,8 @@ def _with(one: Any, assembler: Any) -> list[Any]:
     """An instruction, or what stands in its place."""
     create, name = assembler.create_instruction, one.opname
 
-    def instead(function: _Instead, operands: int) -> list[Any]:
-        return [
-            create("BUILD_TUPLE", arg=operands),
-            create("LOAD_CONST", argval=function),
-            create("BINARY_OP", arg=_PRODUCT),
-        ]
+    def instead(function: Instead, operands: int) -> list[Any]:
+        return function.instructions(operands, create)
 
     if not _puts(one):
         return [one]
@@ -303,69 +282,8 @@ def install(step: Callable[..., Any]) -> None:
     Example: after it, ``f"{loss.item():.2f} s" == "1.00 s"`` is refused in train.py.
     """
     follow()
-    files = _files(step)
-    for function in [x for x in gc.get_objects() if type(x) is FunctionType]:
-        if function.__code__.co_filename in files:
-            function.__code__ = rewritten(function.__code__)
+    everywhere(step, rewritten)
     logging.LogRecord.getMessage.__code__ = rewritten(logging.LogRecord.getMessage.__code__)
-    code = SourceFileLoader.get_code
-    run: Any = vars(runpy)["_run_code"]
-
-    @wraps(code)
-    def get_code(self: SourceFileLoader, name: str) -> CodeType | None:
-        own = code(self, name)
-        return rewritten(own) if own is not None and is_own(own.co_filename) else own
-
-    @wraps(run)
-    def run_code(own: CodeType, *args: Any, **kwargs: Any) -> Any:
-        return run(rewritten(own), *args, **kwargs)
-
     for name in _SEARCHES:
         replace(re, name, looking(getattr(re, name)))
     replace(builtins, "ord", looking(ord))
-    replace(SourceFileLoader, "get_code", get_code)
-    replace(runpy, "_run_code", run_code)
-
-
-def _files(step: Callable[..., Any]) -> set[str]:
-    """The program's files whose functions the step can reach: those of its own module, of the
-    modules of what that has, of what its functions import, and so on."""
-    files: set[str] = set()
-    seen: set[int] = set()
-    waiting: list[Any] = [step]
-    while waiting:
-        x = waiting.pop()
-        if id(x) in seen:
-            continue
-        seen.add(id(x))
-        if isinstance(x, ModuleType):
-            file = getattr(x, "__file__", None)
-            if isinstance(file, str) and is_own(file):
-                files.add(file)
-                waiting += vars(x).values()
-        elif isinstance(x, FunctionType):
-            if is_own(x.__code__.co_filename):
-                files.add(x.__code__.co_filename)
-                waiting += _of_function(x)
-        elif isinstance(x, partial):
-            waiting += (x.func, *x.args, *x.keywords.values())
-        elif isinstance(x, MethodType):
-            waiting += (x.__func__, x.__self__)
-        elif isinstance(x, (dict, list, tuple)):
-            waiting += x.values() if isinstance(x, dict) else x
-        else:
-            of = x if isinstance(x, type) else type(x)
-            waiting.append(sys.modules.get(of.__module__))
-    return files
-
-
-def _of_function(function: FunctionType) -> list[Any]:
-    """What a function has: its module, what it is closed over, defaults, and what it imports."""
-    codes, names = [function.__code__], [function.__module__]
-    while codes:
-        code = codes.pop()
-        names += code.co_names
-        codes += [x for x in code.co_consts if isinstance(x, CodeType)]
-    cells = [x.cell_contents for x in function.__closure__ or () if x != CellType()]
-    given = (getattr(function, "__wrapped__", None), function.__defaults__, function.__kwdefaults__)
-    return [*cells, *given, function.__globals__, *map(sys.modules.get, names)]
