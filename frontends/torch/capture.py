@@ -38,6 +38,7 @@ from shardproof.frontends.torch import (
     devices,
     extremes,
     files,
+    generators,
     handles,
     objects,
     reading,
@@ -53,7 +54,6 @@ from shardproof.frontends.torch import (
     version,
 )
 from shardproof.frontends.torch.communicators import collectives_of, messages_of
-from shardproof.frontends.torch.generators import PythonDraws
 from shardproof.frontends.torch.job import Job
 from shardproof.frontends.torch.objects import Exchanges, Given, Waits
 from shardproof.frontends.torch.places import is_machinery, is_own
@@ -297,7 +297,7 @@ def record(
     alike.install(recorder)
     torch.nn.modules.module.register_module_forward_pre_hook(recorder.entered)
     torch.nn.modules.module.register_module_forward_hook(recorder.left, always_call=True)
-    python = PythonDraws()
+    python = generators.PythonDraws()
     with fake, recorder:
         job = Job(recorder, batch, full)
         devices.install(job.note, world_size, job.batch.holds)
@@ -310,6 +310,7 @@ def record(
         if how.follows:
             rewriting.install(step)
         extremes.install(job.note)
+        generators.install(job.note)
         addresses.install()
         threads.install()
         stores.install()

@@ -3,15 +3,21 @@ of Python and NumPy, which a step may draw from by itself."""
 
 from __future__ import annotations
 
+import os
 import random
+import sys
 from collections.abc import Callable
 from functools import wraps
 from hashlib import sha256
-from typing import Any
+from itertools import count
+from types import FrameType
+from typing import Any, Final
 
 import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
+
+from shardproof.frontends.torch.places import is_machinery
 
 #: What PyTorch's generators begin with.
 BEGINNING = 67280421310721
@@ -85,8 +91,10 @@ class PythonDraws:
 
         @wraps(seed)
         def seeding(*args: Any, **kwargs: Any) -> Any:
-            if args and args[0] is not None:
-                self._seeded.add(owner)
+            given = (*args[:1], kwargs.get("a"), kwargs.get("seed"))
+            if all(x is None for x in given):
+                return seed(BEGINNING % 2**32)  # A seed of the system's would be each rank's own.
+            self._seeded.add(owner)
             return seed(*args, **kwargs)
 
         module.seed = seeding
@@ -107,3 +115,51 @@ class PythonDraws:
             "on every rank and on the single side"
             for owner in drawn
         ]
+
+
+#: What is printed where a step draws from the operating system.
+SYSTEM: Final = (
+    "the step draws random numbers of the operating system (os.urandom, uuid4, secrets), or makes "
+    "a generator without a seed: they are taken to be the same on every rank and on the single side"
+)
+#: Where the standard library draws them for names of files.
+_OF_FILES: Final = "/tempfile.py"
+_PYTORCH: Final = torch.__file__.rsplit("/", 1)[0] + "/"
+
+
+def install(note: Callable[[str], None]) -> None:
+    """Give the step the same numbers on every rank where it asks the operating system for some, in
+    this process, for good; ``note`` is told so.
+
+    Example: ``np.random.default_rng().random() < 0.1``, ``random.Random().random()``.
+    """
+    system, seed, times = os.urandom, random.Random.seed, count()
+
+    def urandom(size: int) -> bytes:
+        if not _asked(sys._getframe(1)):
+            return system(size)
+        note(SYSTEM)
+        return random.Random(next(times)).randbytes(size)
+
+    @wraps(seed)
+    def seeding(self: random.Random, a: Any = None, *args: Any, **kwargs: Any) -> None:
+        if a is None and _asked(sys._getframe(1)):
+            note(SYSTEM)
+            a = next(times)
+        seed(self, a, *args, **kwargs)
+
+    os.urandom = urandom
+    random._urandom = urandom  # type: ignore[attr-defined]  # what SystemRandom draws from
+    random.Random.seed = seeding  # type: ignore[method-assign]
+
+
+def _asked(frame: FrameType | None) -> bool:
+    """Whether the program, or a library other than PyTorch, asks by way of Python's own modules."""
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if not is_machinery(path):
+            return True
+        if path.startswith(_PYTORCH) or path.endswith(_OF_FILES):
+            return False
+        frame = frame.f_back
+    return False

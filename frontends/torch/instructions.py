@@ -25,7 +25,10 @@ _PRODUCT = 4  # of matrices: tuples have none of their own
 
 
 class Instead:
-    """What an instruction does with the operands that stand in a tuple on its left."""
+    """What an instruction does with the operands that stand in a tuple on its left.
+
+    Example: ``("loss ", text) @ Instead(joined)`` is one text.
+    """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
