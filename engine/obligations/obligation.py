@@ -39,6 +39,7 @@ from shardproof.engine.obligations.entries import Meaning
 from shardproof.engine.obligations.small_terms import SmallInterpreter
 from shardproof.engine.plan.collectives import TABLE, Effect, cuts, refused
 from shardproof.engine.small_model.bounds import Requirements, enough
+from shardproof.engine.small_model.by_size import misleads
 from shardproof.engine.small_model.mixed_radix import Relation
 from shardproof.engine.small_model.related import applied, related
 from shardproof.engine.small_model.representatives import Representatives
@@ -177,12 +178,13 @@ def _represented(
     relations: Sequence[Relation],
     required: Requirements,
 ) -> Obligation:
+    # Of dimensions that are cut unlike, the represented positions may be too few on one side.
+    # Splitting dimensions as others are split costs positions; it is done where it is needed.
+    ways = (relations, None) if misleads(claim, relations) else (None, relations)
     try:
-        return _build(nodes, claim, here, more, None, required)
+        return _build(nodes, claim, here, more, ways[0], required)
     except (Unsupported, ShapeMismatch):
-        # Of dimensions that are cut unlike, the represented positions may be too few on one side.
-        # Splitting dimensions as others are split costs positions; it is done where it is needed.
-        return _build(nodes, claim, here, more, relations, required)
+        return _build(nodes, claim, here, more, ways[1], required)
 
 
 def _build(
