@@ -401,6 +401,17 @@ def _widened(lo: Lowering, x: Any, sizes: Sequence[int], dim: int, *bounds: int)
     return replace(x, rows=rule(lo, x.rows, resized(lo, sizes), dim, *bounds), read=None)
 
 
+@chosen_rows("aten.select_backward.default")
+def _selected(lo: Lowering, x: Any, sizes: Sequence[int], dim: int, index: int) -> Any:
+    """Rows of one entry along a dimension, with zeros beside it."""
+    (at,) = dimensions(tuple(sizes), dim)
+    if not isinstance(x, Chosen) or sizes[at] == x.where.size:
+        raise Unsupported("one of the rows of which data says how many there are")
+    entry = replace(x, rows=lo.reshape(x.rows, (*x.rows.shape[:at], 1, *x.rows.shape[at:])))
+    entry = replace(entry, at=x.at + (at <= x.at))
+    return _widened(lo, entry, sizes, at, index, index + 1, 1)
+
+
 @chosen_rows("move.concat", "aten.cat.default")
 def _concat(lo: Lowering, xs: Sequence[Any], dim: int = 0) -> Any:
     """Rows by one mask beside each other."""

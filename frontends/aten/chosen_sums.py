@@ -9,6 +9,7 @@ from math import prod
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
+from shardproof.frontends.aten import cancelled
 from shardproof.frontends.aten.chosen import applied, by_row, chosen_rows, of_rows
 from shardproof.frontends.aten.ids import Ids
 from shardproof.frontends.aten.ids import ids as ids_of
@@ -148,13 +149,12 @@ def _reduces(name: str, place: int) -> None:
         """Of a mean, the gradient of the sum by how many entries there are."""
         args = (*args, *[None] * (place - len(args)), *[MEAN] * (len(args) <= place))
         reduction, at = args[place], place
+        if reduction == MEAN:
+            like = next(x for x in (gradient, *args) if isinstance(x, Chosen))
+            rest = prod(n for d, n in enumerate(like.shape) if d != like.at)
+            gradient = cancelled.quotient(lo, gradient, like.where.many(lo, like.dtype, rest))
         given = [gradient, *args[:at], SUM if reduction == MEAN else reduction, *args[at + 1 :]]
-        each = by_row(lo, TABLE[f"aten.{name}_backward.default"], given, {})
-        if reduction != MEAN:
-            return each
-        rest = prod(n for d, n in enumerate(each.shape) if d != each.at)
-        count = each.where.many(lo, each.dtype, rest)
-        return replace(each, rows=lo.div(each.rows, lo.expand(count, each.rows.shape)))
+        return by_row(lo, TABLE[f"aten.{name}_backward.default"], given, {})
 
 
 for _name, _place in (("mse_loss", 2), ("smooth_l1_loss", 2), ("huber_loss", 2)):
@@ -208,7 +208,7 @@ def _nll_gradient(
 ) -> Any:
     """Minus each row's share of the gradient at its label."""
     ids, counts = _labels(lo, logs, target, weight, ignored)
-    each = lo.div(gradient, count) if reduction == MEAN else gradient
+    each = cancelled.quotient(lo, gradient, count) if reduction == MEAN else gradient
     each = each.rows if isinstance(each, Chosen) else lo.expand(each, ids.shape)
     picked = Picked(lo.mul(each, counts), ids, logs.rows.shape, logs.dtype)
     return Chosen(picked, logs.where, only=True)

@@ -9,7 +9,7 @@ from math import inf, prod
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
-from shardproof.frontends.aten import ids, indicators
+from shardproof.frontends.aten import cancelled, ids, indicators
 from shardproof.frontends.aten.attention import added as added_mask
 from shardproof.frontends.aten.bits import Additive, Bits
 from shardproof.frontends.aten.filled import Filled, cast
@@ -285,12 +285,12 @@ def _mul(lo: Lowering, x: Lowered, y: Operand) -> Any:
     product = ids.computed(lo, "multiply", x, y, Fraction(1))
     if product is None:
         product = indicators.times(lo, x, y)
-    return product or lo.mul(operand(lo, x), operand(lo, y))
+    return product or cancelled.product(lo, operand(lo, x), operand(lo, y))
 
 
 @lowers("aten.div.Tensor", "aten.div.Scalar")
 def _div(lo: Lowering, x: Lowered, y: Operand) -> Any:
-    return lo.div(operand(lo, x), operand(lo, y))
+    return cancelled.quotient(lo, operand(lo, x), operand(lo, y))
 
 
 @lowers("aten.neg.default")
