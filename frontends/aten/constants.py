@@ -15,9 +15,9 @@ import numpy as np
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.bits import Additive, Bits
-from shardproof.frontends.aten.lowering import Const, Lowering, Real, Shape, fraction
+from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real, Shape, fraction
 from shardproof.frontends.aten.masks import flags
-from shardproof.frontends.aten.positions import Compared, Positions
+from shardproof.frontends.aten.positions import Compared, Positions, whole
 from shardproof.frontends.aten.scores import nothing
 from shardproof.frontends.aten.singles import meant
 from shardproof.frontends.aten.tables import MOST_SEARCHED, Array, table
@@ -118,6 +118,24 @@ def numbered(lo: Lowering, of: Positions) -> Real:
     Example: ``torch.arange(4)`` is the table [0, 1, 2, 3] with the domain [0, 4).
     """
     return lo.real(lo.expand(table(lo, of.moving(), "int64"), of.shape))
+
+
+def in_turn(lo: Lowering, ids: Lowered, rows: int) -> Lowered:
+    """Ids of rows of a table: positions, where they rise by 1 along one dimension; other positions
+    as a table of whole numbers; raises `Unsupported` for ids of no row.
+
+    Example: the distances ``i - j + 1`` of two positions, [[1, 0], [2, 1]], are a table.
+    """
+    at = whole(ids) if isinstance(ids, Const) else ids
+    if not isinstance(at, Positions) or at.dtype == "bool":
+        return ids
+    moving = [s for n, s in zip(at.shape, at.steps, strict=True) if n > 1 and s]
+    if moving in ([], [1]):
+        return at
+    numbers = at.moving()
+    if numbers.min() < 0 or numbers.max() >= rows:
+        raise Unsupported("rows by positions beyond those of a table")
+    return numbered(lo, at)
 
 
 def as_flags(lo: Lowering, mask: Compared | Bits) -> Real:

@@ -12,6 +12,7 @@ from typing import Any
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten import ids, known, lookups
+from shardproof.frontends.aten.constants import in_turn
 from shardproof.frontends.aten.crossed import crossed
 from shardproof.frontends.aten.filled import in_column
 from shardproof.frontends.aten.lessened import Less, written_back
@@ -49,7 +50,7 @@ def _column(x: Lowered, chosen: Lowered) -> int | None:
 @lowers("aten.index.Tensor")
 def _index(lo: Lowering, x: Lowered, indices: Sequence[Lowered | None]) -> Any:
     """Rows by ids; or an entry of each row, by all positions and ids."""
-    indices = _from_the_front(x, indices)
+    indices = _from_the_front(lo, x, indices)
     own = [(d, i) for d, i in enumerate(indices) if i is not None]
     dim, by = own[0] if len(own) == 1 else (0, x)
     if dim and len(by.shape) > 1:
@@ -119,12 +120,18 @@ def _last_of_rows(
     return lo.permute(x, (0, *others, 1)), (0, last, *(d - 1 for d in others)), at
 
 
-def _from_the_front(x: Lowered, indices: Sequence[Lowered | None]) -> list[Lowered | None]:
+def _from_the_front(
+    lo: Lowering, x: Lowered, indices: Sequence[Lowered | None]
+) -> list[Lowered | None]:
     """Known indices of one dimension, those that count from its end counted from its front: -1 and
-    0 of 16 positions are 15 and 0."""
+    0 of 16 positions are 15 and 0.  One of several dimensions is as `in_turn` has it."""
     front = list(indices)
     if sum(index is not None for index in indices) == 1:
         front = [_one_number(index) for index in indices]
+        front = [
+            i if i is None or len(i.shape) < 2 else in_turn(lo, i, x.shape[d])
+            for d, i in enumerate(front)
+        ]
     for dim, index in enumerate(front):
         if not isinstance(index, Positions) or len(index.shape) != 1 or dim >= len(x.shape):
             continue
@@ -189,7 +196,7 @@ def _index_put(
             source = lo.reshape(values, (x.shape[0], 1))
             name = ADDING if zero or accumulate else "aten.scatter.src"
             return rule_of(name)(lo, x, 1, at, source)  # type: ignore[misc]
-    indices = _from_the_front(x, indices)
+    indices = _from_the_front(lo, x, indices)
     if len(indices) == 2 and len(x.shape) > 2 and indices[0] is not None:
         name = ADDING if accumulate else "aten.scatter.src"
         return _added_across(lo, x, indices, values, name)
@@ -235,7 +242,7 @@ def _added(lo: Lowering, x: Lowered, indices: Sequence[Lowered | None], values: 
     placed = _added_places(lo, x, indices, values)
     if placed is not None:
         return placed
-    indices, values = _added_up(lo, x, indices, values)
+    indices, values = _in_one_line(lo, *_added_up(lo, x, indices, values))
     along = _dimension(indices)
     if along is not None:
         return rule_of("aten.index_add.default")(lo, x, along, indices[along], values)  # type: ignore[misc]
@@ -249,6 +256,24 @@ def _added(lo: Lowering, x: Lowered, indices: Sequence[Lowered | None], values: 
         return None
     at, rule = ids.wrapped(index, x.shape[0]), rule_of("aten.embedding_dense_backward.default")
     return lo.add(x, rule(lo, values, at, x.shape[0], -1, False))  # type: ignore[misc]
+
+
+def _in_one_line(
+    lo: Lowering, indices: Sequence[Lowered | None], values: Lowered
+) -> tuple[Sequence[Lowered | None], Lowered]:
+    """An index of several dimensions along another dimension than the first, as one of one, and
+    what is added there.
+
+    Example: of ``x[:, ids]``, with ids [4, 4] and values [2, 4, 4], ids [16] and values [2, 16].
+    """
+    own = [(dim, index) for dim, index in enumerate(indices) if index is not None]
+    dim, index = own[0] if len(own) == 1 else (0, values)
+    size = len(index.shape)
+    if not dim or size < 2 or values.shape[dim : dim + size] != index.shape:
+        return indices, values
+    count = prod(index.shape)
+    flat = lo.reshape(values, (*values.shape[:dim], count, *values.shape[dim + size :]))
+    return [*indices[:dim], lo.reshape(index, (count,))], flat
 
 
 def _added_up(

@@ -15,7 +15,7 @@ from math import prod
 from typing import Any, TypeAlias
 
 from shardproof.engine.errors import Unsupported
-from shardproof.frontends.aten.constants import numbered
+from shardproof.frontends.aten.constants import in_turn, numbered
 from shardproof.frontends.aten.filled import Filled, flags_of
 from shardproof.frontends.aten.ids import Ids, Marked, compared
 from shardproof.frontends.aten.joined import Joined
@@ -76,11 +76,11 @@ def _embedding(
     if isinstance(ids, Joined):
         each = [_embedding(lo, table, p, padding, by_frequency, sparse) for p in ids.parts]
         return lo.reshape(lo.concat(each, ids.dim), (*ids.shape, table.shape[1]))
-    known = whole(ids) if isinstance(ids, Const) else ids
-    if isinstance(known, Positions):
-        return rows_at(lo, table, known)
-    if isinstance(known, Filled):
-        return rows_beside(lo, table, known)
+    ids = in_turn(lo, ids, table.shape[0])
+    if isinstance(ids, Positions):
+        return rows_at(lo, table, ids)
+    if isinstance(ids, Filled):
+        return rows_beside(lo, table, ids)
     entries = entries_of(lo, ids)
     joined = None if entries is None else rows_by(lo, table, entries)
     if joined is not None:
@@ -106,11 +106,11 @@ def _embedding_backward(
             for p, x in cuts
         ]
         return reduce(lo.add, own)
-    known = whole(ids) if isinstance(ids, Const) else ids
-    if isinstance(known, Positions) and padding < 0:
-        return added_at(lo, gradient, known, rows)
-    if isinstance(known, Filled) and padding < 0:
-        return added_beside(lo, gradient, known, rows)
+    ids = in_turn(lo, ids, rows) if padding < 0 else ids
+    if isinstance(ids, Positions) and padding < 0:
+        return added_at(lo, gradient, ids, rows)
+    if isinstance(ids, Filled) and padding < 0:
+        return added_beside(lo, gradient, ids, rows)
     entries = entries_of(lo, ids)
     added = None if entries is None or padding >= 0 else added_by(lo, gradient, entries, rows)
     if added is not None:
