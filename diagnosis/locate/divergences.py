@@ -7,6 +7,7 @@ counterpart's result, although nothing that it reads is already wrong, is where 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from fractions import Fraction
 from functools import reduce
@@ -256,13 +257,21 @@ def _compared(result: Partition) -> set[int]:
 
 def _ends(result: Partition, aligned: Sequence[int], without: Collection[str]) -> set[int]:
     """Values that failing conclusions are about, and those that become them through instances that
-    the single device does not have (a copy, an accumulation), of kinds other than ``without``."""
+    the single device does not have and that hand them on (a copy, an accumulation), of kinds other
+    than ``without``."""
     ends = {c.value for c in result.conclusions if not c.holds}
     for number, instance in reversed(list(enumerate(result.parallel.unrolled.instances))):
         own = aligned[number] < 0 and instance.kind not in without
-        if own and not ends.isdisjoint(instance.outputs):
+        if own and not ends.isdisjoint(instance.outputs) and _hands_on(result, instance):
             ends.update(instance.inputs)
     return ends
+
+
+def _hands_on(result: Partition, instance: Instance) -> bool:
+    """Whether all that an instance gives is made of the values that it reads, moved, scaled or
+    added up: a function of them is another value."""
+    read = {t.node for v in instance.inputs if v >= 0 for t in _addends(result, v)}
+    return all(t.node in read for v in instance.outputs for t in _addends(result, v))
 
 
 def _fault(result: Partition, instance: Instance, counterpart: int) -> Fault | None:
@@ -321,17 +330,25 @@ def _diagonal(result: Partition, instance: Instance) -> Fault | None:
 
 def _scrambled(result: Partition, instance: Instance) -> Fault | None:
     """What is wrong with an instance that joins parts: parts of one value that lie side by side are
-    no part of it in this order."""
-    if instance.kind not in JOINS or any(
-        t.places for v in instance.inputs for t in _addends(result, v)
-    ):
+    no part of it in this order.  The program's own ``concat`` may be meant so, where the single
+    device joins parts of that value, too."""
+    joins = instance.kind in JOINS or instance.name == "concat"
+    if not joins or any(t.places for v in instance.inputs for t in _addends(result, v)):
         return None
-    for value in instance.outputs:
-        placed = [(t.factor, t.node) for t in _addends(result, value) if t.places]
-        if len(set(placed)) < len(placed):
-            other = "it joins parts of one value in another order than the single device has them"
-            return Fault(other)
+    again = {n for v in instance.outputs for n in _repeated(result.parallel.lineages[v])}
+    if again and instance.kind not in JOINS:
+        again -= {n for lineage in result.single.lineages for n in _repeated(lineage)}
+    if again:
+        return Fault("it joins parts of one value in another order than the single device has them")
     return None
+
+
+def _repeated(lineage: Lineage | None) -> set[int]:
+    """The values of which several parts, alike in their factors, are joined in another one."""
+    if lineage is None:
+        return set()
+    placed = Counter((t.factor, t.node) for t in lineage.addends if t.places)
+    return {node for (_, node), count in placed.items() if count > 1}
 
 
 def _ranges(result: Partition, values: Iterable[int]) -> set[tuple[int, int]]:

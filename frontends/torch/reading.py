@@ -23,7 +23,7 @@ from shardproof.frontends.torch.record import Recorder
 from shardproof.frontends.torch.refusals import answered, refuse
 from shardproof.frontends.torch.standins import replace
 from shardproof.frontends.torch.texts import TEXT, Text, plain
-from shardproof.frontends.torch.unread import FUNCTIONS, Unread, in_text, written
+from shardproof.frontends.torch.unread import FUNCTIONS, Unread, in_text, tell, written
 
 #: What is printed where a step asks whether numbers are finite.
 FINITE = "stand-in: whether numbers of the step are finite: they are, where it asks"
@@ -33,11 +33,12 @@ MOST_NUMBERS = 64
 
 def install(note: Callable[[str], None], recorder: Recorder) -> None:
     """Let ``.item()``, ``.tolist()``, ``.numpy()`` and formats give such numbers; ``note`` is told
-    where a step asks whether numbers are finite.
+    where a step asks whether numbers are finite, and what it checks.
 
     Example: ``print(f"{loss.item():.3f} {loss:.3f}")`` prints "n/a n/a", and
     ``torch.tensor(loss.item())`` is the loss.
     """
+    tell(note)
     _tensors(recorder)
     _texts()
     _exports()

@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from shardproof.frontends.torch.checks import PASSES, passing
 from shardproof.frontends.torch.places import is_own
 from shardproof.frontends.torch.refusals import refuse
 from shardproof.frontends.torch.texts import TEXT, Text
@@ -29,6 +30,8 @@ from shardproof.frontends.torch.texts import TEXT, Text
 _WRITTEN: list[str] = []
 #: The same of those that became "nan" by ``%`` in a library.
 _AS_FLOATS: list[str] = []
+#: Who is told what a program checks of such numbers.
+_TOLD: list[Callable[[str], None]] = []
 #: Whether texts are followed.  Where they are not, and a number was put into one, the step is
 #: recorded once more, so that what is there does not matter.
 _FOLLOWED: list[bool] = []
@@ -183,6 +186,14 @@ def in_text(text: str, where: str) -> Text:
     return Text(text, where)
 
 
+def tell(note: Callable[[str], None]) -> None:
+    """From here on ``note`` is told what a program checks of such numbers, in this process.
+
+    Example: of ``assert loss.item() < 1e6`` that what is checked there holds.
+    """
+    _TOLD.append(note)
+
+
 def follow() -> None:
     """From here on texts that have such a number are followed, in this process, for good.
 
@@ -249,8 +260,16 @@ def _computing(kind: str) -> Callable[..., Any]:
     return method
 
 
+def _asking(self: Unread, *others: object) -> bool:
+    check = passing(_getframe(1))
+    if check is None or not _TOLD:
+        self.refused(*others)
+    _TOLD[-1](PASSES.format(check[1]))
+    return check[0]
+
+
 for _name in ASKING:
-    setattr(Unread, f"__{_name}__", Unread.refused)
+    setattr(Unread, f"__{_name}__", _asking)
 for _name in COMPUTING:
     setattr(Unread, f"__{_name}__", _computing(f"__{_name}__"))
 for _name in FUNCTIONS:
