@@ -51,7 +51,7 @@ class Functions(Products):
     def _block(self, x: Lineage) -> Lineage:
         """Parts of a sum over constant blocks as the sum over these blocks alone; as they are where
         they are none."""
-        if has_places(x) or not all(t.partials for t in x.addends):
+        if has_places(x) or not (x.addends and all(t.partials for t in x.addends)):
             return x
         made = tried(lambda t: closed_parts(self.table, t, self._closed_product, self.fold), x)
         return x if made is None else Lineage(x.shape, (made,))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import shardproof
+from tests.frontends.hlo.verdicts import verified
 
 MODULE = """HloModule NAME
 
@@ -107,3 +108,32 @@ def test_inputs_that_show_a_difference(
     files[1].write_text(parallel)
     result = shardproof.verify(*files, out=tmp_path / "run", cache_dir=tmp_path / "cache")
     assert result.verdict == expected, result.reason
+
+
+def test_rows_of_which_some_are_zero_are_divided_by(tmp_path: Path) -> None:
+    """What is divided by has no addends there: it ended with an error of its own."""
+    single = """HloModule m
+
+ENTRY main {
+  x = f32[4,3] parameter(0)
+  e = f32[4,3] exponential(x)
+  one = f32[] constant(1)
+  ones = f32[4,3] broadcast(one), dimensions={}
+  ROOT y = f32[4,3] divide(ones, e)
+}
+"""
+    ranks = """HloModule m, num_partitions=2
+
+ENTRY main {
+  x = f32[2,3] parameter(0), sharding={devices=[2,1]<=[2]}
+  e = f32[2,3] exponential(x)
+  zero = f32[] constant(0)
+  some = f32[1,3] slice(e), slice={[0:1], [0:3]}
+  none = f32[1,3] broadcast(zero), dimensions={}
+  k = f32[2,3] concatenate(some, none), dimensions={0}
+  one = f32[] constant(1)
+  ones = f32[2,3] broadcast(one), dimensions={}
+  ROOT y = f32[2,3] divide(ones, k)
+}
+"""
+    verified(single, ranks, tmp_path, "refuted")
