@@ -12,7 +12,7 @@ import numpy as np
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.graphs.graph import Node, PerRank, Shape
-from shardproof.frontends.hlo import boxes, indices, lookups, many_rows
+from shardproof.frontends.hlo import boxes, indices, lookups, many_rows, picked
 from shardproof.frontends.hlo.items import Ids, Item, Tensor, table_of
 from shardproof.frontends.hlo.known import Known, compact
 from shardproof.frontends.hlo.module import Array
@@ -82,6 +82,9 @@ def gather(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     if not isinstance(xs[1], Known):
         return lookups.gather(low, node, xs)
     table, ids, result = low.tensor(xs[0]), xs[1], low.shape(node)
+    entries = picked.gather(low, node, table, ids)
+    if entries is not None:
+        return Tensor(entries)
     again = _repeated(node, ids, "start_indices_batching_dims")
     if again is None:
         return Tensor(_gathered(low, node, table, ids, result))
@@ -210,10 +213,9 @@ def scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         dim = [d for d in range(len(given)) if d not in windows][at]
         wide = (*given[:dim], given[dim] // times, times, *given[dim + 1 :])
         updates = low.recorder.op("sum", low.values.view(updates, wide), dim=(dim + 1,))
-    if node.attrs.get("input_batching_dims", ()) and how == "add":
-        apart = _placed_apart(low, node, ids, updates)
-        if apart is not None:
-            return _added(low, operand, apart)
+    apart = picked.scatter(low, node, ids, updates)
+    if apart is not None:
+        return _added(low, operand, apart)
     box = _box(low, node, ids, low.recorder.shape(updates))
     if box is not None:
         return _in_box(low, node, operand, xs[2] if how == "replace" else Tensor(updates), *box)
@@ -282,31 +284,6 @@ def _whole_rows(low: Lowering, node: Node, ids: Known, given: Shape) -> Rows | N
     if not alone or attrs.get("input_batching_dims", ()):
         return None
     return rows if [given[d] for d in attrs.get("update_window_dims", ())] == whole else None
-
-
-def _placed_apart(low: Lowering, node: Node, ids: Known, updates: int) -> int | None:
-    """Entries at a known place in each row, zero elsewhere: a product with a table of 0 and 1; what
-    is out of bounds is nowhere. None: these are not entries, one for each row.
-
-    Example: entries ``f32[4]`` at places 0, 1, 2 and 3 of the rows of ``f32[4,5]`` are the product
-    of these, repeated, and the diagonal of ones.
-    """
-    attrs, shape, vector = node.attrs, low.shape(node), node.attrs["index_vector_dim"]
-    batching, own = attrs["input_batching_dims"], attrs["scatter_indices_batching_dims"]
-    dims = attrs["scatter_dims_to_operand_dims"]
-    if len(dims) != 1 or attrs.get("update_window_dims", ()) or vector != len(ids.shape) - 1:
-        return None
-    count = shape[dims[0]]
-    tables = tuple(
-        (a[..., :1].astype(np.int64) == np.arange(count)).astype("float32") for a in ids.arrays
-    )
-    letters = "abcdefghijklmnopqrstu"[: len(ids.shape) - 1]
-    names = {dims[0]: "v", **{d: letters[e] for d, e in zip(batching, own, strict=True)}}
-    if sorted(names) != list(range(len(shape))):
-        return None
-    result = "".join(names[d] for d in range(len(shape)))
-    table = low.tensor(Known(tables, "float32"))
-    return low.op("einsum", updates, table, equation=f"{letters},{letters}v->{result}").value
 
 
 def _added(low: Lowering, operand: Item, part: int) -> Tensor:
