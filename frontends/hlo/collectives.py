@@ -11,7 +11,7 @@ from shardproof.engine.errors import Unsupported
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.graphs.graph import Node, Shape
 from shardproof.frontends.graphs.recorder import GROUP, PAIRS
-from shardproof.frontends.hlo import gates, indices
+from shardproof.frontends.hlo import exchange, gates, indices
 from shardproof.frontends.hlo.elementwise import inverse
 from shardproof.frontends.hlo.exchange import Exchanged
 from shardproof.frontends.hlo.items import Gated, Ids, Item, Tensor
@@ -136,7 +136,7 @@ def all_to_all(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     joined along the same one.
 
     Example: ``f32[8,6]`` among four along dimension 0: `Exchanged`, until a reshape and a transpose
-    say along which dimension what arrives is joined.
+    say along which dimension what arrives is joined; ids are exchanged as they are.
     """
     if _alone(node):
         return xs[0]
@@ -147,7 +147,13 @@ def all_to_all(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     shape, members = low.shape(node), len(node.groups[0])
     if shape[dims[0]] % members:
         raise Unsupported(f"an all-to-all of {shape[dims[0]]} positions among {members}")
-    return Exchanged(low.tensor(xs[0]), dims[0], node.groups, shape)
+
+    def exchanged(item: Item) -> Exchanged:
+        return Exchanged(low.tensor(item), dims[0], node.groups, shape)
+
+    key = ("exchanged", node.groups, dims[0])
+    ids = _ids(low, xs[0], key, lambda item: exchange.plain(low.recorder, exchanged(item)))
+    return ids or exchanged(xs[0])
 
 
 def permute(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:

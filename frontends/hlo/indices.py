@@ -281,7 +281,8 @@ def reshape(low: Lowering, x: Ids, shape: Shape) -> Item:
 def ids_after_move(
     low: Lowering, x: Ids, key: tuple[object, ...], move: Callable[[int], int]
 ) -> Ids:
-    """Ids as a tensor of the body, moved: an origin of its own, the same one for the same move.
+    """Ids of which nothing is computed, as a tensor of the body that is moved: an origin of its
+    own, the same one for the same move, in the domain of the input whose ids they are.
 
     Example: ``reshape(ids)`` of ``s32[4]`` as ``[2, 2]``, done twice, is the same ``view`` of the
     input, value 1, with the domain of the input.
@@ -290,8 +291,8 @@ def ids_after_move(
     known = low.recorder.known((*key, value))
     origin = move(value) if known is None else known
     low.recorder.once((*key, value), origin)
-    if value in low.origins:
-        low.origins[origin] = low.origins[value]
+    if x.origin in low.origins:
+        low.origins[origin] = low.origins[x.origin]
     shape = low.recorder.shape(origin)
     return Ids(origin, own_axes(shape), shape, x.functions)
 

@@ -273,7 +273,8 @@ class Values:
         kept = tuple(d for d, n in enumerate(wide) if n > 1)
         line = tuple(wide[d] for d in kept)
         own = [np.broadcast_to(c, wide).reshape(line) for c in cores]
-        if self.by_order and (made := orders.ordered(self.recorder, own, self.by_rank)) is not None:
+        beside = self.by_rank, self.by_order, self.tables
+        if (made := orders.ordered(self.recorder, own, *beside)) is not None:
             return self.broadcast(made, kept, item.shape)
         shape = origins.row(own, line, self.tables) or line or (1,)
         value = self.recorder.constant([c.reshape(shape) for c in own])
@@ -493,8 +494,7 @@ class Values:
     def onehot(self, origin: int, starts: Sequence[int], size: int) -> int:
         """[ids, classes]: 1 where the id is the class; classes begin at each rank's own start."""
         key = ("onehot", origin, tuple(starts), size)
-        value = self.recorder.known(key)
-        if value is None:
+        if (value := self.recorder.known(key)) is None:
             value = self.recorder.op("onehot", origin, start=table_of(starts), size=size)
             self.recorder.once(key, value)
         return value

@@ -11,6 +11,7 @@ import numpy as np
 
 from shardproof.frontends.graphs.graph import Shape
 from shardproof.frontends.graphs.recorder import Recorder
+from shardproof.frontends.hlo import origins
 from shardproof.frontends.hlo.known import Known, compact
 from shardproof.frontends.hlo.module import Array
 
@@ -88,15 +89,21 @@ def ordered(
     recorder: Recorder,
     arrays: Sequence[Array],
     by_rank: Callable[[Sequence[object], Shape], int],
+    triangles: bool,
+    tables: Sequence[Array],
 ) -> int | None:
-    """Known numbers as a block of the order of positions, or as stretches of zeros and ones that
-    differ by rank; None: they are neither.  ``by_rank``: a tensor of one number on each rank.
+    """Known numbers as a block of the order of positions (where ``triangles`` are such), or as
+    stretches of zeros and ones that differ by rank and that none of the other side's ``tables``
+    has; None: they are neither.  ``by_rank``: a tensor of one number on each rank.
 
     Example: of [1, 0] on rank 1 and [0, 0] on rank 0, two stretches of one position.
     """
-    own = triangle_of(arrays[0])
+    own = triangle_of(arrays[0]) if triangles else None
     if own is not None and all(np.array_equal(a, arrays[0]) for a in arrays):
         return written(recorder, own)
+    line = arrays[0].shape
+    if not triangles and (origins.lie(arrays, line, tables) or origins.row(arrays, line, tables)):
+        return None
     if (parts := stretches(arrays)) is None:
         return None
     made = [by_rank([int(a[start]) for a in arrays], (size,)) for start, size in parts]

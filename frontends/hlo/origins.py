@@ -104,14 +104,17 @@ def row(
     Example: ``[0, 0]`` on rank 0 and ``[1, 0]`` on rank 1 are rows, (1, 2), of what is below the
     diagonal of a triangle of 2 by 2.
     """
-    if len(arrays) == 1 or not line or _lie(arrays, line, tables):
+    if len(arrays) == 1 or not line or lie(arrays, line, tables):
         return None
     shapes = ((*line[:d], 1, *line[d:]) for d in range(len(line) + 1))
-    return next((shape for shape in shapes if _lie(arrays, shape, tables)), None)
+    return next((shape for shape in shapes if lie(arrays, shape, tables)), None)
 
 
-def _lie(arrays: Sequence[Array], shape: tuple[int, ...], tables: Sequence[Array]) -> bool:
-    """Whether one table has the numbers of every rank, in this shape."""
+def lie(arrays: Sequence[Array], shape: tuple[int, ...], tables: Sequence[Array]) -> bool:
+    """Whether one table has the numbers of every rank, in this shape.
+
+    Example: the marks ``[1, 1, 1, 0]`` of the single device have ``[1, 1]`` and ``[1, 0]``.
+    """
     own = [array.reshape(shape) for array in arrays]
     return any(all(inside(a, table) is not None for a in own) for table in tables)
 
