@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
+
+import numpy as np
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.builder import piecewise
@@ -15,7 +17,9 @@ from shardproof.frontends.hlo import exchange, gates, indices
 from shardproof.frontends.hlo.elementwise import inverse
 from shardproof.frontends.hlo.exchange import Exchanged
 from shardproof.frontends.hlo.items import Gated, Ids, Item, Tensor
-from shardproof.frontends.hlo.state import Lowering
+from shardproof.frontends.hlo.known import Known, compact
+from shardproof.frontends.hlo.module import Array
+from shardproof.frontends.hlo.state import Lowering, integral
 
 
 def _alone(node: Node) -> bool:
@@ -54,7 +58,8 @@ def all_reduce(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
     Example: in groups {{0,1},{2,3}} by ``add``, ``all_reduce`` with ``op="sum"`` and these groups;
     by ``minimum``, the negated maximum of the negated tensor; by ``multiply`` it is refused.  Of
-    what is zero for some ids, the same on all ranks, the sum is zero for these.
+    what is zero for some ids, the same on all ranks, the sum is zero for these; of known integers
+    and predicates it is known.
     """
     how = node.attrs["to_apply"]
     logical = low.dtype(node) == "bool" and how in ("and", "or")
@@ -62,6 +67,8 @@ def all_reduce(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         raise Unsupported(f"an all-reduce by {how}")
     if _alone(node):
         return xs[0]
+    if isinstance(xs[0], Known) and (made := _known(low, node, xs[0])) is not None:
+        return made
     if how == "add" and isinstance(xs[0], Gated) and gates.alike(low, xs[0].gate, node.groups):
         summed = all_reduce(low, node, [Tensor(xs[0].value)])
         return replace(xs[0], value=low.tensor(summed))
@@ -81,6 +88,35 @@ def all_reduce(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         low, node, x, "all_reduce", low.shape(node), op="sum" if how == "add" else "max"
     )
     return low.op("mul", reduced.value, other=Fraction(-1)) if how == "minimum" else reduced
+
+
+#: How known numbers of the ranks of a group become one.
+_KNOWN: Mapping[str, np.ufunc] = {
+    "add": np.add,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "and": np.logical_and,
+    "or": np.logical_or,
+}
+
+
+def _known(low: Lowering, node: Node, x: Known) -> Known | None:
+    """Integers or predicates that are known on every rank, over each group; None: they are floats,
+    or a sum that its type does not hold."""
+    whole = low.dtype(node) == "bool" or integral(low.dtype(node))
+    if not whole or sorted(sum(node.groups, ())) != list(range(low.graph.ranks)):
+        return None
+    made = dict[int, Array]()
+    for group in node.groups:
+        cores = np.broadcast_arrays(*(compact(x.at(rank)) for rank in group))
+        total = _KNOWN[node.attrs["to_apply"]].reduce(np.stack(cores).astype(np.int64), axis=0)
+        own = total.astype(x.arrays[0].dtype)
+        if not np.array_equal(own, total):
+            return None
+        made.update(dict.fromkeys(group, np.broadcast_to(own, x.shape)))
+    arrays = tuple(made[rank] for rank in range(low.graph.ranks))
+    same = all(np.array_equal(a, arrays[0]) for a in arrays)
+    return Known(arrays[:1] if same else arrays, x.dtype)
 
 
 def _one_after_the_other(low: Lowering, node: Node, x: int) -> Tensor | None:

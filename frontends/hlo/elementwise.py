@@ -455,7 +455,7 @@ def is_finite(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     before an optimizer step."""
     masks.finite(low, xs[0], "is-finite")
     masks.assume_finite(low)
-    return _constant(low, node, Fraction(1))
+    return _predicate(low, node, True)
 
 
 def shifted(operator: str, before: int, after: int) -> Rule:

@@ -1,0 +1,86 @@
+"""Steps that are taken where no gradient is infinite, which all ranks ask each other: numbers that
+are known on every rank are known behind an all-reduce."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shardproof.frontends.hlo import inline, text
+from shardproof.frontends.hlo.lower import lower
+from tests.frontends.hlo.test_lower import ADD, ALL, MIN, agree
+from tests.frontends.hlo.verdicts import verified
+
+STEP = """  finite = pred[4] is-finite(g)
+  yes = pred[] constant(true)
+  good = pred[] reduce(finite, yes), dimensions={0}, to_apply=all
+"""
+SINGLE = f"""HloModule m
+
+{ADD}{ALL}
+ENTRY main {{
+  w = f32[4] parameter(0)
+  x = f32[6,4] parameter(1)
+  zero = f32[] constant(0)
+  g = f32[4] reduce(x, zero), dimensions={{0}}, to_apply=add
+{STEP}  next = f32[4] subtract(w, g)
+  taken = pred[4] broadcast(good), dimensions={{}}
+  ROOT y = f32[4] select(taken, next, w)
+}}
+"""
+LEAST = MIN.replace("f32", "s32")
+PARALLEL = f"""HloModule m, num_partitions=2
+
+{ADD}{ALL}{LEAST}
+ENTRY main {{
+  w = f32[4] parameter(0), sharding={{replicated}}
+  x = f32[3,4] parameter(1), sharding={{devices=[2,1]<=[2]}}
+  zero = f32[] constant(0)
+  own = f32[4] reduce(x, zero), dimensions={{0}}, to_apply=add
+  g = f32[4] all-reduce(own), channel_id=1, replica_groups={{{{0,1}}}}, \
+use_global_device_ids=true, to_apply=add
+{STEP}  flag = s32[] convert(good)
+  flags = s32[] all-reduce(flag), channel_id=2, replica_groups={{{{0,1}}}}, \
+use_global_device_ids=true, to_apply=min
+  none = s32[] constant(BOUND)
+  all_good = pred[] compare(flags, none), direction=GT
+  next = f32[4] subtract(w, g)
+  taken = pred[4] broadcast(all_good), dimensions={{}}
+  ROOT y = f32[4] select(taken, next, w)
+}}
+"""
+#: A number that is 1, 2, 3 and 4 on four ranks, over pairs of them.
+PAIRS = """HloModule m, num_partitions=4
+
+add {
+  a = s32[] parameter(0)
+  b = s32[] parameter(1)
+  ROOT r = s32[] HOW(a, b)
+}
+ENTRY main {
+  x = f32[2] parameter(0)
+  id = u32[] partition-id()
+  rank = s32[] convert(id)
+  one = s32[] constant(1)
+  n = s32[] add(rank, one)
+  sum = s32[] all-reduce(n), channel_id=1, replica_groups={{0,2},{1,3}}, \
+use_global_device_ids=true, to_apply=add
+  f = f32[] convert(sum)
+  fs = f32[2] broadcast(f), dimensions={}
+  ROOT y = f32[2] multiply(fs, x)
+}
+"""
+
+
+@pytest.mark.parametrize(("bound", "expected"), [(0, "proved"), (1, "refuted")])
+def test_all_ranks_take_the_step(bound: int, expected: str, tmp_path: Path) -> None:
+    verified(SINGLE, PARALLEL.replace("BOUND", str(bound)), tmp_path, expected)
+
+
+@pytest.mark.parametrize("how", ["add", "maximum", "minimum"])
+def test_known_integers_over_groups(how: str) -> None:
+    graph = inline.graph(text.parse(PAIRS.replace("HOW", how)))
+    agree(graph)
+    low, _, _ = lower(graph)
+    assert not any(op.name == "all_reduce" for op in low.recorder.ops)
