@@ -9,7 +9,8 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
-from shardproof.engine.lineage.expressions import Combine, Einsum
+from shardproof.engine.lineage.expressions import Combine, Einsum, Restrict
+from shardproof.engine.lineage.lineage import ABSOLUTE
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.partition.inference.substitution import Labels, Path, Read, TooLarge
 
@@ -69,9 +70,26 @@ class Expansion:
         if opens and isinstance(definition, Einsum | Combine):
             self.opened.add(leaf.node)
             return self._definition(definition, leaf, factor, depth if own else depth - 1)
+        if opens and isinstance(definition, Restrict) and self._begins(definition, leaf):
+            self.opened.add(leaf.node)
+            return self._open(leaf._replace(node=definition.node), factor, depth)
         if own:
             raise TooLarge
         return [Product(factor, (leaf,))]
+
+    def _begins(self, definition: Restrict, leaf: Read) -> bool:
+        """Whether what is left of a sum or product are the first positions of axes without an end,
+        and all of these are read: it is itself read so, then."""
+        if not isinstance(self.table[definition.node].definition, Einsum | Combine):
+            return False
+        ends = self.table[definition.node].extents
+        read = {axis: (stride, extent) for axis, stride, extent, _ in leaf.intervals}
+        return len(read) == len(leaf.intervals) and all(
+            ends[block.axis] == ABSOLUTE
+            and (block.start, block.extent) == (0, ABSOLUTE)
+            and read.get(block.axis) == (1, block.size)
+            for block in definition.blocks
+        )
 
     def _definition(
         self, definition: Einsum | Combine, leaf: Read, factor: Fraction, depth: int

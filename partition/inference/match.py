@@ -38,7 +38,7 @@ from shardproof.partition.inference.views import along_axes
 DEEPEST = 3
 #: Reference nodes that are compared with one value, how far above its leaves they may be, and by
 #: how many definitions they are multiplied out themselves.
-MOST_CANDIDATES, HIGHEST, TALLEST = 100, 6, 7
+MOST_CANDIDATES, HIGHEST, TALLEST = 100, 6, 10
 #: Definitions that a value and a candidate are multiplied out by until they meet, and how many
 #: candidates are tried.
 DOWN, MOST_MET = 8, 12
