@@ -1,7 +1,8 @@
 """Checks of a program's own: questions that a statement asks only to raise.
 
 Example: of ``if torch.any(variance < 0): raise ValueError(...)`` the answer is false, and of
-``assert (weights > 0).all()`` it is true, whatever the numbers are: a run that raises trains nothing.
+``assert (weights > 0).all()`` it is true, whatever the numbers are: a run that raises trains
+nothing.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ def passing(frame: FrameType | None) -> tuple[bool, str] | None:
     while frame is not None:
         code = frame.f_code
         if opname[code.co_code[frame.f_lasti]].startswith(_ASKING):
-            asked = next(islice(code.co_positions(), frame.f_lasti // 2, None))
+            question = next(islice(code.co_positions(), frame.f_lasti // 2, None))
             for check in _checks(code.co_filename):
-                if asked in check.places:
+                if question in check.places:
                     where = code.co_filename.rsplit("/", 1)[-1]
                     return check.passes, f"{where}:{frame.f_lineno}"
         if not is_machinery(code.co_filename):

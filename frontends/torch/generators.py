@@ -136,14 +136,14 @@ def install(note: Callable[[str], None]) -> None:
     system, seed, times = os.urandom, random.Random.seed, count()
 
     def urandom(size: int) -> bytes:
-        if not _asked(sys._getframe(1)):
+        if not _is_of_program(sys._getframe(1)):
             return system(size)
         note(SYSTEM)
         return random.Random(next(times)).randbytes(size)
 
     @wraps(seed)
     def seeding(self: random.Random, a: Any = None, *args: Any, **kwargs: Any) -> None:
-        if a is None and _asked(sys._getframe(1)):
+        if a is None and _is_of_program(sys._getframe(1)):
             note(SYSTEM)
             a = next(times)
         seed(self, a, *args, **kwargs)
@@ -153,7 +153,7 @@ def install(note: Callable[[str], None]) -> None:
     random.Random.seed = seeding  # type: ignore[method-assign]
 
 
-def _asked(frame: FrameType | None) -> bool:
+def _is_of_program(frame: FrameType | None) -> bool:
     """Whether the program, or a library other than PyTorch, asks by way of Python's own modules."""
     while frame is not None:
         path = frame.f_code.co_filename

@@ -31,7 +31,7 @@ _WRITTEN: list[str] = []
 #: The same of those that became "nan" by ``%`` in a library.
 _AS_FLOATS: list[str] = []
 #: Who is told what a program checks of such numbers.
-_TOLD: list[Callable[[str], None]] = []
+_LISTENERS: list[Callable[[str], None]] = []
 #: Whether texts are followed.  Where they are not, and a number was put into one, the step is
 #: recorded once more, so that what is there does not matter.
 _FOLLOWED: list[bool] = []
@@ -191,7 +191,7 @@ def tell(note: Callable[[str], None]) -> None:
 
     Example: of ``assert loss.item() < 1e6`` that what is checked there holds.
     """
-    _TOLD.append(note)
+    _LISTENERS.append(note)
 
 
 def follow() -> None:
@@ -262,9 +262,9 @@ def _computing(kind: str) -> Callable[..., Any]:
 
 def _asking(self: Unread, *others: object) -> bool:
     check = passing(_getframe(1))
-    if check is None or not _TOLD:
+    if check is None or not _LISTENERS:
         self.refused(*others)
-    _TOLD[-1](PASSES.format(check[1]))
+    _LISTENERS[-1](PASSES.format(check[1]))
     return check[0]
 
 
