@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import prod
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
+from shardproof.engine.plan.ir import Source
 from shardproof.frontends.aten.ids import (
     Ids,
     Narrow,
@@ -52,6 +53,8 @@ class Lookup:
 
     Example: ``F.embedding(ids, table)`` with ids [2, 3] and a table [16, 8] has the shape [2, 3,
     8], and ``live`` 1 for all ids; ``x[torch.arange(2), ids]`` of x [2, 16] is picked.
+
+    ``source``: the line that chooses, which is the place of the operator wherever that is written.
     """
 
     table: Real
@@ -60,6 +63,7 @@ class Lookup:
     picked: bool
     shape: Shape
     dtype: str
+    source: Source = field(compare=False)
 
     def reshape(self, shape: Shape) -> Any:
         """The entries in another shape; rows only in their own, until it is known which ones
@@ -94,7 +98,11 @@ class Lookup:
 
     def real(self, lo: Lowering) -> Real:
         """What the ids choose as a value, with zeros where ids do not count."""
-        return entries_like(lo, self._chosen(lo), self.table)
+        reader, lo.source = lo.source, self.source
+        try:
+            return entries_like(lo, self._chosen(lo), self.table)
+        finally:
+            lo.source = reader
 
     def _chosen(self, lo: Lowering) -> Real:
         parts = piecewise.chosen_rows(self.ids.function, self.live, self.rows())
@@ -360,9 +368,10 @@ def rows_of(lo: Lowering, table: Lowered, chosen: Lowered) -> Any:
     live = piecewise.constant(index.function, 1)
     if len(real.shape) == 1:  # numbers: rows of one entry
         column = lo.real(lo.reshape(real, (*real.shape, 1)))
-        rows = Lookup(column, index, live, False, (*index.shape, 1), real.dtype)
+        rows = Lookup(column, index, live, False, (*index.shape, 1), real.dtype, lo.source)
         return lo.reshape(rows.real(lo), index.shape)
-    return Lookup(real, index, live, False, (*index.shape, *real.shape[1:]), real.dtype)
+    shape = (*index.shape, *real.shape[1:])
+    return Lookup(real, index, live, False, shape, real.dtype, lo.source)
 
 
 def entries_of(lo: Lowering, table: Lowered, chosen: Lowered, wraps: bool = True) -> Any:
@@ -377,7 +386,7 @@ def entries_of(lo: Lowering, table: Lowered, chosen: Lowered, wraps: bool = True
     real = lo.real(table)
     index = wrapped(index, real.shape[1]) if wraps else index
     live = piecewise.constant(index.function, 1)
-    return Lookup(real, index, live, True, index.shape, real.dtype)
+    return Lookup(real, index, live, True, index.shape, real.dtype, lo.source)
 
 
 def restricted(x: Lookup, mask: Ids, kept: bool) -> Lookup:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -68,3 +69,31 @@ def test_a_gather_whose_parts_are_exchanged_is() -> None:
     result = verified(divided(swapped=True))
     assert result.verdict == "refuted"
     assert result.findings[0].operator in ("all_gather", "concat")
+
+
+IDS = {"ids": sp.tensor((4,), torch.long, low=0, high=8)}
+
+
+def looked_up(job: sp.Job) -> None:
+    table = torch.nn.Embedding(8, 4)
+    job.start(table)
+    job.end(loss=table(job.batch["ids"]).square().mean())
+
+
+def looked_up_in_parts(job: sp.Job) -> None:
+    table = torch.nn.Embedding(4, 4)
+    job.start(table, parameters={"weight": sp.piece("weight", dim=0, start=4 * job.rank, size=4)})
+    first = 3 * job.rank  # 4
+    own = (job.batch["ids"] >= first) & (job.batch["ids"] < first + 4)
+    rows = table((job.batch["ids"] - first).clamp(0, 3)) * own[:, None]  # it is chosen here
+    total = rows.clone()
+    dist.all_reduce(total)
+    job.end(loss=total.square().mean())
+
+
+def test_rows_of_other_ids_are_told_where_they_are_chosen() -> None:
+    result = sp.verify(looked_up, looked_up_in_parts, world_size=2, batch=IDS)
+    assert result.verdict == "refuted"
+    (finding,) = (f for f in result.findings if f.operator == "embedding")
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    assert "it is chosen here" in lines[int(finding.source.split(":")[1].split(" ")[0]) - 1]
