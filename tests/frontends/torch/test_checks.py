@@ -88,34 +88,64 @@ def asks_in_a_call(x: Asked) -> None:
         raise LookupError
 
 
-def asks_twice(x: Asked) -> None:
-    if x and x.answers:
+def asks_of_two(x: Asked) -> None:
+    if x.given() or not x:
+        raise LookupError
+
+
+def asks_of_both(x: Asked) -> None:
+    if not x and x.answers:
+        raise LookupError
+
+
+def asserts_both(x: Asked) -> None:
+    assert x and not x.given()  # noqa: PT018
+
+
+def asserts_one(x: Asked) -> None:
+    assert not x or x.answers == []
+
+
+def asks_in_a_loop(x: Asked) -> None:
+    if any(x for _ in range(2) if x):
+        raise LookupError
+
+
+def asks_for_one_of_two(x: Asked) -> None:
+    if x.answers if x else None:
         raise LookupError
 
 
 @pytest.mark.parametrize(
-    ("asks", "answer"),
+    ("asks", "answers"),
     [
-        (raises_if, False),
-        (raises_if_not, True),
-        (raises_in_one_line, False),
-        (asserts, True),
-        (asserts_not, False),
-        (compares, True),
+        (raises_if, [False]),
+        (raises_if_not, [True]),
+        (raises_in_one_line, [False]),
+        (asserts, [True]),
+        (asserts_not, [False]),
+        (compares, [True]),
+        (asks_of_two, [False, True]),
+        (asks_of_both, [True]),
+        (asserts_both, [True, False]),
+        (asserts_one, [False]),
     ],
 )
-def test_a_check_passes(asks: Callable[[Asked], None], answer: bool) -> None:
+def test_a_check_passes(asks: Callable[[Asked], None], answers: list[bool]) -> None:
     x = Asked()
     asks(x)
-    assert x.answers == [answer]
+    assert x.answers == answers
 
 
 @pytest.mark.parametrize(
     "asks",
-    [raises_or_goes_on, does_something, may_not_raise, asks_in_a_call, asks_twice],
+    [
+        *(raises_or_goes_on, does_something, may_not_raise),
+        *(asks_in_a_call, asks_in_a_loop, asks_for_one_of_two),
+    ],
 )
 def test_what_does_something_else_is_no_check(asks: Callable[[Asked], object]) -> None:
     x = Asked()
     with suppress(ValueError, LookupError):
         asks(x)
-    assert x.answers == [None]
+    assert set(x.answers) == {None}

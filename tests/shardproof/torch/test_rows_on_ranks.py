@@ -70,7 +70,7 @@ def test_a_rank_without_rows_tells_nothing(tmp_path: Path, wrong: bool) -> None:
         _end(job, model, loss)
 
     result = locally(tmp_path, step, step, {k: BATCH[k] for k in ("x", "labels")}, combine="sum")
-    assert result.verdict == ("refuted" if wrong else "inconclusive"), sp.told(result)
+    assert result.verdict == ("refuted" if wrong else "proved"), sp.told(result)
     assert any("there is at least one" in str(a) for a in result.assumptions)
     if wrong:
         checked = shardproof.check(tmp_path / "run")
