@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set
 from math import prod
 
+from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.lineage.floating import sunk
 from shardproof.engine.lineage.lineage import (
     BROADCAST,
@@ -66,6 +67,8 @@ def _loosened(addend: Addend, dim: int, others: Sequence[Addend]) -> Addend:
     single, mine = _single(addend), _varying(addend, dim)
     if not single or not of_dim(addend, dim):
         return addend
+    if not mine and (digit := _as_digit(addend, single, dim, others)) is not None:
+        return digit
     beside = {
         interval[:3]
         for other in others
@@ -80,6 +83,38 @@ def _loosened(addend: Addend, dim: int, others: Sequence[Addend]) -> Addend:
     alone = [a for a in addend.view.dims[dim] if a.size == 1 and a.axis != BROADCAST]
     fixed = tuple(a for a in (*addend.view.fixed, *alone) if a != own[0])
     return addend._replace(view=View(tuple(dims), fixed))
+
+
+def _as_digit(
+    addend: Addend, single: Set[StridedInterval], dim: int, others: Sequence[Addend]
+) -> Addend | None:
+    """One position along a dimension as one of every so many, of which others have the next ones;
+    None where they have none.
+
+    Example: ``n5[a0[7 +1 of 16]]`` in ``0[0 +1 of 4]`` is ``n5[a0/2[3 +1 of 8]] at a0[1 +1 of 2]``
+    there, beside ``n5[a0/2[4 +3 of 8]] at a0[1 +1 of 2]`` in ``0[1 +3 of 4]``.
+    """
+    for other in others:
+        if other.node != addend.node or not _next_to(addend, other, dim):
+            continue
+        theirs = _varying(other, dim)
+        mine = [a for a in single if theirs and a.axis == theirs[0].axis]
+        if len(theirs) != 1 or len(mine) != 1:
+            continue
+        (row,), (own,) = theirs, mine
+        count, rest = divmod(row.stride, own.stride)
+        inside = Affine(own.start.const % max(count, 1))
+        if count < 2 or rest or own.extent != count * row.extent:
+            continue
+        inner = StridedInterval(own.axis, own.stride, count, inside, 1)
+        if not (own.start - inside).divisible(count) or inner not in _single(other):
+            continue
+        outer = row._replace(start=(own.start - inside) // count, size=1)
+        dims = [tuple(a for a in d if a != own) for d in addend.view.dims]
+        dims[dim] = (outer,)
+        fixed = (*(a for a in addend.view.fixed if a != own), inner)
+        return addend._replace(view=View(tuple(dims), fixed))
+    return None
 
 
 def _as_beside(addend: Addend, dim: int, others: Sequence[Addend]) -> Addend:

@@ -18,7 +18,6 @@ from shardproof.engine.algebra.terms import ONE, ZERO, Term, TermTable
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.interpreters import MASKED, Weighted
 from shardproof.engine.interpreters.dims import Dim, Factor, count
-from shardproof.engine.lineage.blocks import place as placed
 from shardproof.engine.lineage.expressions import (
     AcrossRanks,
     Amax,
@@ -276,7 +275,9 @@ class Meaning:
         operand, blocks = definition.node, definition.blocks
         extents = self.nodes[operand].extents
         positions = (
-            placed(blocks, axis, n, i) if any(b.axis == axis for b in blocks) else i
+            self.representatives.inside((operand, axis), blocks, n, i)
+            if any(b.axis == axis for b in blocks)
+            else i
             for axis, (n, i) in enumerate(zip(extents, index, strict=True))
         )
         return self.entry(operand, tuple(positions))

@@ -16,8 +16,9 @@ or gathers over are represented like an axis.  `docs/soundness.md` says why this
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from fractions import Fraction
-from itertools import accumulate, product
+from itertools import product
 from math import prod
 from typing import NamedTuple
 
@@ -36,13 +37,19 @@ from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.sums import Over
 from shardproof.engine.obligations.denominators import Cleared, cleared
 from shardproof.engine.obligations.entries import Meaning
+from shardproof.engine.obligations.positions import (
+    Positions,
+    boundaries,
+    in_windows,
+    kept,
+    with_intervals,
+)
 from shardproof.engine.obligations.small_terms import SmallInterpreter
-from shardproof.engine.plan.collectives import TABLE, Effect, cuts, refused
+from shardproof.engine.plan.collectives import TABLE, Effect, refused
 from shardproof.engine.small_model.bounds import Requirements, enough
 from shardproof.engine.small_model.by_size import misleads
 from shardproof.engine.small_model.mixed_radix import Relation
 from shardproof.engine.small_model.related import applied, related
-from shardproof.engine.small_model.representatives import Representatives
 
 __all__ = ["Claim", "Obligation", "boundaries", "build", "every", "points"]
 
@@ -76,48 +83,6 @@ class Obligation(NamedTuple):
     claimed: tuple[Term, ...] = ()
 
 
-def boundaries(claim: Claim) -> list[tuple[int, int]]:
-    """Where the operator of a claim cuts or joins local dimensions: (size, place).  Slices of one
-    size are cut alike, wherever they are, so that they share a template.
-
-    Example: of a reduce-scatter of 8 rows to 4 ranks (8, 2), (8, 4) and (8, 6).
-    """
-    given = [x for x in claim.inputs if x is not None]
-    if claim.kind == "slice" or claim.name in ("slice", "concat"):
-        kind = "slice" if claim.name == "slice" else "concat"
-    else:
-        kind = claim.kind
-    keys = ("dim",) if kind in ("slice", "concat") else cuts(kind)
-    result = []
-    dims = [claim.attrs.get(key) for key in keys]
-    for dim in (d for d in dims if isinstance(d, int)):
-        for whole in (*given, *claim.outputs):
-            for part in (*given, *claim.outputs):
-                large, small = whole.shape[dim], part.shape[dim]
-                if small and large > small:
-                    result += [(large, place) for place in range(small, large, small)][:64]
-    start, cut = claim.attrs.get("start"), claim.attrs.get("dim")
-    if kind == "slice" and isinstance(start, int) and isinstance(cut, int) and given:
-        size, kept = given[0].shape[cut], claim.attrs.get("size")
-        kept = kept if isinstance(kept, int) else claim.outputs[0].shape[cut]
-        result += [(size, place) for place in (start, start + kept) if place <= size]
-    return result
-
-
-def _places(claim: Claim) -> list[tuple[int, int]]:
-    """Only the `boundaries` that a slice or a concatenation has: its operand and its result are
-    then cut alike also where nothing but the operator cuts them, as they do not vary."""
-    given = [x for x in claim.inputs if x is not None]
-    dim, start = claim.attrs.get("dim"), claim.attrs.get("start")
-    if claim.kind == "op" and not claim.backward and isinstance(dim, int):
-        size = claim.outputs[0].shape[dim] if claim.name in ("slice", "concat") else 0
-        if claim.name == "concat":
-            return [(size, end) for end in accumulate(x.shape[dim] for x in given)]
-        if claim.name == "slice" and isinstance(start, int):
-            return [(given[0].shape[dim], place) for place in (start, start + size)]
-    return boundaries(claim)
-
-
 #: Members that are not one claim, moved, up to which all are stated.
 MOST_MEMBERS = 1024
 
@@ -138,11 +103,23 @@ def build(nodes: NodeTable, claim: Claim, widened: Cut = 0, more: int = 0) -> Ob
         return _reduced(nodes, claim, here, more)
     except (Unsupported, ShapeMismatch) as error:
         try:
-            whole = _build(nodes, claim, here, 0, None, None)
+            whole = _build(nodes, claim, here, kept(nodes, claim, here, 0, None, None))
         except Unsupported:
+            with suppress(Unsupported, ShapeMismatch):
+                return _in_windows(nodes, claim, here, more)
             raise error from None
         divided = _cleared(whole)
         return whole if divided is None else whole._replace(goals=divided.goals)
+
+
+def _in_windows(nodes: NodeTable, claim: Claim, here: Cone, more: int) -> Obligation:
+    """The obligation of any tensors in place of the windows of axes that it reads: of such windows,
+    too."""
+    if claim.over or compares(nodes, here):
+        raise Unsupported("windows along which ranks are joined, or positions compared")
+    claim = with_intervals(claim)
+    required = enough(nodes, claim, here, related(claim))
+    return _build(nodes, claim, here, in_windows(nodes, claim, here, more, required))
 
 
 def _cleared(obligation: Obligation) -> Cleared | None:
@@ -182,45 +159,25 @@ def _represented(
     # Splitting dimensions as others are split costs positions; it is done where it is needed.
     ways = (relations, None) if misleads(claim, relations) else (None, relations)
     try:
-        return _build(nodes, claim, here, more, ways[0], required)
+        return _build(nodes, claim, here, kept(nodes, claim, here, more, ways[0], required))
     except (Unsupported, ShapeMismatch):
-        return _build(nodes, claim, here, more, ways[1], required)
+        return _build(nodes, claim, here, kept(nodes, claim, here, more, ways[1], required))
 
 
-def _build(
-    nodes: NodeTable,
-    claim: Claim,
-    here: Cone,
-    more: int,
-    relations: Sequence[Relation] | None,
-    required: Requirements | None,
-) -> Obligation:
-    """``needs``: how many positions are enough (None: all are stated, where they are few)."""
+def _build(nodes: NodeTable, claim: Claim, here: Cone, positions: Positions) -> Obligation:
+    """``positions``: those that represent the others, at a member of the family."""
     joined = {axis for axis, _ in claim.over}
     for number in (*here.opaque, *here.defined):
         if joined & nodes[number].coordinates:
             raise Unsupported("a value that differs along the axis that the operator joins")
-    lineages = [*(x for x in claim.inputs if x is not None), *claim.outputs]
     terms = TermTable()
     goals: list[tuple[Term, Term]] = []
     symbols: dict[str, tuple[object, ...]] = {}
     given: set[Term] = set()
     claimed: set[Term] = set()
     for point in points(nodes, claim, here):
-        representatives = Representatives(
-            nodes,
-            lineages,
-            sorted(here.defined),
-            claim.extents,
-            claim.over,
-            more,
-            boundaries(claim) if relations is None else _places(claim),
-            related=relations,
-            point=point,
-            needs=None if required is None else required.of,
-            exact=required is None,
-        )
-        masks = required is not None and compares(nodes, here)
+        representatives = positions(point)
+        masks = not representatives.exact and compares(nodes, here)
         meaning = Meaning(
             nodes,
             representatives,

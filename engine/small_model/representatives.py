@@ -17,6 +17,8 @@ from math import prod
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.interpreters.dims import Dim, Factor
+from shardproof.engine.lineage import blocks as blocks_of
+from shardproof.engine.lineage.blocks import Block
 from shardproof.engine.lineage.lineage import (
     ABSOLUTE,
     BROADCAST,
@@ -366,6 +368,13 @@ class Representatives(MixedRadix):
             result.append((tuple(w for _, w in kept), [p * s for p, _ in kept]))
         result.reverse()
         return result
+
+    def inside(self, key: Axis, blocks: Iterable[Block], full: int, index: int) -> int:
+        """Where a position of a block's axis is on the axis ``key`` that it is of.
+
+        Example: position 4 of the first three of every four is position 5.
+        """
+        return blocks_of.place(blocks, key[1], full, index)
 
     def _note_local(self, lineages: Sequence[Lineage]) -> None:
         """How local dimensions are represented, for tensors that are constant along them."""

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.lowering import Lowered, Lowering, Real, Shape
 from shardproof.frontends.aten.rules import lowers
-from shardproof.frontends.aten.windows import Axis, axes_of, each, folded, unfolded
+from shardproof.frontends.aten.taps import Axis
+from shardproof.frontends.aten.windows import as_read, axes_of, each, folded, unfolded
 
 
 class _Sizes(NamedTuple):
@@ -78,7 +79,8 @@ def _rows_of(lo: Lowering, narrow: Lowered, s: _Sizes) -> Real:
 def _weights(lo: Lowering, weight: Lowered, s: _Sizes) -> Real:
     """[outer, inner], or [groups, outer, inner]."""
     lead = () if s.groups == 1 else (s.groups,)
-    return lo.real(lo.reshape(lo.real(weight), (*lead, s.outer, s.inner)))
+    read = as_read(lo, lo.real(weight), s.axes, 2)
+    return lo.real(lo.reshape(read, (*lead, s.outer, s.inner)))
 
 
 def _last_two(lo: Lowering, x: Real) -> Real:
@@ -98,13 +100,15 @@ def _narrowed(lo: Lowering, wide: Lowered, weight: Lowered, s: _Sizes) -> Any:
     return lo.permute(made, (0, rank + 1, *range(1, rank + 1)))
 
 
-def _widened(lo: Lowering, narrow: Lowered, weight: Lowered, s: _Sizes) -> Any:
-    """The wide tensor that the taps write: the transpose of `_narrowed`."""
+def _widened(
+    lo: Lowering, narrow: Lowered, weight: Lowered, s: _Sizes, like: Lowered | None = None
+) -> Any:
+    """The wide tensor that the taps write: the transpose of `_narrowed`; ``like``: as `folded`."""
     taps: Any = lo.emit("matmul", _rows_of(lo, narrow, s), _weights(lo, weight, s))
     if s.groups > 1:
         taps = lo.permute(taps, (1, 0, 2))
     split = (s.wide[0], *(a.steps for a in s.axes), s.wide[1], *(a.taps for a in s.axes))
-    return folded(lo, lo.reshape(taps, split), s.axes)
+    return folded(lo, lo.reshape(taps, split), s.axes, like)
 
 
 @lowers("aten.convolution.default")
@@ -145,11 +149,16 @@ def _convolution_backward(
     s = _sizes(x, weight, stride, padding, dilation, transposed, output_padding, groups)
     gradients: list[Any] = [None, None, None]
     if mask[0]:
-        gradients[0] = (_narrowed if transposed else _widened)(lo, gradient, weight, s)
+        gradients[0] = (
+            _narrowed(lo, gradient, weight, s)
+            if transposed
+            else _widened(lo, gradient, weight, s, x)
+        )
     if mask[1]:
         wide, narrow = (gradient, x) if transposed else (x, gradient)
         rows = _last_two(lo, _rows_of(lo, narrow, s))
-        gradients[1] = lo.reshape(lo.emit("matmul", rows, _read_by_taps(lo, wide, s)), weight.shape)
+        read = lo.reshape(lo.emit("matmul", rows, _read_by_taps(lo, wide, s)), weight.shape)
+        gradients[1] = as_read(lo, read, s.axes, 2)
     if mask[2]:
         gradients[2] = lo.sum(gradient, (0, *range(2, len(s.axes) + 2)))
     return tuple(gradients)
@@ -168,7 +177,7 @@ def _im2col(
     one = (1,) * (4 - len(x.shape))
     whole = lo.reshape(x, (*one, *x.shape))
     axes = axes_of(whole.shape[2:], each(taps, 2), stride, padding, dilation)
-    columns = lo.permute(unfolded(lo, whole, axes), (0, 3, 4, 5, 1, 2))
+    columns = lo.permute(as_read(lo, unfolded(lo, whole, axes), axes, 4), (0, 3, 4, 5, 1, 2))
     shape = (whole.shape[1] * prod(a.taps for a in axes), prod(a.steps for a in axes))
     return lo.reshape(columns, (*(() if one else x.shape[:1]), *shape))
 
@@ -188,5 +197,6 @@ def _col2im(
     axes = axes_of(size, each(taps, 2), stride, padding, dilation)
     counts, steps = tuple(a.taps for a in axes), tuple(a.steps for a in axes)
     split = lo.reshape(x, (prod(lead), channels // prod(counts), *counts, *steps))
-    wide = folded(lo, lo.permute(split, (0, 4, 5, 1, 2, 3)), axes)
+    own = lo.permute(as_read(lo, split, axes, 2), (0, 4, 5, 1, 2, 3))
+    wide = folded(lo, own, axes)
     return lo.reshape(wide, (*lead, *wide.shape[1:]))

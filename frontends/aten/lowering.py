@@ -16,6 +16,7 @@ from shardproof.engine.errors import ShapeMismatch, Unsupported
 from shardproof.engine.plan.ir import Attr, Op, Shard, Source, Value
 from shardproof.frontends.aten.irrational import quotient, rooted
 from shardproof.frontends.aten.labels import Labels
+from shardproof.frontends.aten.patterns import Windows
 from shardproof.frontends.aten.readings import Reading
 from shardproof.frontends.builder.shapes import Inference
 
@@ -160,8 +161,7 @@ def broadcast(*shapes: Shape) -> Shape:
 
 
 class Lowering:
-    """A body under construction; ``expected``: shape and element type, such as ``((2, 3),
-    "float32")``, of each output of the operator that is being lowered."""
+    """A body under construction; ``expected``: ``((2, 3), "int64")`` of an output, for example."""
 
     def __init__(self, inference: Inference | None = None) -> None:
         self.inference, self.bound = inference or Inference(), list[tuple[int, int]]()
@@ -184,14 +184,14 @@ class Lowering:
         self.shifts, self.orders = set[int](), list[Any]()  # what no result depends on; of ids
         self.hot, self.integral = set[int](), set[int]()  # floats in {0, 1}; what is whole numbers
         self.cuts: Set[tuple[int, int]] = frozenset()  # rows of parameters, and those of a rank
-        self.narrows = self.asks = False  # a lookup (a loss) needs ids (labels) that are known
+        self.narrows = self.asks = self.alike = False  # known ids (labels) are needed; rows alike
         self.groups: Mapping[str, tuple[int, ...]] = {}  # ranks by the program's name of a group
         self.standins: dict[str, str] | None = None  # what stands for something else: of graphs
         self.functions: dict[str, str] | None = None  # numbers of unknown functions: of graphs
         self.agreed: list[Any] | None = None  # constants that are gathered, unless others differ
         self.unwritten: Callable[[Undefined], Real] | None = None  # memory that has no value
         self.mask: Callable[[Shape], Shard] | None = None  # of the next random operator, by shape
-        self.wheres, self.alike = dict[int, Any](), False  # positions by how many; alike on ranks
+        self.wheres, self.windows = dict[int, Any](), Windows()  # positions by how many; of taps
 
     # -- values -----------------------------------------------------------------------------
 

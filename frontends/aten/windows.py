@@ -1,4 +1,5 @@
-"""Windows that move over dimensions, as views where they do not overlap, else by tables of 0 and 1.
+"""Windows that move over dimensions, as views where they do not overlap, else by tables of 0 and 1,
+or by slices where ranks divide the positions (`taps`).
 
 Entry (s, k, a) of a table is 1 where position a of the result reads position s by tap k, so that
 
@@ -12,36 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real
 from shardproof.frontends.aten.tables import Array, table
-
-
-class Axis(NamedTuple):
-    """One dimension that taps move along: ``size`` positions, ``taps`` of them ``dilation`` apart,
-    ``steps`` results ``stride`` apart, ``before``: zeros in front.
-
-    Example: ``Axis(8, 3, 4, 2, 1, 1)`` is a convolution of 3 taps over 8 positions with stride 2
-    and padding 1, which has 4 results.
-    """
-
-    size: int
-    taps: int
-    steps: int
-    stride: int
-    before: int
-    dilation: int
-
-    @property
-    def blocks(self) -> bool:
-        """Whether windows stand one after the other, each position in at most one of them."""
-        apart = self.dilation == 1 or self.taps == 1
-        beside = self.stride == self.taps or self.steps == 1
-        return apart and beside and not self.before and self.steps * self.taps <= self.size
+from shardproof.frontends.aten.taps import Axis, is_sliced, joints, read, turned, written
 
 
 def each(given: Sequence[int], rank: int) -> tuple[int, ...]:
@@ -117,14 +96,15 @@ def _table(lo: Lowering, axis: Axis, transposed: bool = False) -> Real:
 
 
 def unfolded(lo: Lowering, x: Lowered, axes: Sequence[Axis]) -> Any:
-    """x [n, c, *sizes] as [n, *results, c, *taps].
+    """x [n, c, *sizes] as [n, *results, c, *taps], in the order of `as_read`.
 
     Example: [1, 1, 4] with two blocks of two taps is [1, 2, 1, 2].
     """
     windows: Any = lo.real(x)
     rank = len(axes)
+    sizes = [joints(lo, windows, 2 + number) for number in range(rank)]
     # Every turn takes the first dimension that is left and puts taps and results behind.
-    for axis in axes:
+    for number, axis in enumerate(axes):
         last = len(windows.shape) - 1
         windows = lo.permute(windows, (0, 1, *range(3, last + 1), 2))
         lead = windows.shape[:-1]
@@ -132,6 +112,8 @@ def unfolded(lo: Lowering, x: Lowered, axes: Sequence[Axis]) -> Any:
             own = lo.slice(windows, last, 0, axis.steps * axis.taps)
             own = lo.reshape(own, (*lead, axis.steps, axis.taps))
             windows = lo.transpose(own, last, last + 1)
+        elif is_sliced(lo, axis, number):
+            windows = read(lo, windows, axis, sizes[number])
         else:
             made = lo.emit("matmul", lo.real(windows), _table(lo, axis))
             windows = lo.reshape(made, (*lead, axis.taps, axis.steps))
@@ -139,25 +121,43 @@ def unfolded(lo: Lowering, x: Lowered, axes: Sequence[Axis]) -> Any:
     return lo.permute(windows, (0, *steps, 1, *taps))
 
 
-def folded(lo: Lowering, x: Lowered, axes: Sequence[Axis]) -> Any:
-    """The transpose of `unfolded`: [n, *results, c, *taps] as [n, c, *sizes].
+def folded(lo: Lowering, x: Lowered, axes: Sequence[Axis], like: Lowered | None = None) -> Any:
+    """The transpose of `unfolded`: [n, *results, c, *taps] as [n, c, *sizes]; ``like``: what was
+    unfolded, put together as the result is.
 
     Example: [1, 2, 1, 2] of two blocks of two taps is [1, 1, 4].
     """
     rank = len(axes)
     pairs = [d for i in range(rank) for d in (2 + rank + i, 1 + i)]
     sums: Any = lo.permute(x, (0, 1 + rank, *pairs))
-    for axis in reversed(axes):
+    whole = [(axis.size,) for axis in axes]
+    sizes = whole if like is None else [joints(lo, like, 2 + i) for i in range(rank)]
+    for number, axis in reversed(list(enumerate(axes))):
         *rest, taps, steps = sums.shape
         last = len(rest)
         if axis.blocks:
             own = lo.reshape(lo.transpose(sums, last, last + 1), (*rest, steps * taps))
             made = zeros_around(lo, own, last, 0, axis.size)
+        elif is_sliced(lo, axis, number):
+            made = written(lo, sums, axis, sizes[number])
         else:
             flat = lo.real(lo.reshape(sums, (*rest, taps * steps)))
             made = lo.emit("matmul", flat, _table(lo, axis, transposed=True))
         sums = lo.permute(made, (0, 1, last, *range(2, last)))
     return sums
+
+
+def as_read(lo: Lowering, x: Lowered, axes: Sequence[Axis], dim: int) -> Any:
+    """A tensor with a dimension for the taps of each axis, from ``dim`` on, in the order in which
+    they are read, and back: where they are read by slices, the last one first.
+
+    Example: a kernel [c, o, 3] of a convolution whose positions ranks divide, with its taps in the
+    order 2, 1, 0; any other one as it is.
+    """
+    for number, axis in enumerate(axes):
+        if not axis.blocks and is_sliced(lo, axis, number):
+            x = turned(lo, x, dim + number)
+    return x
 
 
 def zeros_around(lo: Lowering, x: Lowered, dim: int, start: int, size: int) -> Any:

@@ -44,9 +44,7 @@ def question(
     recorded = only(side.program, {*terms, *gradients.values()})
     forward, own = side, tuple(losses)
     if _stops(step):
-        forward = lower(
-            step, Inference(), reading=side.reading, marks=True, parts=side.parts, cuts=side.cuts
-        )
+        forward = _lowered(side, step, marks=True)
         numbers = _numbers(side, forward)
         own = tuple(replace(a, value=numbers[a.value]) for a in losses)
     program = only(forward.program, {a.value for a in own})
@@ -66,10 +64,23 @@ def lowered_again(
 
     Example: of a step with `before_changes` the gradients are those before they were clipped.
     """
-    other = lower(step, Inference(), reading=side.reading, parts=side.parts, cuts=side.cuts)
+    other = _lowered(side, step)
     numbers = _numbers(side, other)
     own = tuple(replace(a, value=numbers[a.value]) for a in losses)
     return other, own, {name: numbers[value] for name, value in gradients.items()}
+
+
+def _lowered(side: Side, step: Functional, *, marks: bool = False) -> Side:
+    """A step, read as that of the single side was."""
+    return lower(
+        step,
+        Inference(),
+        reading=side.reading,
+        marks=marks,
+        parts=side.parts,
+        cuts=side.cuts,
+        sliced=side.windows.sliced,
+    )
 
 
 def _numbers(side: Side, other: Side) -> dict[int, int]:

@@ -19,6 +19,7 @@ from shardproof.frontends.aten.lookups import picks
 from shardproof.frontends.aten.lowering import Derived, Undefined, floating
 from shardproof.frontends.aten.masks import FLAGS
 from shardproof.frontends.aten.ordered import applied
+from shardproof.frontends.aten.patterns import Pattern, Windows
 from shardproof.frontends.aten.readings import Reading
 from shardproof.frontends.aten.rules import typed, without_entries
 from shardproof.frontends.builder.shapes import Inference
@@ -80,6 +81,7 @@ class Side:
     slices: dict[int, int] = field(default_factory=dict)
     reads_memory: bool = False
     alike: bool = False
+    windows: Windows = field(default_factory=Windows)
 
 
 #: What a rule raises for arguments that are not those of its operator.
@@ -298,6 +300,7 @@ def lower(
     reads_memory: bool = False,
     alike: bool = False,
     moved: frozenset[str] = frozenset(),
+    sliced: Set[Pattern] = frozenset(),
 ) -> Side:
     """The program of one rank; raises `InvalidInput` where the step compares nothing.  ``shared``:
     tables of constants that the single side has (None: this is that side); ``reading``: how
@@ -307,7 +310,8 @@ def lower(
     the operands that draws meet are results too; ``cuts``: rows of parameters, and those that a
     rank has of them; ``reads_memory``: memory that nothing has written is numbers of its own;
     ``alike``: ranks that add up rows, of which data says how many there are, choose the same ones;
-    ``moved``: inputs of the single side that are others, moved, of which ranks have parts.
+    ``moved``: inputs of the single side that are others, moved, of which ranks have parts;
+    ``sliced``: windows of which ranks divide the positions.
 
     Example: ``aten.addmm`` is ``matmul`` and ``add``; ``aten.mean`` is ``sum`` and ``mul`` by 1/32.
     """
@@ -315,6 +319,7 @@ def lower(
     rank.lo.shared = shared
     rank.lo.reading = reading
     rank.lo.cuts, rank.lo.alike, rank.lo.moved = cuts, alike, moved
+    rank.lo.windows.sliced = sliced
     rank.run()
     results = [Result(c, rank.result(c.value)) for c in step.compared]
     if not results:
@@ -355,6 +360,7 @@ def lower(
         rank.slices,
         reads_memory,
         alike,
+        rank.lo.windows,
     )
 
 

@@ -107,6 +107,7 @@ def relowered(
             cuts=side.cuts,
             reads_memory=side.reads_memory,
             alike=side.alike,
+            sliced=side.windows.sliced,
         )
 
     single = sides.single

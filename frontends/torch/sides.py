@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.aten.patterns import divided
 from shardproof.frontends.builder.shapes import Inference
 from shardproof.frontends.torch import labels, masked_sums, messages
 from shardproof.frontends.torch.alike_rows import rows_alike
@@ -84,6 +85,7 @@ def _sides(
     tables, numbers = alone.contents, (ALONE, *own)
     # Where a side picks entries itself, losses of both are read in that way.
     reading = max(side.picks for _, side in known.values())
+    sliced = divided(alone.windows.seen, (o for n in own for o in known[n][1].windows.seen))
     alike = rows_alike({rank: known[rank][0] for rank in own})
     once = Once(
         lambda step: lower(
@@ -95,15 +97,18 @@ def _sides(
             reads_memory=reads_memory,
             alike=alike,
             moved=moved,
+            sliced=sliced,
         )
     )
 
     def again(number: int, other: Functional, _: Side) -> Side:
-        return lower(other, inference, None, reading, cuts=cut) if number == ALONE else once(other)
+        if number == ALONE:
+            return lower(other, inference, None, reading, cuts=cut, sliced=sliced)
+        return once(other)
 
     for number in numbers:
         other, side = known[number]
-        if side.reading is not reading:
+        if side.reading is not reading or side.windows.sliced != sliced:
             known[number] = other, again(number, other, side)
     known |= labels.marked({number: known[number] for number in numbers}, ALONE, again) or {}
     step, alone = known[ALONE]

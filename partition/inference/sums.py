@@ -10,10 +10,7 @@ from math import prod
 from string import ascii_letters
 
 from shardproof.engine.errors import ShapeMismatch
-from shardproof.engine.lineage.expressions import (
-    Combine,
-    Most,
-)
+from shardproof.engine.lineage.expressions import Combine, Most
 from shardproof.engine.lineage.floating import floating, settled, sunk
 from shardproof.engine.lineage.lineage import BROADCAST, Addend, Lineage, StridedInterval, View
 from shardproof.engine.lineage.places import has_places
@@ -123,7 +120,7 @@ class Sums(Values):
                 return self.piece(Lineage(x.shape, tuple(addends)))
             return Lineage(x.shape, tuple(addends))
         addends = self._masked(addends)
-        if len(addends) == 1:
+        if len(addends) < 2:
             return self.known(Lineage(x.shape, tuple(addends)))
         if (rest := cancelled(self.table, addends)) is not None:
             self.rewrote = True
@@ -204,8 +201,9 @@ class Sums(Values):
         for views, shown in alike:
             for way in ways(views, self.mesh, letters, sums=sums, reads=self.reads):
                 yield from self._shown(tried(another, way), shown)
-        plain = ways(addends, self.mesh, letters, sums=sums, reads=self.reads)
-        yield from (tried(another, way) for way in plain)
+        for own in (*self.shared_blocks.readings(inside), addends):
+            plain = ways(own, self.mesh, letters, sums=sums, reads=self.reads)
+            yield from (tried(another, way) for way in plain)
 
     def slid(
         self,
@@ -258,6 +256,8 @@ class Sums(Values):
             total = self.known(self._as_parts(shape, addends) or total)
             if self._are_known(total.addends):
                 return total
+            if stencil := self.in_stencil(addends):
+                return Lineage(shape, tuple(stencil))
             return self._of_shares(shape, addends) or self.together(shape, addends) or total
         except Misaligned:
             if made := self._of_shares(shape, addends):

@@ -35,8 +35,10 @@ from shardproof.partition.inference.floats import (
 from shardproof.partition.inference.masks import masked_once
 from shardproof.partition.inference.match import Matcher
 from shardproof.partition.inference.regrouped import Regrouped
+from shardproof.partition.inference.shared_blocks import SharedBlocks
 from shardproof.partition.inference.shares import Shares
 from shardproof.partition.inference.slots import at_slots
+from shardproof.partition.inference.stencils import Stencils
 from shardproof.partition.inference.views import (
     lineage_axes,
     local_view,
@@ -102,6 +104,10 @@ class Values:
         self.references = None if reference_size is None else References(table, reference_size)
         self.regrouped = Regrouped(table) if reference_size is None else None
         self.masked = None if reference_size is None else Masked(table, reference_size)
+        self.stencils = (
+            None if reference_size is None else Stencils(table, reference_size, self.mesh)
+        )
+        self.shared_blocks = SharedBlocks(table, reference_size or 0, self.mesh)
         self.shares = None if reference_size is None else Shares(table, reference_size)
 
     def shape(self, x: Lineage) -> tuple[int, ...]:
@@ -164,6 +170,20 @@ class Values:
             return None
         made = tried(make, way)
         return None if made is None else made._replace(view=sunk(made.view))
+
+    def in_stencil(self, addends: Sequence[Addend]) -> list[Addend]:
+        """A sum as one of the single device's of the same addends, wherever it begins there and
+        whoever added up some of them first; none where it has none.
+
+        Example: at a seam what two taps of a convolution of three send back, and what a
+        neighbour's tap does, as a position of what all three send back.
+        """
+        made = None if self.stencils is None else self.stencils.of(addends)
+        if made is None:
+            return []
+        self.opened |= made[1]
+        self.rewrote = True
+        return [made[0]]
 
     @property
     def reads(self) -> AsRead:
