@@ -16,7 +16,12 @@ from shardproof.engine.errors import Unsupported
 from shardproof.engine.interpreters.dims import Factor
 from shardproof.engine.lineage.blocks import Block, is_shift, of_axis
 from shardproof.engine.lineage.expressions import Combine, Einsum, Restrict, Unary
-from shardproof.engine.lineage.lineage import Lineage, PartialRange, StridedInterval
+from shardproof.engine.lineage.lineage import (
+    BROADCAST,
+    Lineage,
+    PartialRange,
+    StridedInterval,
+)
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.small_model.mixed_radix import Axis
 from shardproof.engine.small_model.representatives import Interval, Representatives
@@ -70,8 +75,10 @@ class Windowed(Representatives):
         return key not in self._otherwise and self._is_alone(key)
 
     def _is_alone(self, key: Axis) -> bool:
+        node, axis = key
         full = self.full.get(key, 0)
-        return full > 0 and self._digits(key) == ((1, full),)
+        whole = axis < 0 or full == self.nodes[node].extents[axis]
+        return full > 0 and whole and self._digits(key) == ((1, full),)
 
     def _read_otherwise(self) -> set[Axis]:
         """Axes that are read at other strides as well, or twice by one view, and all axes that are
@@ -81,7 +88,8 @@ class Windowed(Representatives):
         for lineage in lineages:
             for addend in lineage.addends:
                 view = addend.view
-                axes = [a.axis for a in (*(a for d in view.dims for a in d), *view.fixed)]
+                read = (*(a for d in view.dims for a in d), *view.fixed)
+                axes = [a.axis for a in read if a.axis != BROADCAST]
                 otherwise |= {(addend.node, a) for a in axes if axes.count(a) > 1}
         pairs = list[tuple[Axis, Axis]]()
         for number in defined:

@@ -21,11 +21,13 @@ MOST_SLICES = 32
 
 
 class Pattern(NamedTuple):
-    """A window without how many positions there are: ``slices`` of ``taps``, or of steps.
+    """A window without how many positions there are: ``slices`` of ``taps``, or of steps; ``dim``:
+    which of the dimensions that it moves along.
 
     Example: of a convolution of three taps over 16 positions, three taps, 1 apart.
     """
 
+    dim: int
     taps: bool
     slices: int
     apart: int
@@ -43,9 +45,9 @@ class Over(NamedTuple):
     positions: int
 
 
-def patterns(taps: Taps, steps: int) -> list[Over]:
-    """The patterns of a window along a dimension that gives ``steps`` results, by taps and by
-    steps; none: it stays a table.
+def patterns(taps: Taps, steps: int, dim: int) -> list[Over]:
+    """The patterns of a window along dimension ``dim`` of those that it moves along, that gives
+    ``steps`` results, by taps and by steps; none: it stays a table.
 
     Example: three taps that give 14 results are three slices of 14; 14 taps that give three results
     (the gradient of a kernel with three taps) are 14 slices of three, or three of 14.
@@ -54,7 +56,7 @@ def patterns(taps: Taps, steps: int) -> list[Over]:
         return []
     both = [(True, taps.size, steps)]
     both += [] if taps.mirrored else [(False, steps, taps.size)]
-    made = [Over(Pattern(t, n, taps.apart, taps.stride, taps.mirrored), m) for t, n, m in both]
+    made = [Over(Pattern(dim, t, n, taps.apart, taps.stride, taps.mirrored), m) for t, n, m in both]
     return [over for over in made if over.pattern.slices <= MOST_SLICES]
 
 
@@ -77,5 +79,7 @@ def _windows(graph: Graph) -> Iterator[Over]:
         shape = graph.values[node.results[0]].shape
         at = labels(node.attrs["dim_labels"])
         if len(node.attrs.get("window", ())) == len(at.result[2]) == len(shape) - 2:
-            for taps, dim in zip(node.attrs["window"], at.result[2], strict=True):
-                yield from patterns(taps, shape[dim])
+            for number, (taps, dim) in enumerate(
+                zip(node.attrs["window"], at.result[2], strict=True)
+            ):
+                yield from patterns(taps, shape[dim], number)

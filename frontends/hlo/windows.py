@@ -218,7 +218,9 @@ def convolution(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         x = low.recorder.op("permute", split, dims=(1, 0, *range(2, 3 + count)))
     steps = tuple(shape[d] for d in at.result[2])
     results, tapped = "ghijkl"[:count], "mnopqr"[:count]
-    x, order = _tapped(low, x, len(lead) + 2, window, steps)
+    x, order, turned = _tapped(low, x, len(lead) + 2, window, steps)
+    for d in turned:
+        kernel = _turned(low, kernel, 2 + d)
     own = "".join(tapped[d] if tap else results[d] for d, tap in order)
     taps = [d for d in range(count) if (d, True) in order]
     kernel = low.values.view(
@@ -238,16 +240,17 @@ def convolution(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 def _tapped(
     low: Lowering, x: int, lead: int, window: Sequence[Taps], steps: Shape
-) -> tuple[int, list[tuple[int, bool]]]:
+) -> tuple[int, list[tuple[int, bool]], list[int]]:
     """Every spatial dimension, after ``lead`` others, as what its taps read: which dimension is
-    which, and whether it is one of taps.  One that stays as it is has none of taps."""
+    which, and whether it is one of taps.  One that stays as it is has none of taps.  Then the
+    dimensions whose taps were read the last one first."""
     order = [(d, False) for d in range(len(window))]
     sliced: dict[int, Pattern] = {}
     for d, (taps, size) in enumerate(zip(window, steps, strict=True)):
         place = order.index((d, False))
         positions = low.recorder.shape(x)[lead + place]
         large = positions * taps.size * size > tables.MOST_NUMBERS
-        slices = patterns(taps, size)
+        slices = patterns(taps, size, d)
         over = next((o for o in slices if large or o in low.other.windows), None)
         if over is not None:
             sliced[d] = over.pattern
@@ -261,11 +264,20 @@ def _tapped(
         place = order.index((d, False))
         x = _side_by_side(low, x, lead + place, window[d], steps[d], pattern)
         order = [*order[:place], *order[place + 1 :], (d, True), (d, False)]
-    return x, order
+    turned = [d for d, pattern in sliced.items() if pattern.taps and not window[d].mirrored]
+    return x, order, turned
+
+
+def _turned(low: Lowering, value: int, dim: int) -> int:
+    """The positions of a dimension, the last one first."""
+    last = low.recorder.shape(value)[dim] - 1
+    parts = [every(low, value, dim, last - n, 1, 1) for n in range(last + 1)]
+    return low.recorder.op("concat", *parts, dim=dim) if last else value
 
 
 def _side_by_side(low: Lowering, x: int, dim: int, taps: Taps, steps: int, pattern: Pattern) -> int:
-    """What taps read of a dimension, as the last two, [..., taps, steps]: slices side by side."""
+    """What taps read of a dimension, as the last two, [..., taps, steps]: slices side by side, the
+    last tap first, so that what several taps read at one step is no interval of positions."""
     shape = low.recorder.shape(x)
     last = (taps.size - 1) * taps.apart + (steps - 1) * taps.stride
     edges = (taps.before, last + 1 - taps.before - shape[dim])
@@ -285,7 +297,7 @@ def _side_by_side(low: Lowering, x: int, dim: int, taps: Taps, steps: int, patte
         low.values.view(every(low, whole, dim, n * ahead, apart, long), box)
         for n in range(pattern.slices)
     ]
-    if taps.mirrored:
+    if pattern.taps:
         rows.reverse()
     side = low.recorder.op("concat", *rows, dim=dim) if len(rows) > 1 else rows[0]
     behind = (dim, dim + 1) if pattern.taps else (dim + 1, dim)

@@ -70,7 +70,7 @@ def test_slices_are_what_taps_read(seed: int) -> None:
     w = (*(t.size for _, t in windows), 4 // groups, 6)
     y = (2, *(steps(size, t) for size, t in windows), 6)
     graph = one(x, w, y, attrs)
-    every = [over for size, t in windows for over in patterns(t, steps(size, t))]
+    every = [o for d, (n, t) in enumerate(windows) for o in patterns(t, steps(n, t), d)]
     chosen = frozenset(over for over in every if rng.integers(0, 4))
     lowering, outputs, _ = lower(graph, other=Other(windows=chosen))
     inputs = [[rng.normal(size=shape) for shape in (x, w)]]
@@ -86,7 +86,7 @@ def test_windows_are_divided_where_both_sides_have_other_positions() -> None:
 
     assert labels("b0f_0io->b0f").result[2] == (1,)
     assert divided(of(16, 2), of(16, 1)) == frozenset()
-    taps = patterns(Taps(3), 16)[0].pattern
+    taps = patterns(Taps(3), 16, 0)[0].pattern
     assert divided(of(16, 2), of(4, 2)) == {Over(taps, 16), Over(taps, 4)}
 
 
