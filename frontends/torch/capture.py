@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -34,9 +35,11 @@ from shardproof.frontends.torch import (
     agreed,
     alike,
     backends,
+    checks,
     conversions,
     devices,
     extremes,
+    failing,
     files,
     generators,
     handles,
@@ -68,14 +71,16 @@ MIB = 1 << 20
 
 
 class How(NamedTuple):
-    """How a step is recorded: with texts that say whether they have a number that nobody knows, and
-    with which numbers for how many rows data choose (`counted.numbers`).
+    """How a step is recorded: with texts that say whether they have a number that nobody knows,
+    with which numbers for how many rows data choose (`counted.numbers`), and which of its checks
+    fails (`failing`).
 
     Example: ``How(True, 0)``: a step that prints ``f"{loss.item():.3f}"``, the second time.
     """
 
     follows: bool
     series: int
+    fails: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +122,13 @@ def capture(
             known = _count(given), len(writers)
 
             def child(
-                rank: int, follows: frozenset[int] = frozenset(writers), series: int = 0
+                rank: int,
+                follows: frozenset[int] = frozenset(writers),
+                series: int = 0,
+                fails: Mapping[int, str] = MappingProxyType({}),
             ) -> None:
                 exchanges = Exchanges(rank, ranks, given)
-                how = How(rank in follows, series)
+                how = How(rank in follows, series, fails.get(rank, ""))
                 _child(step, rank, world_size, batch, full, limits, folder, exchanges, how)
 
             _side_by_side(child, left, folder, limits, workers or os.cpu_count() or 1)
@@ -134,6 +142,9 @@ def capture(
                     "Python objects that others never give are waited for", f"ranks {left[:8]}"
                 )
         objects.agreed(given)
+        for fails in failing.rounds(folder, ranks):
+            run = functools.partial(child, fails=fails)
+            _side_by_side(run, sorted(fails), folder, limits, workers or os.cpu_count() or 1)
         traces = [trace.read(folder / f"{rank}.trace") for rank in ranks]
 
         def again(ranks: Sequence[int], series: int) -> list[trace.Trace]:
@@ -225,10 +236,15 @@ def _child(
     the objects that this rank gave to others.  A step that puts numbers that nobody knows into
     texts is recorded once more, as one that follows these texts."""
     error = ""
+    run = functools.partial(record, step, rank, world_size, batch, full, exchanges, how)
     try:
         _bound(limits)
         with suppress(Waits):
-            recorded = record(step, rank, world_size, batch, full, exchanges, how)
+            if how.fails:
+                failing.look(run, folder, rank, how.fails)
+                return
+            recorded = run()
+            failing.keep(folder, rank)
             if how.follows or not written():
                 trace.write(recorded, folder / f"{rank}.trace")
     except InvalidInput as raised:
@@ -276,6 +292,7 @@ def record(
     ..., ``job.loss``, ``job.gradient`` for each parameter, ``job.end``.
     """
     refusals.begin()
+    checks.begin(how.fails)
     torch.set_num_threads(1)
     # Recurrent layers run as PyTorch's own cells, step by step, and not as one kernel of oneDNN.
     torch.backends.mkldnn.set_flags(False)  # type: ignore[no-untyped-call]

@@ -3,6 +3,9 @@
 Example: of ``if torch.any(variance < 0): raise ValueError(...)`` the answer is false, and of
 ``assert (weights > 0).all()`` it is true, whatever the numbers are: a run that raises trains
 nothing.
+
+That it does come to raise, and that nothing catches what it raises, is seen in one more recording
+for each such check (`shardproof.frontends.torch.failing`), in which that check fails.
 """
 
 from __future__ import annotations
@@ -10,7 +13,11 @@ from __future__ import annotations
 import ast
 import dis
 import linecache
+import os
+import re
+import traceback
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from types import CodeType, FrameType
 from typing import Final, NamedTuple
@@ -26,6 +33,19 @@ _BRANCHING: Final = (
     *(ast.IfExp, ast.NamedExpr, ast.Lambda),
     *(ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp),
 )
+#: Functions that change nothing: what is asked behind another question may call them.
+_QUIET: Final = frozenset(
+    {
+        *("abs", "all", "allclose", "any", "bool", "dim", "equal", "float", "get_rank", "int"),
+        *("get_world_size", "is_available", "is_compiling", "is_floating_point", "is_initialized"),
+        *("is_scripting", "is_tracing", "isfinite", "isinf", "isinstance", "isnan", "item", "len"),
+        *("logical_and", "logical_not", "logical_or", "max", "mean", "min", "norm", "numel"),
+        *("size", "sum"),
+    }
+)
+
+#: Files of what records a step, which calls it otherwise each time.
+_RECORDS: Final = re.compile(rf"{re.escape(os.path.dirname(__file__))}/").match
 
 #: Where something lies in a file: first and last line, first and last column, as code objects have
 #: them.
@@ -47,6 +67,57 @@ class _Branch(NamedTuple):
     raises: bool
 
 
+@dataclass(slots=True)
+class _Failing:
+    """Checks that were come to in this process, by what calls led there, and the one that fails."""
+
+    way: str = ""
+    ways: dict[str, None] = field(default_factory=dict)
+    path: str = ""
+    lines: range = range(0)
+
+
+_FAILING: Final = _Failing()
+
+
+def begin(way: str = "") -> None:
+    """A step begins, of which one check fails, by the calls that lead there; "": none does.
+
+    Example: ``begin(ways()[0])`` before a step is recorded anew.
+    """
+    _FAILING.way, _FAILING.ways, _FAILING.path = way, {}, ""
+
+
+def ways() -> tuple[str, ...]:
+    """By what calls checks were come to in this step, each way once.
+
+    Example: one of a check in a layer of which there are several in a loop.
+    """
+    return tuple(_FAILING.ways)
+
+
+def failed() -> bool:
+    """Whether the check that fails was come to.
+
+    Example: true once ``assert (x > 0).all()`` asked, if it is that one.
+    """
+    return bool(_FAILING.path)
+
+
+def comes_of_failing(error: BaseException | None) -> bool:
+    """Whether an error is, or was raised because of, that of the check that fails.
+
+    Example: ``except ValueError as error: raise RuntimeError from error`` around it.
+    """
+    while error is not None:
+        raised = list(traceback.walk_tb(error.__traceback__))[-1:]
+        at = [line for frame, line in raised if frame.f_code.co_filename == _FAILING.path]
+        if any(line in _FAILING.lines for line in at):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 def passing(frame: FrameType | None) -> tuple[bool, str] | None:
     """The answer with which the statement that asks raises nothing, and where that is; None: it
     does something else by the answer, or there is no source of it.
@@ -63,11 +134,22 @@ def passing(frame: FrameType | None) -> tuple[bool, str] | None:
                 if _lies_in(place, check.place) and not _lies_in(place, check.body):
                     raises = branch.raises or _lies_in(branch.to, check.body)
                     where = f"{code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}"
-                    return branch.by is not raises, where
+                    return (branch.by is raises) is _fails(frame, check.place), where
         if not is_machinery(code.co_filename):
             return None
         frame = frame.f_back
     return None
+
+
+def _fails(frame: FrameType, check: Place) -> bool:
+    """Whether the check that a frame is at is to fail, which is noted."""
+    path = frame.f_code.co_filename
+    calls = ((f.f_code.co_filename, line) for f, line in traceback.walk_stack(frame.f_back))
+    way = "\n".join((f"{path}:{check}", *(f"{p}:{n}" for p, n in calls if not _RECORDS(p))))
+    _FAILING.ways.setdefault(way)
+    if way == _FAILING.way:
+        _FAILING.path, _FAILING.lines = path, range(check[0] or 0, (check[1] or 0) + 1)
+    return way == _FAILING.way
 
 
 @cache
@@ -113,8 +195,16 @@ def _check(node: ast.AST) -> Iterator[_Check]:
         return
     parts = list(ast.walk(node.test))
     chained = any(isinstance(x, ast.Compare) and len(x.ops) > 1 for x in parts)
-    if not chained and not any(isinstance(x, _BRANCHING) for x in parts):
+    quiet = all(_is_quiet(x) for x in parts if isinstance(x, ast.BoolOp))
+    if quiet and not chained and not any(isinstance(x, _BRANCHING) for x in parts):
         yield _Check(_place(node), body)
+
+
+def _is_quiet(test: ast.BoolOp) -> bool:
+    """Whether it is nothing to the program how many of several questions are asked."""
+    calls = [x.func for part in test.values[1:] for x in ast.walk(part) if isinstance(x, ast.Call)]
+    names = [getattr(f, "attr", getattr(f, "id", "")) for f in calls]
+    return _QUIET.issuperset(names)
 
 
 def _raises(body: Sequence[ast.stmt]) -> bool:

@@ -40,6 +40,14 @@ def answered(error: InvalidInput) -> None:
     _KEPT[:] = [kept for kept in _KEPT if kept is not error]
 
 
+def kept() -> bool:
+    """Whether something was refused in this process.
+
+    Example: after ``if loss.item() > 1: y = -y``.
+    """
+    return bool(_KEPT)
+
+
 def require_none() -> None:
     """Raises `InvalidInput` where something was refused, though the step goes on.
 

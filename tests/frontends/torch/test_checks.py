@@ -36,6 +36,8 @@ class Asked:
     def given(self) -> Asked:
         return self
 
+    any = given
+
 
 def raises_if(x: Asked) -> None:
     if x.given():
@@ -99,11 +101,16 @@ def asks_of_both(x: Asked) -> None:
 
 
 def asserts_both(x: Asked) -> None:
-    assert x and not x.given()  # noqa: PT018
+    assert x and not x.any()  # noqa: PT018
 
 
 def asserts_one(x: Asked) -> None:
     assert not x or x.answers == []
+
+
+def does_something_in_between(x: Asked) -> None:
+    if x and not x.given():
+        raise LookupError
 
 
 def asks_in_a_loop(x: Asked) -> None:
@@ -141,7 +148,7 @@ def test_a_check_passes(asks: Callable[[Asked], None], answers: list[bool]) -> N
     "asks",
     [
         *(raises_or_goes_on, does_something, may_not_raise),
-        *(asks_in_a_call, asks_in_a_loop, asks_for_one_of_two),
+        *(asks_in_a_call, asks_in_a_loop, asks_for_one_of_two, does_something_in_between),
     ],
 )
 def test_what_does_something_else_is_no_check(asks: Callable[[Asked], object]) -> None:
