@@ -19,6 +19,17 @@ from shardproof.frontends.torch.standins import replace
 UNNAMED: Final = (
     "stand-in: the step asks for the backend of a process group, of which it named none: gloo"
 )
+#: Which backend the program named for groups, by their names.
+_NAMED: Final[dict[str, str]] = {}
+
+
+def is_gloo(group_name: str) -> bool:
+    """Whether a group communicates by gloo: the program named that, or nothing.
+
+    Example: not of the world after ``dist.init_process_group("nccl")``.
+    """
+    world: Any = dist.group.WORLD
+    return _NAMED.get(group_name, _NAMED.get(world.group_name, "gloo")) == "gloo"
 
 
 def install(note: Callable[[str], None]) -> None:
@@ -29,7 +40,8 @@ def install(note: Callable[[str], None]) -> None:
     """
     made, recorded = dist.new_group, dist.get_backend
     world: Any = dist.group.WORLD
-    named: dict[str, str] = {}
+    named = _NAMED
+    named.clear()
 
     def initialised(backend: str | None = None, *_: Any, **__: Any) -> None:
         named[world.group_name] = backend or "undefined"  # as torch calls it then

@@ -7,17 +7,25 @@ it is waited for; on the cluster it is a matter of time there.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 import torch
 from torch._C._distributed_c10d import FakeWork, ProcessGroup, Work
 
-from shardproof.frontends.torch import refusals
+from shardproof.frontends.torch import backends, refusals
 from shardproof.frontends.torch.futures import Awaited
 from shardproof.frontends.torch.places import place
 from shardproof.frontends.torch.record import Recorder
 from shardproof.frontends.torch.shadows import flat
+
+#: Who refers to the handle of a message that the program does not keep: the list of them, what
+#: asks (twice), and the recorder.
+_OURS: Final = 4
+_LOST: Final = (
+    "the message at {} may never arrive by gloo: nobody keeps its handle, and nobody waited for it "
+    "(keep it and wait for it, or name another backend in init_process_group)"
+)
 
 #: Methods of a handle that say whether it is over.
 _QUESTIONS: Final = ("is_completed", "is_success")
@@ -32,9 +40,12 @@ def watch(recorder: Recorder) -> None:
     """
     written: dict[int, list[torch.Tensor]] = {}
     over: set[int] = set()
+    sent: list[tuple[Any, str, str]] = []
 
-    def issued(work: Any, args: tuple[Any, ...]) -> None:
+    def issued(name: str, work: Any, args: tuple[Any, ...]) -> None:
         recorder.handle(work)
+        if name == "send":
+            sent.append((work, args[0].group_name, place(sys._getframe(2))[0]))
         written[id(work)] = [x for x in flat(args[1:2]) if isinstance(x, torch.Tensor)]
 
     def waited(work: Any) -> None:
@@ -53,6 +64,7 @@ def watch(recorder: Recorder) -> None:
             )
         return True
 
+    refusals.at_the_end(lambda: _lost(sent, over))
     _issue(issued)
     for owner in (Work, FakeWork):
         if "wait" in owner.__dict__:
@@ -68,19 +80,31 @@ def watch(recorder: Recorder) -> None:
             setattr(owner, name, is_over)
 
 
-def _issue(issued: Callable[[Any, tuple[Any, ...]], None]) -> None:
-    """Let methods of process groups tell ``issued`` of each handle that they give, and of what they
-    were given."""
+def _lost(sent: Sequence[tuple[Any, str, str]], over: Collection[int]) -> str:
+    """Why a message never arrives that gloo sends no more once its handle is gone; "": all do.
 
-    def issuing(method: Callable[..., Any]) -> Callable[..., Any]:
+    ``sent``: handles of messages, groups and lines; ``over``: what was waited for.
+    """
+    for work, group, where in sent:
+        gone = id(work) not in over and sys.getrefcount(work) <= _OURS
+        if gone and backends.is_gloo(group):
+            return _LOST.format(where)
+    return ""
+
+
+def _issue(issued: Callable[[str, Any, tuple[Any, ...]], None]) -> None:
+    """Let methods of process groups tell ``issued`` of each handle that they give, with their names
+    and what they were given."""
+
+    def issuing(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             result = method(*args, **kwargs)
             if isinstance(result, Work):
-                issued(result, args)
+                issued(name, result, args)
             return result
 
         return call
 
     for name, method in list(vars(ProcessGroup).items()):
         if not name.startswith("__") and callable(method) and "Work" in (method.__doc__ or ""):
-            setattr(ProcessGroup, name, issuing(method))
+            setattr(ProcessGroup, name, issuing(name, method))

@@ -6,12 +6,15 @@ on with it.  So what is refused is kept, and refused once more at the end of the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NoReturn
 
 from shardproof.engine.errors import InvalidInput
 
 #: What was refused in this process, which records one step of one rank.
 _KEPT: list[InvalidInput] = []
+#: What is looked at when the step ends: why it is refused then, or "".
+_AT_THE_END: list[Callable[[], str]] = []
 
 
 def begin() -> None:
@@ -20,6 +23,15 @@ def begin() -> None:
     Example: a second step that is recorded in one process, as tests do.
     """
     _KEPT.clear()
+    _AT_THE_END.clear()
+
+
+def at_the_end(reason: Callable[[], str]) -> None:
+    """Look at the end of the step whether there is a reason to refuse it.
+
+    Example: messages of whose handles none is left then.
+    """
+    _AT_THE_END.append(reason)
 
 
 def refuse(message: str) -> NoReturn:
@@ -49,9 +61,11 @@ def kept() -> bool:
 
 
 def require_none() -> None:
-    """Raises `InvalidInput` where something was refused, though the step goes on.
+    """Raises `InvalidInput` where something was refused, though the step goes on, or is at its end.
 
     Example: ``try: big = loss.item() > 1`` and ``except Exception: big = False``.
     """
     if _KEPT:
         raise InvalidInput(f"{_KEPT[0].message}; the step goes on all the same")
+    for reason in filter(None, [own() for own in _AT_THE_END]):
+        refuse(reason)
