@@ -47,6 +47,10 @@ _MAKING: Final = (
     *(f"__{name}__" for name in ("and", "or", "sub", "xor", "rand", "ror", "rsub", "rxor")),
     *("copy", "difference", "intersection", "symmetric_difference", "union"),
 )
+#: Methods of dictionaries whose results are joined to sets; operators that do so (``&``, ``|``,
+#: ``-``, ``^``), and what is between one and that in place.
+_KEYS: Final = frozenset({"keys", "items"})
+_JOINING, _IN_PLACE = (1, 7, 10, 12), 13
 
 
 def _numbered(x: object) -> bool:
@@ -174,8 +178,10 @@ def with_sets(code: CodeType) -> CodeType:
     if not _makes(code):
         return code
 
+    of_keys = not _KEYS.isdisjoint(code.co_names)
+
     def changed(instructions: list[Any], _: Any) -> None:
-        instructions[:] = [new for one in instructions for new in _with(one)]
+        instructions[:] = [new for one in instructions for new in _with(one, of_keys)]
 
     try:
         return transformed(code, changed)
@@ -186,7 +192,16 @@ def with_sets(code: CodeType) -> CodeType:
 
 def _makes(code: CodeType) -> bool:
     # Every other byte is an instruction, or nothing of which one is made in code that is written.
-    return dis.opmap["BUILD_SET"] in code.co_code[::2]
+    of_keys = not _KEYS.isdisjoint(code.co_names)
+    return dis.opmap["BUILD_SET"] in code.co_code[::2] or (
+        of_keys and any(map(_joins, dis.get_instructions(code)))
+    )
+
+
+def _joins(one: Any) -> bool:
+    """Whether an instruction may make a set of the keys of dictionaries (``a.keys() - b.keys()``),
+    in place or not."""
+    return one.opname == "BINARY_OP" and one.arg % _IN_PLACE in _JOINING
 
 
 def prepare(step: Callable[..., Any]) -> None:
@@ -203,9 +218,9 @@ def prepare(step: Callable[..., Any]) -> None:
             return
 
 
-def _with(one: Any) -> list[Any]:
+def _with(one: Any, of_keys: bool) -> list[Any]:
     assembler = importlib.import_module(ASSEMBLER)
-    if one.opname != "BUILD_SET":
+    if one.opname != "BUILD_SET" and not (of_keys and _joins(one)):
         return [one]
     new = [copy(one), *_GIVEN.instructions(1, assembler.create_instruction)]
     return list(assembler.overwrite_instruction(one, new))

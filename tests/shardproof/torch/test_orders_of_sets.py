@@ -44,6 +44,15 @@ def in_order(gradient: Any, _: int) -> Any:
     return along(sorted(names), gradient)
 
 
+def kept(gradient: Any, _: int) -> Any:
+    parts = {"left": 0, "right": 0, "whole": 0}
+    return along(parts.keys() - {"whole"}, gradient)
+
+
+def test_collectives_along_keys_without_others_are_refuted() -> None:
+    assert verified(kept).verdict == "refuted"
+
+
 def test_collectives_along_a_set_of_names_are_refuted() -> None:
     assert verified(named).verdict == "refuted"
 
@@ -73,6 +82,9 @@ LISTS = (
     "list(set(names).union(['out']))",
     "list(set(names).copy())",
     "(lambda own: [own.pop() for _ in list(own)])(set(names))",
+    "list(dict.fromkeys(names).keys() - {'key'})",
+    "[x for x, _ in dict.fromkeys(names).items() ^ dict.fromkeys(['key']).items()]",
+    "list(dict.fromkeys(names).keys() & names)",
 )
 
 
@@ -97,6 +109,8 @@ def test_a_set_has_another_order_on_other_ranks(text: str, reversed_order: list[
     "text",
     [
         "sorted(set(names))",
+        "sorted(dict.fromkeys(names).keys() - {'key'}), dict.fromkeys(names).keys() | {'out'}",
+        "len(dict.fromkeys(names).keys()) - 1, (5 & 3) ^ len({}.items()), [*{}.keys()] + [1 - 2]",
         "list({3, 1, 2})",
         "list({(1, 2), (3, 4)})",
         "{*names} == set(names) == frozenset(names), {'key'} <= set(names), 'key' in {*names}",
