@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.assumption import Assumption
-from shardproof.frontends.fx import pt2, signature
+from shardproof.frontends.fx import pt2, signature, written
 from shardproof.frontends.fx.arrays import TYPES
 from shardproof.frontends.fx.inputs import Inputs
 from shardproof.frontends.fx.place import Part
@@ -43,9 +43,13 @@ def read(path: Path, rank: int = 0) -> Archived:
     model = pt2.module(path)
     graph = pt2.graph(model, rank)
     tensors = signature.stored_tensors(model)
+    names = {one.name: name for name, one in tensors.items()}
+    leaves = tuple(names.get(name, name) for name in signature.left_names(model))
+    graph = msgspec.structs.replace(graph, leaves=leaves)
     if not tensors:
         return graph
     stored, left = Stored(path), MOST_OF_ALL
+    changing = written.may_be_written(graph)
     numbers: dict[bool, dict[str, Array]] = {True: {}, False: {}}
     for node in graph.nodes:
         size = prod(node.shape or ())
@@ -54,7 +58,7 @@ def read(path: Path, rank: int = 0) -> Archived:
         name, own = tensors[node.name]
         array = _numbers(stored, name, node)
         if array is not None:
-            numbers[own][node.name] = array
+            numbers[own and node.name not in changing][node.name] = array
             left -= size
     return msgspec.structs.replace(graph, numbers=numbers[True], state=numbers[False])
 

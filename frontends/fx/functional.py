@@ -13,13 +13,23 @@ other one is refused.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.fx import written
-from shardproof.frontends.fx.records import CALL, GETITEM, Graph, Node, named, operand, operands
+from shardproof.frontends.fx.records import (
+    CALL,
+    GETITEM,
+    Archived,
+    Graph,
+    Node,
+    named,
+    operand,
+    operands,
+)
 
 #: Views that have the numbers of what they show in the same order.
 _IN_ORDER: Final = frozenset(
@@ -56,15 +66,21 @@ VIEWS: Final = _IN_ORDER | _TURNED | _READ | frozenset(_PARTS)
 
 
 def functional(graph: Graph) -> Graph:
-    """The graph without operators that write, where one of them is read under another name; raises
+    """The graph without operators that write, where one of them is read under another name, or
+    writes an input: what it leaves there is an output then, before the others.  Raises
     `InvalidInput` where what a value is then cannot be said.
 
     Example: ``y = div_(x, s); z = reshape(x, [8])`` becomes ``y = div(x, s); z = reshape(y, [8])``.
     """
     try:
-        written.check(graph)
+        inputs = written.inputs_written(graph)
     except InvalidInput as refusal:
         return _Rewriting(graph, refusal).graph()
+    if inputs:
+        with suppress(InvalidInput):  # Written otherwise: that is not compared (`written.assumed`).
+            return _Rewriting(graph, InvalidInput("what is left in an input")).graph()
+    elif isinstance(graph, Archived) and graph.leaves:
+        return replace(graph, written=graph.leaves)
     return graph
 
 
@@ -103,6 +119,10 @@ class _Rewriting:
             else:
                 self.write(own, node, index)
         inputs = [n.name for n in self.before.inputs if n.name in self.inputs]
+        end = self.nodes.pop()
+        left = [named(self.value(name)) for name in inputs]
+        returned = replace(self.before, nodes=[end]).outputs
+        self.nodes.append(replace(end, args=[[*left, *returned]]) if left else end)
         return replace(self.before, nodes=self.nodes, written=tuple(inputs))
 
     # -- reading ----------------------------------------------------------------------------------

@@ -11,13 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.assumption import Assumption
 from shardproof.frontends.fx import place
 from shardproof.frontends.fx.inputs import Cut, Inputs, Open, inferred, shape_of
 from shardproof.frontends.fx.layouts import picked
 from shardproof.frontends.fx.place import Box, Shape, Slice
-from shardproof.frontends.fx.records import Graph, operand
+from shardproof.frontends.fx.records import Graph, named, operand
 from shardproof.frontends.graphs.relations import OutputRelation, Relations
 
 #: Outputs that are not compared, up to which all are named.
@@ -50,6 +52,32 @@ class Output(NamedTuple):
         if relation is not None and (relation.count_ways() or relation.sum):
             return place.stated_box(relation, self.name, full, part, len(inputs.layouts[0]))
         return inferred("output", self.name, (full, part), inputs, inputs.output_role, assumed)
+
+
+def with_states(single: Graph, ranks: Sequence[Graph]) -> tuple[Graph, list[Graph]]:
+    """The graphs with what each leaves in the inputs that any of them writes, and that all have, as
+    their first outputs: who does not write one leaves what it was.
+
+    Example: a cache that the single side adds to, and ranks do not, is the first output of both.
+    """
+    every = [single, *ranks]
+    writing = {name for graph in every for name in graph.written}
+    common = set.intersection(*({node.name for node in graph.inputs} for graph in every))
+    names = [node.name for node in single.inputs if node.name in writing & common]
+    alone, *others = (_leaving(graph, names) for graph in every)
+    return alone, others
+
+
+def _leaving(graph: Graph, names: Sequence[str]) -> Graph:
+    """A graph whose first outputs are what it leaves in these inputs, then in others."""
+    if list(graph.written) == names:
+        return graph
+    *before, end = graph.nodes
+    count = len(graph.written)
+    left = dict(zip(graph.written, graph.outputs, strict=False))
+    own = [left.pop(name, named(name)) for name in names]
+    outputs = [*own, *left.values(), *graph.outputs[count:]]
+    return replace(graph, nodes=[*before, replace(end, args=[outputs])])
 
 
 def compared(

@@ -34,7 +34,7 @@ from shardproof.frontends.fx.layouts import Choice
 from shardproof.frontends.fx.lower import MEMORY, RankBody, Setting, Wide, lower
 from shardproof.frontends.fx.masks import Masks, mask
 from shardproof.frontends.fx.messages import as_messages
-from shardproof.frontends.fx.outputs import Output, compared, in_pieces
+from shardproof.frontends.fx.outputs import Output, compared, in_pieces, with_states
 from shardproof.frontends.fx.place import Box, Part, Shape
 from shardproof.frontends.fx.programs import bases, mesh_of, programs
 from shardproof.frontends.fx.programs import place as placed
@@ -108,7 +108,7 @@ def _joined(
 ) -> tuple[Pairing, Plan]:
     """``choice``: what is taken where several placements of inputs or outputs fit.  Numbers that
     hide scores are minus infinity where that is understood (`endless`)."""
-    single, ranks = archived.alike(single, ranks)
+    single, ranks = with_states(*archived.alike(single, ranks))
     _same_interface(ranks)
     read = endless(single, ranks)
     if read is not None:

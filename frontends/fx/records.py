@@ -133,7 +133,8 @@ def operands(x: object) -> Iterator[str]:
 class Archived(Graph, frozen=True):
     """A graph of an archive; ``numbers``: those of tensors that the program has of its own (tables
     of positions, masks), by the names of their nodes: these are none of its inputs; ``state``:
-    those that its buffers had when it was exported.
+    those that its buffers had when it was exported; ``leaves``: inputs of which it says what it
+    leaves in them, by its first outputs.
 
     Example: with a buffer ``inv`` that no checkpoint has, ``numbers["b_inv"]`` is its array, and
     ``b_inv`` is not among ``inputs``; ``state["b_mean"]`` is that of a running mean.
@@ -141,6 +142,7 @@ class Archived(Graph, frozen=True):
 
     numbers: dict[str, Any] = {}
     state: dict[str, Any] = {}
+    leaves: tuple[str, ...] = ()
 
     @property
     def inputs(self) -> list[Node]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -92,16 +92,26 @@ class Stored(NamedTuple):
     own: bool
 
 
+#: Outputs that are what a program leaves in a buffer, or an input, and where they name it.
+_LEFT: Final = {"buffer_mutation": "buffer_name", "user_input_mutation": "user_input_name"}
+
+
+def left_names(model: Module) -> list[str]:
+    """The buffers and inputs that a program says it leaves something else in, by their names in it,
+    in the order of its outputs, of which they are the first.
+
+    Example: of a running mean ``norm.mean``, that.
+    """
+    specs = _plain(model.signature.get("output_specs"))
+    return [str(fields.get(_LEFT[kind])) for kind, fields in specs if kind in _LEFT]
+
+
 def stored_tensors(model: Module) -> dict[str, Stored]:
     """The constants and buffers of a program, by their values in the graph.
 
     Example: of a running mean ``norm.mean``, ``{"b_norm_mean": Stored("norm.mean", False)}``.
     """
-    written = {
-        fields.get("buffer_name")
-        for kind, fields in _plain(model.signature.get("output_specs"))
-        if kind == "buffer_mutation"
-    }
+    written = left_names(model)
     tensors = {}
     for kind, fields in _plain(model.signature.get("input_specs")):
         name, arg = fields.get(f"{kind}_name"), fields.get("arg")

@@ -22,6 +22,7 @@ from shardproof.frontends.fx import complexes, pt2, records, signature
 from shardproof.frontends.fx.functional import functional
 from shardproof.frontends.fx.records import CALL, GETITEM, Graph, Node, operand
 from shardproof.frontends.fx.stored import Stored
+from shardproof.frontends.fx.written import inputs_written, not_compared
 from shardproof.frontends.torch import trace
 from shardproof.frontends.torch.functional import OUTPUT
 from shardproof.frontends.torch.trace import (
@@ -95,6 +96,7 @@ class _Recording:
         self.graph, self.stored = graph, stored
         self.given = signature.inputs(model)
         self.returned = signature.outputs(model)
+        self.declared = signature.left_names(model)
         self.tensors: list[StridedTensor] = []
         self.numbers: dict[str, int] = {}
         self.constants: dict[int, bytes] = {}
@@ -124,7 +126,13 @@ class _Recording:
             tuple(self.sources),
             ("",),
             self.constants,
+            notes=tuple(not_compared(sorted(self.left()))),
         )
+
+    def left(self) -> set[str]:
+        """The inputs that the program writes."""
+        own = {*self.graph.written, *inputs_written(self.graph)}
+        return {self.given[n].name if n in self.given else n for n in own}.union(self.declared)
 
     def tensor(self, node: Node) -> Tensor:
         """A new tensor for what a node gives; a complex one is refused."""

@@ -23,6 +23,7 @@ _ALLOCATING: Final = frozenset(
         *("batch_norm", "layer_norm", "native_layer_norm", "group_norm", "embedding", "cat"),
         *("add", "sub", "rsub", "mul", "div", "pow", "neg", "exp", "log", "sqrt", "rsqrt", "where"),
         *("relu", "gelu", "silu", "sigmoid", "tanh", "softmax", "_softmax", "log_softmax", "clone"),
+        "lift_fresh_copy",
         *("zeros", "ones", "full", "empty", "arange", "zeros_like", "ones_like", "empty_like"),
         *("full_like", "new_zeros", "new_ones", "new_full", "new_empty", "sum", "mean"),
         *("eq", "ne", "lt", "le", "gt", "ge", "masked_fill", "max_pool2d", "avg_pool2d"),
@@ -90,18 +91,45 @@ def inputs_written(graph: Graph) -> list[str]:
     return [node.name for node in graph.inputs if shared.root(node.name) in writers]
 
 
+def may_be_written(graph: Graph) -> set[str]:
+    """The values that share memory, maybe, with what an operator of the graph writes.
+
+    Example: of ``v = view(x); z = mul_(v, y)`` they are ``v``, ``x`` and ``z``.
+    """
+    shared, names = Shared(), list[str]()
+    for node in graph.nodes:
+        names += written(node)
+        for name in () if allocates(node) else operands([node.args, node.kwargs]):
+            shared.join(node.name, name)
+    roots = {shared.root(name) for name in names}
+    return {node.name for node in graph.nodes if shared.root(node.name) in roots}
+
+
 def assumed(graphs: Sequence[Graph]) -> list[Assumption]:
-    """That no other input has the memory of one that a graph writes, where a graph does.
+    """That no other input has the memory of one that a graph writes, where a graph does; and that
+    what it leaves there is nothing to anybody, where that is no output (`functional`).
 
     Example: of graphs in which ``x`` is written by ``mul_``, one assumption, which names ``x``.
     """
-    names = sorted({n for graph in graphs for n in (*graph.written, *inputs_written(graph))})
-    if not names:
-        return []
-    listed = ", ".join(printable(name, 80) for name in names[:MOST_NAMED])
+    left = sorted({name for graph in graphs for name in inputs_written(graph)})
+    names = sorted({*left, *(name for graph in graphs for name in graph.written)})
+    texts = [f"no two inputs share memory (written: {_listed(names)})"] if names else []
+    texts += not_compared(left)
+    return [Assumption("inferred", "memory of inputs", "", text) for text in texts]
+
+
+def not_compared(names: Sequence[str]) -> list[str]:
+    """That nothing is said of what programs leave in inputs, as a line, if there are any.
+
+    Example: of the running mean ``b_mean``, "what programs leave in inputs is not compared:
+    b_mean".
+    """
+    return [f"what programs leave in inputs is not compared: {_listed(names)}"] if names else []
+
+
+def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    text = f"no two inputs share memory (written: {listed}{more})"
-    return [Assumption("inferred", "memory of inputs", "", text)]
+    return ", ".join(printable(name, 80) for name in names[:MOST_NAMED]) + more
 
 
 def _base(node: Node) -> str:
