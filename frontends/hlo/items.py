@@ -28,6 +28,7 @@ from shardproof.frontends.hlo.expressions import Expressions
 from shardproof.frontends.hlo.known import Known, compact, core, exact, flags
 from shardproof.frontends.hlo.module import Array
 from shardproof.frontends.hlo.repeats import Part
+from shardproof.frontends.hlo.written import Written
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +112,8 @@ class Vectors:
 
 @dataclass(frozen=True, slots=True)
 class Gated:
-    """``value`` where a predicate of ids of its shape holds, zero elsewhere.
-
-    Example: ``select(ids != 0, x, 0)``, so that ``x`` of other ids than 0 counts.
-    """
+    """``value`` where a predicate of ids of its shape holds, zero elsewhere.  Example:
+    ``select(ids != 0, x, 0)``, so that ``x`` of other ids than 0 counts."""
 
     value: int
     gate: Ids
@@ -160,7 +159,9 @@ MOST_DRAWN = 1 << 30
 #: Places at which another function of an id begins, where it becomes a number.
 MOST_KINKS = 8
 
-Item: TypeAlias = "Tensor|Known|Ids|Lookup|Vectors|Gated|Either|Bits|Exchanged|Endless|Lowest"
+Item: TypeAlias = (
+    "Tensor|Known|Ids|Lookup|Vectors|Gated|Either|Bits|Exchanged|Endless|Lowest|Written"
+)
 
 
 class Narrow(Exception):
@@ -191,8 +192,7 @@ def table_of(numbers: Sequence[int]) -> int | PerRank:
 class Values:
     """Makes values of the body of items, each of them once.
 
-    Example: ``tensor`` of a `Lookup` is a ``onehot`` of the ids and an ``einsum`` with the rows; of
-    a constant 7 of shape (4,), a ``full``, the same one whenever it is asked for.
+    Example: ``tensor`` of a `Lookup` is a ``onehot`` of the ids and an ``einsum`` with the rows.
     """
 
     def __init__(
@@ -232,7 +232,7 @@ class Values:
                 return self.recorder.once(("gated", value, gate), known)
             case Bits():
                 return self.bits(item)
-            case Vectors() | Either():
+            case Vectors() | Either() | Written():
                 raise Unsupported("indices read as numbers")
             case Endless() | Lowest():
                 raise Unsupported("the constant inf")

@@ -38,6 +38,7 @@ from shardproof.frontends.hlo import (
     rows,
     stacks,
     windows,
+    writes,
 )
 from shardproof.frontends.hlo.endless import Lowest
 from shardproof.frontends.hlo.expressions import Expressions, interval_of
@@ -46,6 +47,7 @@ from shardproof.frontends.hlo.known import Known
 from shardproof.frontends.hlo.module import Type
 from shardproof.frontends.hlo.opcodes import NO_RULE
 from shardproof.frontends.hlo.state import Lowering, Other, Rule, Several, integral
+from shardproof.frontends.hlo.written import Written
 
 #: Integers that nothing else is known of lie below this one.
 MOST = 1 << 30
@@ -164,7 +166,9 @@ def _node(low: Lowering, node: Node) -> None:
         return
     operands = [low.items[v] for v in node.operands]
     if node.target in SEVERAL and (node.target != "reduce" or len(node.results) > 1):
-        results = SEVERAL[node.target](low, node, [either.number(low, x) for x in operands])
+        results = SEVERAL[node.target](
+            low, node, [either.number(low, writes.plain(low, x)) for x in operands]
+        )
     else:
         results = (_single(low, node, operands),)
     for result, item in zip(node.results, results, strict=True):
@@ -181,6 +185,14 @@ def _single(low: Lowering, node: Node, operands: Sequence[Item]) -> Item:
     """The result of an operator with one: of what is known, of bits, or by its rule."""
     if len(node.results) != 1:
         raise Unsupported(NO_RULE)
+    stored = writes.update(low, node, operands)
+    if stored is None and any(isinstance(x, Written) for x in operands):
+        operands = [writes.last(low, node, x) for x in operands]
+        stored = writes.read(low, node, operands[0])
+        if stored is None:
+            operands = [writes.plain(low, x) for x in operands]
+    if stored is not None:
+        return stored
     if not (prod(low.shape(node)) or node.groups or node.pairs):
         return known.constant(np.zeros(low.shape(node), low.dtype(node)), low.type(node))
     folded = _folded(low, node, operands) or doubles.whole(low, node)
@@ -226,7 +238,8 @@ def _outputs(low: Lowering) -> list[int]:
     for output in low.graph.outputs:
         node = Node("", f"output {output.name}", (), (output.value,))
         try:
-            low.items[output.value] = either.number(low, low.items[output.value])
+            item = writes.plain(low, low.items[output.value])
+            low.items[output.value] = either.number(low, item)
             low.tensor(low.items[output.value])
         except Unsupported as error:
             low.refuse(node, error)
