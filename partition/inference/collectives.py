@@ -86,6 +86,10 @@ def _maximum(interpreter: LineageInterpreter, members: Sequence[Lineage]) -> Lin
         addends = merge_partials(interpreter.table, views, interpreter.mesh, add=False)
         if len(addends) == 1:
             return Lineage(first.shape, tuple(addends))
+    try:
+        return interpreter.most(members)
+    except Misaligned:
+        pass
     pieces = tuple(interpreter.piece(m).addends[0] for m in members)
     node = interpreter.local_node(Maximum(pieces), first.shape, pieces)
     return local_view(node, first.shape)

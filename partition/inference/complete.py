@@ -11,6 +11,7 @@ from shardproof.engine.lineage.sums import root_kinds
 from shardproof.engine.lineage.views import Misaligned
 from shardproof.partition.inference.closing import closed
 from shardproof.partition.inference.exponentials import closed_maximum
+from shardproof.partition.inference.laws import factor_views, is_exponential
 from shardproof.partition.inference.sums import Sums
 from shardproof.partition.inference.values import tried
 
@@ -62,14 +63,33 @@ class Complete(Sums):
             except Misaligned:
                 return None
             if size is not None and addends[-1].node >= size and t not in own:
-                return None
+                if not self._are_of_powers([addends[-1]]):
+                    return None
+                own.append(t)
         result = self.fold(Lineage(x.shape, tuple(addends)))
         if len(result.addends) != 1 or result.addends[0].partials:
             return None
-        if own and not self._are_known(result.addends):
+        if own and not (self._are_known(result.addends) or self._are_of_powers(result.addends)):
             return None
         self.rewrote = True
         return result
+
+    def _are_of_powers(self, addends: Sequence[Addend]) -> bool:
+        """Whether all of these are products of the single-device program's values with exponentials
+        of the ranks' own.
+
+        Example: the sum of a softmax over keys that ranks have, times ``exp(M)`` and ``exp(-m)`` of
+        their maxima ``m``.
+        """
+        size = self.reference_size or 0
+        for addend in addends:
+            factors = factor_views(self.table, addend)
+            strange = [f.node for f in factors if f.node >= size]
+            if len(strange) == len(factors) or not strange:
+                return False
+            if not all(is_exponential(self.table, node, size) for node in strange):
+                return False
+        return True
 
     def in_region(self, x: Lineage) -> Lineage:
         """Parts of sums beside complete values as what these add up to: nothing completes them.

@@ -347,15 +347,15 @@ class LineageInterpreter(Choices):
         """The maximum along a dimension in which several values lie side by side: that of their
         maxima (None: something else is there too)."""
         try:
-            return self._most([self.amax(part, dim) for part in side_by_side(x, dim)])
+            return self.most([self.amax(part, dim) for part in side_by_side(x, dim)])
         except Misaligned:
             return None
 
-    def _most(self, xs: Sequence[Lineage]) -> Lineage:
+    def most(self, xs: Sequence[Lineage]) -> Lineage:
         """The elementwise maximum of tensors of one shape, as parts of one maximum or as a node;
         raises `Misaligned` where it is neither."""
         if has_places(*xs):
-            return each(xs, self._most)
+            return each(xs, self.most)
         if any(len(x.addends) != 1 for x in xs):
             raise Misaligned
         addends = merge_partials(self.table, [x.addends[0] for x in xs], self.mesh, add=False)
