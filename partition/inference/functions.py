@@ -19,6 +19,7 @@ from shardproof.engine.lineage.views import Misaligned
 from shardproof.engine.ops.primitives import is_partial, labels
 from shardproof.partition.inference.closing import closed_parts, composed
 from shardproof.partition.inference.laws import Factor, factors_of, rewritten
+from shardproof.partition.inference.pieces import each
 from shardproof.partition.inference.products import Products
 from shardproof.partition.inference.values import tried
 
@@ -42,6 +43,11 @@ class Functions(Products):
         Example: the gradient of a bias behind a fused projection, to which queries, keys and values
         have come by different ways.
         """
+        if has_places(x):
+            try:
+                return each([x], lambda own: self.summed_up(own[0]))
+            except Misaligned:
+                return x
         whole = self.closed(x) if len(x.addends) > 1 else None
         size = self.reference_size
         if whole is None or (size is not None and whole.addends[0].node >= size):
