@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 
+#: What is said of a conclusion that no proof was found of, and no difference either.
+UNDECIDED: Final = " (not decided: it agrees where it was run)"
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
     """One element of a counterexample: what ``ranks`` have at ``index`` of their shard of a tensor.

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from shardproof.checker.result import Problems
 from shardproof.engine.errors import InvalidInput
+from shardproof.engine.findings import UNDECIDED
 from shardproof.engine.plan.assumptions import EXPECTED
 from shardproof.engine.records.run import Run, text_digest
 from shardproof.engine.small_model.kept_whole import kept_whole
@@ -79,11 +80,26 @@ def _result(run: Run, problems: Problems) -> None:
         "kept_whole": list(kept_whole(run.nodes)),
         "conclusions": [_listed(conclusion) for conclusion in run.conclusions],
     }
+    if verdict == "refuted" and "conclusions" in document:
+        document = {**document, "conclusions": _but_for_agreeing(document.get("conclusions"))}
     for name, expected in known.items():
         if name in document and document[name] != expected:
             problems.add("verdict", f"{RESULT} has other {name} than the run")
     if verdict == stored.verdict and _reasons(document) not in (None, stored.reasons):
         problems.add("verdict", f"{RESULT} has other findings than the certificate")
+
+
+def _but_for_agreeing(conclusions: object) -> object:
+    """The conclusions of a refutation without what they add of rows that agreed where they were
+    run: nothing rests on that, and a run does not keep it."""
+    if not isinstance(conclusions, list):
+        return conclusions
+    return [
+        {**c, "message": c["message"].removesuffix(UNDECIDED)}
+        if isinstance(c, dict) and isinstance(c.get("message"), str) and c.get("holds") is False
+        else c
+        for c in conclusions
+    ]
 
 
 def _listed(conclusion: Conclusion) -> dict[str, object]:

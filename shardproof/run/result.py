@@ -41,9 +41,6 @@ _COLOURS: Final[Mapping[Verdict, str]] = {
     "invalid input": "#c62828",
 }
 
-#: What is said of a conclusion that no proof was found of, and no difference either.
-UNDECIDED: Final = " (not decided: it agrees where it was run)"
-
 #: Findings that are told of in full where there is little room.
 MOST_TOLD: Final = 5
 

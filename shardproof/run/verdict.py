@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from shardproof.diagnosis.locate.divergences import divergences
 from shardproof.diagnosis.locate.made import made_at
 from shardproof.diagnosis.locate.sentences import explain
-from shardproof.engine.findings import Finding
+from shardproof.engine.findings import UNDECIDED, Finding
 from shardproof.engine.plan.assumption import Assumption, beyond_strict, left_out
 from shardproof.engine.plan.expectations import LOSS
 from shardproof.engine.records.run import StageRecord
@@ -18,7 +18,7 @@ from shardproof.engine.specification import conclusions
 from shardproof.engine.specification.conclusions import row_name
 from shardproof.partition.stages.partition import Partition, Side
 from shardproof.run.excuse import stand_in
-from shardproof.run.result import UNDECIDED, Conclusion, Verdict
+from shardproof.run.result import Conclusion, Verdict
 from shardproof.run.solve import Answers
 
 #: Findings that are listed one by one; more of a kind are counted.

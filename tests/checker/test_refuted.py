@@ -11,6 +11,7 @@ import pytest
 import shardproof
 from shardproof.checker.result import Problems
 from shardproof.checker.runtime import refuted
+from shardproof.engine.findings import UNDECIDED
 from shardproof.frontends.fx.files import side
 from shardproof.frontends.fx.read import joined
 from shardproof.frontends.graphs.relations import Relations
@@ -56,6 +57,35 @@ def test_what_is_not_proved_cannot_be_called_refuted(tmp_path: Path) -> None:
     checked = shardproof.check(tmp_path / "run")
     assert not checked.ok
     assert AGREE in [problem.message for problem in checked.problems]
+
+
+def beside(rank: int = 0, ranks: int = 1) -> dict[str, Any]:
+    """sigmoid(-b), which ranks have as 1 - sigmoid(b), not known to be the same; and b, of which
+    they have twice."""
+    w = Writer(rank)
+    b = w.given("b", (4, 3))
+    negative = b if ranks > 1 else w.call("minus", "aten.neg.default", [b], (4, 3))
+    gate = w.call("gate", "aten.sigmoid.default", [negative], (4, 3))
+    if ranks > 1:
+        gate = w.call("rest", "aten.rsub.Scalar", [gate, 1.0], (4, 3))
+    twice = w.call("twice", "aten.mul.Scalar", [b, 1.0 * ranks], (4, 3))
+    return w.output(gate, twice)
+
+
+def test_rows_of_a_refutation_that_agree_are_no_other_conclusions(tmp_path: Path) -> None:
+    single = write(tmp_path / "single", [beside()])
+    ranks = write(tmp_path / "ranks", [beside(rank, 2) for rank in range(2)])
+    result = shardproof.verify(single, ranks, out=tmp_path / "run", cache=False)
+    assert result.verdict == "refuted"
+    assert any(c.message.endswith(UNDECIDED) for c in result.conclusions)
+    checked = shardproof.check(tmp_path / "run")
+    assert checked.ok, checked.problems
+    path = tmp_path / "run" / "result.json"
+    path.write_text(path.read_text().replace(UNDECIDED, " (it agrees)"))
+    checked = shardproof.check(tmp_path / "run")
+    assert "result.json has other conclusions than the run" in [
+        problem.message for problem in checked.problems
+    ]
 
 
 def small(rank: int = 0, ranks: int = 1, bound: float = 1e-4, out: str = "below") -> dict[str, Any]:
