@@ -325,7 +325,9 @@ def simulated(
     assert first is not None
     if most is not None:
         return first
-    numbered = result.plan.numbers and not until_defined
+    # Where no smaller sizes fit each other, the true ones do.
+    unfit = bool(first.failure) and not first.impossible
+    numbered = (result.plan.numbers or unfit) and not until_defined
     for seed in range(WIDE, WIDE + SHARP) if numbered else ():
         itself = with_numbers(result.plan, single, parallel, seed)
         if itself.differs:
