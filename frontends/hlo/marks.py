@@ -18,7 +18,11 @@ from shardproof.frontends.hlo.module import Array
 from shardproof.frontends.hlo.state import integral
 
 #: What gives the same integers again, elsewhere or as another type.
-_SAME = frozenset({"broadcast", "reshape", "convert", "slice", "transpose", "copy"})
+_SAME = frozenset(
+    {"broadcast", "reshape", "convert", "slice", "dynamic-slice", "gather", "transpose", "copy"}
+)
+#: What puts the integers of its first operands among each other.
+_JOINED = {"concatenate": None, "dynamic-update-slice": 2, "pad": 2}
 #: Comparisons of an integer with a number: which mark one tells from the integers from 0 on.
 _TELLS = {"GE": 0, "LT": 0, "GT": -1, "LE": -1}
 _SWAPPED = {"GE": "LE", "LE": "GE", "GT": "LT", "LT": "GT"}
@@ -51,6 +55,8 @@ def marked(graph: Graph) -> Graph:
             for known in (origins, numbers):
                 if node.operands[0] in known:
                     known[node.results[0]] = known[node.operands[0]]  # type: ignore[assignment]
+        elif (made := _joined(node, origins, numbers)) is not None:
+            origins[node.results[0]] = made
         elif node.target == "compare" and not _wraps(node, readers, sums):
             for position, mark in _marks_of(node, origins, numbers):
                 marks.setdefault(position, set()).add(mark)
@@ -59,6 +65,17 @@ def marked(graph: Graph) -> Graph:
         for n, item in enumerate(graph.inputs)
     )
     return replace(graph, inputs=inputs)
+
+
+def _joined(node: Node, origins: Mapping[int, int], numbers: Mapping[int, float]) -> int | None:
+    """The input whose integers a node puts among each other, or among numbers from 0 on; None:
+    others are among them, as a negative number by which the program finds its own padding again."""
+    if node.target not in _JOINED:
+        return None
+    operands = node.operands[: _JOINED[node.target]]
+    inputs = {origins[v] for v in operands if v in origins}
+    others = all(numbers.get(v, -1) >= 0 for v in operands if v not in origins)
+    return inputs.pop() if len(inputs) == 1 and others else None
 
 
 def decoded(item: Input, numbers: Array) -> Array:
