@@ -168,7 +168,8 @@ class Stencils:
         _, starts = based(self._table, read.node)
         labels: dict[int, tuple[int, int]] = {}
         for axis, stride, extent, label in read.intervals:
-            if stride != 1 or extent != extents[label] or axis in labels:
+            summed = label >= len(extents)
+            if summed or stride != 1 or extent != extents[label] or axis in labels:
                 return None
             labels[axis] = label, starts.get(axis, 0)
         if len({label for label, _ in labels.values()}) < len(extents):
