@@ -16,6 +16,7 @@ from shardproof.frontends.aten.constants import numbered
 from shardproof.frontends.aten.flat import Flat
 from shardproof.frontends.aten.hidden import opened
 from shardproof.frontends.aten.known import added_by, entries_of, few, rows_by
+from shardproof.frontends.aten.log_probabilities import taken_apart
 from shardproof.frontends.aten.lowering import (
     Const,
     Lowered,
@@ -113,10 +114,9 @@ def _looked_up(
 def _picked(lo: Lowering, rows: Real, chosen: Real) -> Any:
     """rows [..., n] by ids [..., k]."""
     *lead, count = chosen.shape
-    if (logs := lo.exponentials.get(rows.number)) is not None:
-        shifted, _, total, *_ = logs
-        log = lo.reshape(lo.unary("log", total), (*lead, 1))
-        return lo.sub(_picked(lo, shifted, chosen), log)
+    if (logs := taken_apart(lo, rows)) is not None:
+        entries = _picked(lo, logs[0], chosen)
+        return lo.sub(entries, lo.reshape(logs[1], (*lead, 1)))
     lo.picked.append(rows)
     if count == 1:
         picked = lo.emit("pick", rows, lo.real(lo.reshape(chosen, tuple(lead))))

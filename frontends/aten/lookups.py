@@ -25,6 +25,7 @@ from shardproof.frontends.aten.ids import (
     number_of,
     wrapped,
 )
+from shardproof.frontends.aten.log_probabilities import taken_apart
 from shardproof.frontends.aten.lowering import (
     Const,
     Lowered,
@@ -105,6 +106,12 @@ class Lookup:
             lo.source = reader
 
     def _chosen(self, lo: Lowering) -> Real:
+        every = self.picked and piecewise.value(self.live) == 1 and not self.astray()
+        logs = taken_apart(lo, self.table) if every else None
+        if logs is not None:
+            scores, log = logs
+            entries = replace(self, table=scores).real(lo)
+            return lo.real(lo.sub(entries, lo.reshape(log, self.shape)))
         parts = piecewise.chosen_rows(self.ids.function, self.live, self.rows())
         if parts is None or self.astray():
             return self.repeated(lo)
