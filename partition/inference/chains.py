@@ -9,6 +9,7 @@ and that of ``b``), and nothing else is multiplied out.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from math import prod
 
@@ -27,9 +28,9 @@ def _is_over_positions(definition: Expression) -> bool:
     return isinstance(definition, Einsum) and len(definition.operands) == 1
 
 
-def in_blocks(table: NodeTable, definition: Expression) -> Combine | None:
-    """A block of a sum as the sum of these blocks of its addends; None where it is no block of one,
-    or the block is of something that an addend reads otherwise.
+def in_blocks(table: NodeTable, definition: Expression) -> Combine | Einsum | None:
+    """A block of a sum or product as the sum or product of these blocks of its operands; None where
+    it is no block of one, or the block is of something that an operand reads otherwise.
 
     Example: ``n9 where a1[2 +5 of 8]``, where ``n9`` is ``sum(n3[a:4, b:8], n4[a:4] -> a b)``, is
     the sum of ``n3 where a1[2 +5 of 8]`` and ``n4``.
@@ -37,7 +38,7 @@ def in_blocks(table: NodeTable, definition: Expression) -> Combine | None:
     if not isinstance(definition, Restrict):
         return None
     whole = table[definition.node]
-    if not isinstance(whole.definition, Combine) or whole.coordinates:
+    if not isinstance(whole.definition, Combine | Einsum) or whole.coordinates:
         return None
     sizes = extents(definition.blocks, whole.extents)
     cut = {whole.definition.outputs[block.axis]: block for block in definition.blocks}
@@ -61,7 +62,13 @@ def in_blocks(table: NodeTable, definition: Expression) -> Combine | None:
                 Restrict(node, tuple(sorted(blocks))), extents(blocks, table[node].extents)
             )
         operands.append(Operand(node, tuple(intervals), operand.fixed))
-    return Combine(whole.definition.factors, tuple(operands), whole.definition.outputs)
+    return replace(whole.definition, operands=tuple(operands))
+
+
+def _sum_in_blocks(table: NodeTable, definition: Expression) -> Combine | None:
+    """`in_blocks` of a sum alone."""
+    apart = in_blocks(table, definition)
+    return apart if isinstance(apart, Combine) else None
 
 
 class Chains:
@@ -95,7 +102,7 @@ class Chains:
             factor, read = todo.pop()
             definition = self._table[read.node].definition
             inner: dict[int, int] = {}
-            if (apart := in_blocks(self._table, definition)) is not None:
+            if (apart := _sum_in_blocks(self._table, definition)) is not None:
                 opened.update((read.node, *operand_nodes(self._table, read.node)))
                 definition = apart
             if isinstance(definition, Combine):
@@ -150,7 +157,7 @@ class Chains:
         """How many addends every sum has, and which sums read a node."""
         for number in range(self._reference_size):
             definition = self._table[number].definition
-            apart = in_blocks(self._table, definition)
+            apart = _sum_in_blocks(self._table, definition)
             if apart or isinstance(definition, Combine) or _is_over_positions(definition):
                 reads = apart.operands if apart else ()
                 below = [o.node for o in reads] or operand_nodes(self._table, number)

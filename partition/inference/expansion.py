@@ -12,6 +12,7 @@ from typing import NamedTuple
 from shardproof.engine.lineage.expressions import Combine, Einsum, Restrict
 from shardproof.engine.lineage.lineage import ABSOLUTE
 from shardproof.engine.lineage.nodes import NodeTable
+from shardproof.partition.inference.chains import in_blocks
 from shardproof.partition.inference.substitution import Labels, Path, Read, TooLarge
 
 #: Products that an expansion may have, and factors of a product.
@@ -70,9 +71,15 @@ class Expansion:
         if opens and isinstance(definition, Einsum | Combine):
             self.opened.add(leaf.node)
             return self._definition(definition, leaf, factor, depth if own else depth - 1)
-        if opens and isinstance(definition, Restrict) and self._begins(definition, leaf):
-            self.opened.add(leaf.node)
-            return self._open(leaf._replace(node=definition.node), factor, depth)
+        if opens and isinstance(definition, Restrict):
+            if self._begins(definition, leaf):
+                self.opened.add(leaf.node)
+                return self._open(leaf._replace(node=definition.node), factor, depth)
+            apart = in_blocks(self.table, definition)
+            if apart is not None:
+                self.opened.add(leaf.node)
+                return self._definition(apart, leaf, factor, depth if own else depth - 1)
+            own &= definition.node >= self.reference_size
         if own:
             raise TooLarge
         return [Product(factor, (leaf,))]

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from shardproof.engine.algebra.affine import ZERO
 from shardproof.engine.claims.cone import operands
-from shardproof.engine.lineage.expressions import Combine, Einsum, Operand
+from shardproof.engine.lineage.expressions import Combine, Einsum, Operand, Restrict
 from shardproof.engine.lineage.lineage import (
     Addend,
     Lineage,
@@ -27,6 +27,7 @@ from shardproof.engine.lineage.lineage import (
 )
 from shardproof.engine.lineage.nodes import NodeTable, Reduction
 from shardproof.engine.lineage.positions import normal
+from shardproof.partition.inference.above import DOWN, Above
 from shardproof.partition.inference.canonical import Draft, canonical
 from shardproof.partition.inference.chains import Chains
 from shardproof.partition.inference.closed import Closed
@@ -36,12 +37,10 @@ from shardproof.partition.inference.views import along_axes
 
 #: Definitions of reference nodes that are multiplied out below a value, one under the other.
 DEEPEST = 3
-#: Reference nodes that are compared with one value, how far above its leaves they may be, and by
-#: how many definitions they are multiplied out themselves.
-MOST_CANDIDATES, HIGHEST, TALLEST = 100, 6, 10
-#: Definitions that a value and a candidate are multiplied out by until they meet, and how many
-#: candidates are tried.
-DOWN, MOST_MET = 8, 12
+#: Definitions that reference nodes are multiplied out by that are compared with a value.
+TALLEST = 10
+#: Candidates that are tried for a value and multiplied out until both meet.
+MOST_MET = 12
 #: Products looked at until a value is found.
 MOST_WORK = 20_000
 
@@ -103,7 +102,7 @@ class Matcher:
         self._aliases: dict[int, Alias | None] = {}
         self._closed = Closed(table, reference_size)
         self._chains = Chains(table, reference_size)
-        self._users: dict[int, list[int]] = {}
+        self._above = Above(table, reference_size)
         self._work = self._aside = self._summed = 0
 
     def renew(self) -> None:
@@ -243,7 +242,7 @@ class Matcher:
             except TooLarge:
                 break
             leaves = _leaves(mine)
-            for candidate in self._candidates(leaves, extents):
+            for candidate in self._above.candidates(leaves, extents):
                 if self._work > MOST_WORK:
                     return None
                 try:
@@ -286,11 +285,11 @@ class Matcher:
             first = _leaves(self._sum(number, frozenset(), 0))
         except TooLarge:
             return None
-        below = self._below(number)
-        for candidate in islice(self._candidates(first, extents), MOST_MET):
+        below = self._above.below(number)
+        for candidate in islice(self._above.candidates(first, extents), MOST_MET):
             if self._work > MOST_WORK:
                 break
-            stop = (below & self._below(candidate)) - {candidate}
+            stop = (below & self._above.below(candidate)) - {candidate}
             try:
                 alias = self._meeting(number, candidate, stop)
             except TooLarge:
@@ -308,29 +307,15 @@ class Matcher:
             if leaves == others:
                 return self._same(mine, self.table[number].extents, candidate, stop, DOWN)
             apart = (leaves ^ others) & stop
-            opens = self._openable(apart)
+            opens = self._above.openable(apart)
             if not opens:
                 # One ends at what the other ends at only inside of something else.
-                both = self._openable(leaves & others & stop)
-                opens = {n for n in both if not apart.isdisjoint(self._below(n))}
+                both = self._above.openable(leaves & others & stop)
+                opens = {n for n in both if not apart.isdisjoint(self._above.below(n))}
             if not opens:
                 return None
             stop -= opens
         return None
-
-    def _openable(self, numbers: frozenset[int]) -> set[int]:
-        """The sums and products among some nodes."""
-        return {n for n in numbers if isinstance(self.table[n].definition, Einsum | Combine)}
-
-    def _below(self, number: int) -> frozenset[int]:
-        """The nodes that a node is made of by sums and products, as far down as it is opened."""
-        reached: set[int] = set()
-        level = {number}
-        for _ in range(DOWN):
-            opens = self._openable(frozenset(level))
-            level = {o.node for n in opens for o in operands(self.table, n)} - reached
-            reached |= level
-        return frozenset(reached)
 
     def _even(self, number: int, depth: int) -> _Sum:
         """A node multiplied out, everywhere down to the same nodes: what one product ends at is not
@@ -367,24 +352,6 @@ class Matcher:
         forms = {form: factor for form, factor in factors.items() if factor}
         return _Sum(forms, reduced, paths, frozenset(expansion.opened))
 
-    def _candidates(self, leaves: frozenset[int], extents: tuple[int, ...]) -> Iterator[int]:
-        """Reference nodes of these extents above the leaf that is read least."""
-        if not self._users:
-            for number in range(self.reference_size):
-                for operand in operands(self.table, number):
-                    self._users.setdefault(operand.node, []).append(number)
-        if not leaves:
-            return
-        first = min(leaves, key=lambda n: len(self._users.get(n, ())))
-        level, seen = [first], {first}
-        for _ in range(HIGHEST):
-            for number in level:
-                if sorted(self.table[number].extents) == sorted(extents):
-                    yield number
-            above = [u for n in level for u in self._users.get(n, ()) if u not in seen]
-            level = list(dict.fromkeys(above))[: MOST_CANDIDATES - len(seen)]
-            seen.update(level)
-
     def _same(
         self,
         value: _Sum,
@@ -417,9 +384,15 @@ class Matcher:
                 sums = _reduced_alike(value.reduced, there.reduced)
                 several = len(value.leaves) != len(there.leaves)
                 read = {} if several else dict(zip(value.leaves, there.leaves, strict=True))
-                opened = value.opened | there.opened
+                opened = value.opened | there.opened | self._of_blocks(value, there)
                 return Alias(candidate, ratios.pop(), axes, sums, read, opened)
         return None
+
+    def _of_blocks(self, *values: _Sum) -> frozenset[int]:
+        """Blocks that values end at, and what those are blocks of that were multiplied out."""
+        ends = frozenset(n for x in values for n in _leaves(x) if self.table[n].kind == "block")
+        opened = (self.table[n].definition for x in values for n in x.opened)
+        return ends.union(d.node for d in opened if isinstance(d, Restrict))
 
 
 def _reduced_alike(

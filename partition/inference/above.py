@@ -1,0 +1,84 @@
+"""Reference nodes that may be a value that only the parallel side has: above what it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from shardproof.engine.claims.cone import operands
+from shardproof.engine.lineage.expressions import Combine, Einsum
+from shardproof.engine.lineage.nodes import NodeTable
+from shardproof.partition.inference.chains import in_blocks
+
+#: Reference nodes that are compared with one value, and how far above its leaves they may be.
+MOST_CANDIDATES, HIGHEST = 100, 6
+#: Definitions that are gone down by from a node.
+DOWN = 8
+
+
+class Above:
+    """Which reference nodes (those below ``reference_size``) read a node, and what they end at.
+
+    Example: above ``a`` and ``b`` lie ``a c + b c`` and all that reads that.
+    """
+
+    def __init__(self, table: NodeTable, reference_size: int) -> None:
+        self._table = table
+        self._reference_size = reference_size
+        self._users: dict[int, list[int]] = {}
+
+    def candidates(self, leaves: frozenset[int], extents: Sequence[int]) -> Iterator[int]:
+        """Reference nodes of these extents above the leaf that is read least.
+
+        Example: for a product of ``a``, which much reads, and ``b``, which one product reads, that
+        product and what is made of it.
+        """
+        self._read()
+        if not leaves:
+            return
+        shape = tuple(sorted(extents))
+        first = min(leaves, key=lambda n: len(self._users.get(n, ())))
+        level, seen = [first], {first}
+        for _ in range(HIGHEST):
+            for number in level:
+                own = number >= self._reference_size
+                if not own and tuple(sorted(self._table[number].extents)) == shape:
+                    yield number
+            above = [u for n in level for u in self._users.get(n, ()) if u not in seen]
+            level = list(dict.fromkeys(above))[: MOST_CANDIDATES - len(seen)]
+            seen.update(level)
+
+    def openable(self, numbers: frozenset[int]) -> set[int]:
+        """The sums and products among some nodes.
+
+        Example: of ``a b``, ``exp(a)`` and an input the first.
+        """
+        return {n for n in numbers if isinstance(self._table[n].definition, Einsum | Combine)}
+
+    def below(self, number: int) -> frozenset[int]:
+        """The nodes that a node is made of by sums and products, as far down as it is opened.
+
+        Example: of ``a (b + exp(c))``: a, ``b + exp(c)``, b and ``exp(c)``.
+        """
+        reached: set[int] = set()
+        level = {number}
+        for _ in range(DOWN):
+            opens = self.openable(frozenset(level))
+            level = {o.node for n in opens for o in operands(self._table, n)} - reached
+            reached |= level
+        return frozenset(reached)
+
+    def _read(self) -> None:
+        """Note what reads each reference node."""
+        if not self._users:
+            for number in range(self._reference_size):
+                self._note_users(number)
+
+    def _note_users(self, number: int) -> None:
+        """That a node reads its operands; a block of a sum or product, blocks of that's operands,
+        which only the parallel side may have."""
+        apart = in_blocks(self._table, self._table[number].definition)
+        for operand in operands(self._table, number) if apart is None else apart.operands:
+            users = self._users.setdefault(operand.node, [])
+            if not users and operand.node >= self._reference_size:
+                self._note_users(operand.node)
+            users.append(number)
