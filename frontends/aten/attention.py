@@ -205,7 +205,7 @@ def _kept(lo: Lowering, mask: ids.Ids, x: Operand, y: Operand) -> Any:
     0)``.
     """
     for value, other, hidden in ((x, y, ids.inverse(mask)), (y, x, mask)):
-        if not _is_zero(other) or not isinstance(value, Real) or not floating(value.dtype):
+        if not _is_zero(other) or not isinstance(value, Real | Const) or not floating(value.dtype):
             continue
         shapes = value.shape, (*value.shape[:-1], 1)
         if lo.expected[0][0] == value.shape and mask.shape in shapes:

@@ -103,7 +103,7 @@ def verdict(way: Way, right: bool) -> str:
     return sp.verify(*pair, world_size=2, batch=batch).verdict
 
 
-@pytest.mark.parametrize("way", [Way(), Way(shifted=True)])
+@pytest.mark.parametrize("way", [Way(), Way(shifted=True), Way(masked=False)])
 def test_a_log_softmax_is_a_score_less_a_logarithm(way: Way) -> None:
     assert verdict(way, right=True) == "proved"
 
