@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from shardproof.engine.claims.cone import operands
-from shardproof.engine.lineage.expressions import Combine, Einsum
+from shardproof.engine.lineage.expressions import Combine, Einsum, Operand
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.partition.inference.chains import in_blocks
 
@@ -13,6 +13,8 @@ from shardproof.partition.inference.chains import in_blocks
 MOST_CANDIDATES, HIGHEST = 100, 6
 #: Definitions that are gone down by from a node.
 DOWN = 8
+#: Nodes below a candidate that are looked at.
+MOST_BELOW = 64
 
 
 class Above:
@@ -25,6 +27,17 @@ class Above:
         self._table = table
         self._reference_size = reference_size
         self._users: dict[int, list[int]] = {}
+        self._shapes: set[tuple[int, ...]] = set()
+        #: Nodes that were looked at.
+        self.looked = 0
+
+    def has_shape(self, extents: Sequence[int]) -> bool:
+        """Whether any reference node has these extents, in some order.
+
+        Example: no node is of (2, 4, 8) where all tensors of the single device are matrices.
+        """
+        self._read()
+        return tuple(sorted(extents)) in self._shapes
 
     def candidates(self, leaves: frozenset[int], extents: Sequence[int]) -> Iterator[int]:
         """Reference nodes of these extents above the leaf that is read least.
@@ -46,6 +59,29 @@ class Above:
             above = [u for n in level for u in self._users.get(n, ()) if u not in seen]
             level = list(dict.fromkeys(above))[: MOST_CANDIDATES - len(seen)]
             seen.update(level)
+
+    def ends_at(self, number: int, leaves: frozenset[int]) -> bool:
+        """Whether sums and products below a node end at all of these leaves and at nothing else,
+        as far as that is looked at.
+
+        Example: ``a c + b c`` ends at a, b and c, and not at a and c alone.
+        """
+        met: set[int] = set()
+        seen, todo = {number}, [number]
+        while todo:
+            node = todo.pop()
+            self.looked += 1
+            if node in leaves and node != number:
+                met.add(node)
+                continue
+            read = self._reads(node)
+            if not read and node != self._table.one:
+                return False
+            todo += [n for n in dict.fromkeys(o.node for o in read) if n not in seen]
+            seen.update(todo)
+            if len(seen) > MOST_BELOW:
+                return True
+        return met == leaves
 
     def openable(self, numbers: frozenset[int]) -> set[int]:
         """The sums and products among some nodes.
@@ -69,8 +105,9 @@ class Above:
 
     def _read(self) -> None:
         """Note what reads each reference node."""
-        if not self._users:
+        if not self._shapes:
             for number in range(self._reference_size):
+                self._shapes.add(tuple(sorted(self._table[number].extents)))
                 self._note_users(number)
 
     def _note_users(self, number: int) -> None:
@@ -82,3 +119,9 @@ class Above:
             if not users and operand.node >= self._reference_size:
                 self._note_users(operand.node)
             users.append(number)
+
+    def _reads(self, number: int) -> tuple[Operand, ...]:
+        """What a sum or product, or a block of one, reads; nothing of others."""
+        definition = self._table[number].definition
+        apart = in_blocks(self._table, definition) or definition
+        return apart.operands if isinstance(apart, Einsum | Combine) else ()

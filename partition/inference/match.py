@@ -41,8 +41,9 @@ DEEPEST = 3
 TALLEST = 10
 #: Candidates that are tried for a value and multiplied out until both meet.
 MOST_MET = 12
-#: Products looked at until a value is found.
-MOST_WORK = 20_000
+#: Products looked at until a value is found; and products, and nodes below candidates, where only
+#: those are looked at that end at what the value ends at.
+MOST_WORK, MOST_LIKELY = 20_000, 100_000
 
 #: A label of a form, and the stride and the extent that something has in it.
 Digit = tuple[int, int, int]
@@ -103,14 +104,14 @@ class Matcher:
         self._closed = Closed(table, reference_size)
         self._chains = Chains(table, reference_size)
         self._above = Above(table, reference_size)
-        self._work = self._aside = self._summed = 0
+        self._work = self._aside = self._summed = self._likely = 0
 
     def renew(self) -> None:
         """Look for values of another plan as long as for those of the first.
 
         Example: what was spent on a candidate repair is not missing for the next.
         """
-        self._work = self._aside = self._summed = 0
+        self._work = self._aside = self._summed = self._likely = 0
 
     @property
     def matched(self) -> bool:
@@ -219,7 +220,7 @@ class Matcher:
         if number not in self._aliases:
             alias = self._aliases[number] = self._match(number)
             if alias is not None:
-                self._work = self._summed = 0
+                self._work = self._summed = self._likely = 0
         return self._aliases[number]
 
     def _match(self, number: int) -> Alias | None:
@@ -233,6 +234,25 @@ class Matcher:
 
     def _multiplied(self, number: int) -> Alias | None:
         """The reference node that a node is, where both are multiplied out."""
+        if not self._above.has_shape(self.table[number].extents):
+            return None
+        alias = self._ending_alike(number) or self._tried(number)
+        if alias is not None:
+            return alias
+        return self._met(number) if self.meets and self._work <= MOST_WORK else None
+
+    def _ending_alike(self, number: int) -> Alias | None:
+        """`_tried`, with candidates alone that end at what the node ends at: these are told without
+        multiplying them out, and many values that are none do not spend what they need."""
+        spent, self._work = self._work, 0
+        try:
+            return None if self._likely > MOST_LIKELY else self._tried(number, likely=True)
+        finally:
+            self._likely += self._work + self._above.looked
+            self._work, self._above.looked = spent, 0
+
+    def _tried(self, number: int, *, likely: bool = False) -> Alias | None:
+        """The first candidate that is the same, multiplied out."""
         extents = self.table[number].extents
         for depth in range(DEEPEST + 1):
             if self._work > MOST_WORK:
@@ -245,13 +265,15 @@ class Matcher:
             for candidate in self._above.candidates(leaves, extents):
                 if self._work > MOST_WORK:
                     return None
+                if likely and not self._above.ends_at(candidate, leaves):
+                    continue
                 try:
                     alias = self._same(mine, extents, candidate, leaves)
                 except TooLarge:
                     continue
                 if alias is not None:
                     return alias
-        return self._met(number) if self.meets and self._work <= MOST_WORK else None
+        return None
 
     def _added(self, number: int) -> Alias | None:
         """The reference node that a node is, where both are sums of the same addends."""
