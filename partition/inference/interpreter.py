@@ -39,7 +39,13 @@ from shardproof.engine.lineage.lineage import (
     StridedInterval,
     View,
 )
-from shardproof.engine.lineage.places import MOST_REGIONS, has_places, placed, side_by_side
+from shardproof.engine.lineage.places import (
+    MOST_REGIONS,
+    collapsed,
+    has_places,
+    placed,
+    side_by_side,
+)
 from shardproof.engine.lineage.sums import collect, merge_partials
 from shardproof.engine.lineage.views import Misaligned, regroup
 from shardproof.engine.ops.primitives import labels
@@ -308,7 +314,7 @@ class LineageInterpreter(Choices):
                 # Which of several a part is, along an axis that runs elsewhere, is not where it
                 # is put here.
                 terms = tuple(t._replace(view=sunk(t.view, dim)) for t in terms)
-            addends += [placed(t, dim, start, size, whole) for t in terms if size]
+            addends += [placed(collapsed(t), dim, start, size, whole) for t in terms if size]
             start += size
         if len(addends) > MOST_REGIONS:
             raise Misaligned
