@@ -1,4 +1,5 @@
-"""Entries of log-probabilities: what they are picked of, and what is taken off it."""
+"""Entries of log-probabilities: what they are picked of, what is taken off it, and how losses are
+read beside what a program picks itself."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from typing import Any
 
 from shardproof.frontends.aten.lowering import Lowered, Lowering, Real
 from shardproof.frontends.aten.readings import Reading
-from shardproof.frontends.aten.roots import maker
+from shardproof.frontends.aten.roots import VIEWS, maker, origin
 
 
 def taken_apart(lo: Lowering, table: Real) -> tuple[Real, Lowered] | None:
@@ -30,3 +31,37 @@ def taken_apart(lo: Lowering, table: Real) -> tuple[Real, Lowered] | None:
     if lo.reading is Reading.SCORES:
         rows, log = scores, lo.add(log, most)
     return lo.real(lo.reshape(rows, table.shape)), lo.reshape(log, table.shape[:-1])
+
+
+def picks(lo: Lowering) -> Reading:
+    """How losses are read beside what a program picks by ids.
+
+    Example: of ``logits.gather(-1, ids)``, where ``logits.amax(-1)`` is read too, `Reading.SCORES`.
+    """
+    if any(_of_logarithms(lo, table) for table in lo.picked):
+        return Reading.LOGARITHMS
+    largest = [origin(lo, op.inputs[0]) for op in lo.ops if op.name == "amax"]
+    tables = [table.number for table in lo.picked] + (_times_one_hot(lo) if largest else [])
+    scores = [origin(lo, table) for table in tables]
+    every = any(one is not None and one is other for one in scores for other in largest)
+    return Reading.SCORES if every else Reading.SHIFTED
+
+
+def _times_one_hot(lo: Lowering) -> list[int]:
+    """Values that a one-hot of ids multiplies: it picks of them."""
+    hot, tables = set[int](), list[int]()
+    for op in lo.ops:
+        if (op.name == "pick" and op.backward) or (op.name in VIEWS and op.inputs[0] in hot):
+            hot.update(op.outputs)
+        elif op.name == "mul" and not hot.isdisjoint(op.inputs):
+            tables += [n for n in op.inputs if n not in hot]
+    return tables
+
+
+def _of_logarithms(lo: Lowering, table: Real) -> bool:
+    """Whether a value is the difference of something and a logarithm."""
+    op = origin(lo, table.number)
+    if op is None or op.name != "sub" or op.backward:
+        return False
+    less = origin(lo, op.inputs[1]) if len(op.inputs) == 2 else None
+    return less is not None and less.name == "log"

@@ -40,8 +40,6 @@ from shardproof.frontends.aten.lowering import (
     is_symbolic,
 )
 from shardproof.frontends.aten.masks import flags, numbers
-from shardproof.frontends.aten.readings import Reading
-from shardproof.frontends.aten.roots import origin
 from shardproof.frontends.aten.scattered import Scattered, interval, outside
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.builder.piecewise import Function
@@ -185,28 +183,6 @@ class Lookup:
         real = replace(self.ids, function=pieces).indicated(lo)
         rest = (1,) * (len(self.shape) - len(real.shape))
         return lo.expand(lo.reshape(real, (*real.shape, *rest)), self.shape)
-
-
-def picks(lo: Lowering) -> Reading:
-    """How losses are read beside what a program picks by ids.
-
-    Example: of ``logits.gather(-1, ids)``, where ``logits.amax(-1)`` is read too, `Reading.SCORES`.
-    """
-    if any(_of_logarithms(lo, table) for table in lo.picked):
-        return Reading.LOGARITHMS
-    largest = [origin(lo, op.inputs[0]) for op in lo.ops if op.name == "amax"]
-    scores = [origin(lo, table.number) for table in lo.picked]
-    every = any(one is not None and one is other for one in scores for other in largest)
-    return Reading.SCORES if every else Reading.SHIFTED
-
-
-def _of_logarithms(lo: Lowering, table: Real) -> bool:
-    """Whether a value is the difference of something and a logarithm."""
-    op = origin(lo, table.number)
-    if op is None or op.name != "sub" or op.backward:
-        return False
-    less = origin(lo, op.inputs[1]) if len(op.inputs) == 2 else None
-    return less is not None and less.name == "log"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from shardproof.engine.plan.ir import Value as BodyValue
 from shardproof.frontends.aten import Const, Lowered, Lowering, Real, Undefined, routed, rule_of
 from shardproof.frontends.aten.complexes import has_meaning
 from shardproof.frontends.aten.ids import Ids, Marked, Narrow, marked, number_of
-from shardproof.frontends.aten.lookups import picks
+from shardproof.frontends.aten.log_probabilities import picks
 from shardproof.frontends.aten.lowering import Shape
 from shardproof.frontends.aten.readings import Reading
 from shardproof.frontends.aten.rules import typed

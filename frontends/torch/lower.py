@@ -15,7 +15,7 @@ from shardproof.frontends.aten.arranged import settled
 from shardproof.frontends.aten.ids import Narrow, marked
 from shardproof.frontends.aten.labels import Labels
 from shardproof.frontends.aten.levels import constant
-from shardproof.frontends.aten.lookups import picks
+from shardproof.frontends.aten.log_probabilities import picks
 from shardproof.frontends.aten.lowering import Derived, Undefined, floating
 from shardproof.frontends.aten.masks import FLAGS
 from shardproof.frontends.aten.ordered import applied
