@@ -321,6 +321,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         copying = copies.copying(func)
         func = copying or func
         name = str(func)
+        refusals.by_name(name)
         if any(not isinstance(x, FakeTensor) for x in written_by(func, args, kwargs)):
             where, _ = place(sys._getframe(1))
             refusals.refuse(

@@ -6,11 +6,20 @@ on with it.  So what is refused is kept, and refused once more at the end of the
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.torch.places import place
 
+#: Operators that no step has, and why.
+_NAMED: Final = {
+    "c10d.recv_any_source_.default": "a message is received from whichever rank sends first, which "
+    "is a matter of time: name the rank, dist.recv(tensor, src=...)",
+    "aten._sparse_coo_tensor_with_dims_and_tensors.default": "a sparse tensor is made, of which "
+    "nothing is understood: use the dense one, nn.Embedding(..., sparse=False)",
+}
 #: What was refused in this process, which records one step of one rank.
 _KEPT: list[InvalidInput] = []
 #: What is looked at when the step ends: why it is refused then, or "".
@@ -42,6 +51,16 @@ def refuse(message: str) -> NoReturn:
     error = InvalidInput(message)
     _KEPT.append(error)
     raise error
+
+
+def by_name(name: str) -> None:
+    """Refuses an operator that no step may have, by the line that called it.
+
+    Example: "c10d.recv_any_source_.default", what ``dist.recv(x)`` without its source is.
+    """
+    if (why := _NAMED.get(name)) is not None:
+        where, _ = place(sys._getframe(2))
+        refuse(f"{why} (at {where})")
 
 
 def answered(error: InvalidInput) -> None:
