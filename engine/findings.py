@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-
 #: What is said of a conclusion that no proof was found of, and no difference either.
 UNDECIDED: Final = " (not decided: it agrees where it was run)"
 
