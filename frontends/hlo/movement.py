@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from math import inf, prod
 
 import numpy as np
 
 from shardproof.engine.errors import Unsupported
+from shardproof.frontends.builder import piecewise
 from shardproof.frontends.graphs.graph import Node, PerRank, Shape
 from shardproof.frontends.hlo import (
     elementwise,
@@ -84,9 +86,11 @@ def _cut(low: Lowering, item: Item, starts: Sequence[int | PerRank], sizes: Shap
 
     if not isinstance(item, Ids):
         return Tensor(cut(low.tensor(item)))
-    if any(len(f) > 1 or f[0][2:] != (1, 0) for f in item.functions):
-        raise Unsupported("a slice of computed ids")
-    return indices.ids_after_move(low, item, ("slice", tuple(starts), sizes), cut)
+    # What is computed of each id stays so.
+    plain = tuple(piecewise.identity(f[0].low, f[-1].high) for f in item.functions)
+    own = replace(item, functions=plain)
+    moved = indices.ids_after_move(low, own, ("slice", tuple(starts), sizes), cut)
+    return replace(moved, functions=item.functions)
 
 
 def slice(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:

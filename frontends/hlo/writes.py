@@ -14,7 +14,7 @@ from shardproof.frontends.graphs.graph import Node, PerRank, Shape
 from shardproof.frontends.hlo import either, movement
 from shardproof.frontends.hlo.items import Either, Ids, Item, Tensor
 from shardproof.frontends.hlo.known import Known
-from shardproof.frontends.hlo.state import Lowering, integral
+from shardproof.frontends.hlo.state import Lowering
 from shardproof.frontends.hlo.written import Starts, Written
 
 
@@ -28,8 +28,6 @@ def update(low: Lowering, node: Node, xs: Sequence[Item]) -> Item | None:
     around, part = xs[0], xs[1]
     of_ids = isinstance(part, Ids | Either) or isinstance(around, Written)
     if not of_ids or not isinstance(part, Ids | Either | Known):
-        return None
-    if not integral(low.dtype(node)) and low.dtype(node) != "bool":
         return None
     if part.shape == low.shape(node):
         return part

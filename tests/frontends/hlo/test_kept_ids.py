@@ -97,3 +97,21 @@ def test_what_is_read_is_what_was_written_last(read: str) -> None:
 """
     body = body.replace("  w =", "  b2 = s32[1,3] broadcast(one), dimensions={}\n  w =")
     agree(inline.graph(text.parse(f"HloModule m\n\nENTRY main {{\n{body}}}\n")))
+
+
+@pytest.mark.parametrize("kept", ["maximum", "subtract"])
+def test_what_is_computed_of_ids_is_cut_as_they_are(kept: str) -> None:
+    """All of a buffer is what was written, where a loop has one round."""
+    body = f"""  i = s32[2,3] parameter(0)
+  two = s32[] constant(2)
+  zero = s32[] constant(0)
+  wide = s32[2,3] broadcast(two), dimensions={{}}
+  m = s32[2,3] {kept}(i, wide)
+  b = s32[2,3] broadcast(zero), dimensions={{}}
+  w = s32[2,3] dynamic-update-slice(b, m, zero, zero)
+  r = s32[1,2] dynamic-slice(w, zero, two), dynamic_slice_sizes={{1,2}}
+  p = pred[1,2] compare(r, r2), direction=GE
+  ROOT f = f32[1,2] convert(p)
+"""
+    body = body.replace("  p =", "  r2 = s32[1,2] broadcast(two), dimensions={}\n  p =")
+    agree(inline.graph(text.parse(f"HloModule m\n\nENTRY main {{\n{body}}}\n")))
