@@ -7,10 +7,10 @@ from io import StringIO
 
 import pytest
 
-from shardproof.engine.findings import Finding
+from shardproof.engine.findings import UNDECIDED, Finding
 from shardproof.report import terminal as report
 from shardproof.report import words
-from shardproof.run.result import UNDECIDED, Conclusion, Counts, Result, Seconds, Verdict
+from shardproof.run.result import Conclusion, Counts, Result, Seconds, Verdict
 from tests.shardproof.faces import assert_golden, proved, refuted
 
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import shardproof.torch as sp
-from shardproof.run.result import UNDECIDED, Result
+from shardproof.engine.findings import UNDECIDED
+from shardproof.run.result import Result
 
 Tensor = torch.Tensor
 
