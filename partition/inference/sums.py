@@ -201,7 +201,7 @@ class Sums(Values):
         for views, shown in alike:
             for way in ways(views, self.mesh, letters, sums=sums, reads=self.reads):
                 yield from self._shown(tried(another, way), shown)
-        for own in (*self.shared_blocks.readings(inside), addends):
+        for own in (addends, *self.shared_blocks.readings(inside)):
             plain = ways(own, self.mesh, letters, sums=sums, reads=self.reads)
             yield from (tried(another, way) for way in plain)
 
