@@ -7,21 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.frontends.hlo.reductions import REDUCTIONS
 from tests.frontends.hlo.verdicts import verified
 
-REDUCTIONS = """total {
-  a = f32[] parameter(0)
-  b = f32[] parameter(1)
-  ROOT c = f32[] add(a, b)
-}
-
-most {
-  a = f32[] parameter(0)
-  b = f32[] parameter(1)
-  ROOT c = f32[] maximum(a, b)
-}
-
-"""
 #: The logarithm of a softmax.
 SOFTMAX = """  low = f32[] constant(-inf)
   m = f32[] reduce(z, low), dimensions={0}, to_apply=most
