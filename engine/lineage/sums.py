@@ -103,7 +103,8 @@ def _merge_periods(
         groups.setdefault((t.factor, t.node, t.view, t.places, alone), []).append(t)
     result: list[Addend] = []
     for group in groups.values():
-        spread = _with_largest(group)
+        # Two parts of one term are of two sums: together they are no interval of either.
+        spread = _with_largest(group) if len(group) > 1 else []
         joins = root_kinds(nodes, group[0].partials) == ({"sum"} if add else {"max"})
         joined = union(spread, mesh) if spread and joins else None
         result += group if joined is None else [group[0]._replace(partials=normal(joined))]

@@ -47,3 +47,15 @@ def test_they_are_all_of_the_sum_only_together(missing: int | None) -> None:
 def test_what_overlaps_is_no_union_and_maxima_are_no_sums() -> None:
     assert len(merged([(0, 4, 12), (2, 2, 6)])) == 2
     assert len(merged(FRONT_AND_END, add=False)) == 4
+
+
+def test_two_parts_of_one_term_are_of_two_sums() -> None:
+    """A third of one sum and half of another, together, are no interval of either."""
+    nodes = NodeTable()
+    x = nodes.define(Input("x"), (4, 2))
+    read = Operand(x, ((0, 1, 4, 0), (0, 1, 2, 1)))
+    total = nodes.define(Einsum((read,), ()), ())
+    rows, columns = (nodes.reduction(Reduction("sum", total, axis)) for axis in (0, 1))
+    parts = (PartialRange(rows, affine(1), 1, 4), PartialRange(columns, affine(0), 1, 2))
+    term = Addend(Fraction(1), total, View(()), parts)
+    assert merge_partials(nodes, [term], {}) == [term]
