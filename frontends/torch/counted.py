@@ -57,6 +57,8 @@ _INDICES: Final = (
 )
 #: Operators that say of rows of a mask whether there is any, or how many.
 _COUNTING: Final = ("aten.sum.", "aten.any.")
+#: Operators that take a tensor apart, and where their dimension is among their arguments.
+_APART: Final = {"aten.unbind.int": 1, "aten.split.Tensor": 2}
 _BY_MASKS: Final = (*_INDICES, "aten.masked_select.", "aten.masked_scatter.")
 
 ASSUMED: Final = "of rows whose number data say (nonzero, x[mask]) there is at least one: at "
@@ -90,6 +92,20 @@ def _primes(index: int) -> int:
         if all(number % divisor for divisor in range(2, int(number**0.5) + 1)):
             _PRIMES.append(number)
     return _PRIMES[index]
+
+
+def _require_few(name: str, args: Sequence[Any]) -> None:
+    """Raises `InvalidInput` where a tensor is taken apart into more parts than any step has: it is
+    one of rows that a mask chooses, or what is left of such a one without its first rows.
+
+    Example: ``for i in torch.where(keep)[0][1:]`` takes 4194318 numbers apart.
+    """
+    if name not in _APART:
+        return
+    size = args[1] if name == "aten.split.Tensor" else 1
+    dim = next(iter(args[_APART[name] :]), 0)
+    if size and args[0].dim() and args[0].shape[dim] // size > FIRST // 2:
+        raise InvalidInput(OVER_ROWS.format(place(sys._getframe(3))[0]))
 
 
 class Recorded(Protocol):
@@ -179,7 +195,10 @@ class Masks:
         """
         name = str(func)
         if name == "aten.unbind.int" and (len(args) < 2 or args[1] == 0):
-            return self._hit(args[0])
+            hit = self._hit(args[0])
+            if hit is not None:
+                return hit
+        _require_few(name, args)
         if not name.startswith(_BY_MASKS):
             return None
         with self.recorder:

@@ -43,6 +43,7 @@ DEPENDS: dict[str, Program] = {
     "the larger number": lambda x, a, b: (x[a].sum() + x[b].sum()) / max(len(a), len(b)),
     "which has more": lambda x, a, b: x[a].sum() + x[b].sum() * (2 if len(a) <= len(b) else 1),
     "some that a loop takes": lambda x, a, b: sum((x[i].sum() * i for i in a[1:]), x.sum()),
+    "parts that a loop takes": lambda x, a, b: sum(i.sum() * 2 for i in x[a][1:].split(1)),
 }
 
 
@@ -55,7 +56,7 @@ def test_what_depends_on_a_number_of_rows_is_refused(what: str) -> None:
         rows = [torch.where(keep[:, i])[0] for i in range(2)]
         job.end(loss=DEPENDS[what](model(job.batch["x"]), *rows))
 
-    with pytest.raises(InvalidInput, match=r"how many rows data choose|some of the numbers"):
+    with pytest.raises(InvalidInput, match=r"how many rows data choose|a loop over rows"):
         capture(step, 1, [0], BATCH, {})
 
 
