@@ -22,15 +22,16 @@ from shardproof.engine.ops.primitives import Selection
 _erfc = np.frompyfunc(math.erfc, 1, 1)
 _erf = np.frompyfunc(math.erf, 1, 1)
 
-#: How near a whole number, relatively, is that number, but for rounding.
-NEAR = 1e-9
+#: How near a whole number is that number, but for rounding: absolutely, and of large numbers
+#: relatively.  A quotient of whole numbers is as near as one over its divisor and no whole number.
+NEAR, NEAR_LARGE = 1e-9, 1e-12
 
 
 def _whole(x: Array) -> Array:
     """Numbers that are whole but for rounding as whole numbers: else two orders of one sum would be
     rounded to two different ones."""
     nearest = np.rint(x)
-    return np.where(np.abs(x - nearest) <= NEAR * np.maximum(1.0, np.abs(x)), nearest, x)
+    return np.where(np.abs(x - nearest) <= np.maximum(NEAR, NEAR_LARGE * np.abs(x)), nearest, x)
 
 
 TRUE_FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {

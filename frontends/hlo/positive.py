@@ -59,7 +59,24 @@ def _made(made: Mapping[int, Recorded], op: Recorded, known: dict[int, bool], mo
         if op.name == "mul" and len(op.inputs) == 2 and _square(made, *op.inputs):
             return True
         return all(_at_least_zero(v) for v in op.attrs.values()) and all_of(op.inputs)
+    if op.name == "sub" and len(op.inputs) == 2:
+        return _rest(made, *op.inputs)
     return op.name in KEEPS and all_of(op.inputs)
+
+
+def _rest(made: Mapping[int, Recorded], x: int, y: int) -> bool:
+    """What a positive number leaves of x: y is ``d floor(x / d)``."""
+    factors = []
+    for name in ("mul", "floor", "mul"):
+        op = made.get(y)
+        if op is None or op.name != name or len(op.inputs) != 1:
+            return False
+        factors.append(op.attrs.get("other"))
+        y = op.inputs[0]
+    divisor, _, part = factors
+    if not isinstance(divisor, Fraction) or not isinstance(part, Fraction):
+        return False
+    return y == x and divisor > 0 and divisor * part == 1
 
 
 def _square(made: Mapping[int, Recorded], x: int, y: int) -> bool:

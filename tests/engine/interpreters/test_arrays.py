@@ -451,3 +451,12 @@ def test_a_product_with_a_one_hot_is_the_rows_that_it_chooses(
     twice = FLOAT.combine([chosen], [Fraction(2)], ZERO)
     mine = FLOAT.einsum("aby,yz->abz", twice, exact(table)).data
     np.testing.assert_allclose(mine, 2 * np.einsum("aby,yz->abz", dense, table), rtol=1e-12)
+
+
+@pytest.mark.parametrize("divisor", [3, 4, 50257])
+def test_quotients_of_large_whole_numbers_are_rounded_down(divisor: int) -> None:
+    """A sum that is whole but for rounding is whole; 3/4 beyond 250 millions are no rounding."""
+    numbers = np.arange(2**30 - 2 * divisor, 2**30, max(1, divisor // 7))
+    down = FLOAT._unary("floor", numbers / divisor)
+    assert np.array_equal(down, numbers // divisor)
+    assert FLOAT._unary("floor", np.array([0.1 + 0.2 + 0.7 - 1e-16]))[0] == 1

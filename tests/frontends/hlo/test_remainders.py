@@ -117,6 +117,41 @@ ENTRY main {{
     verified(text, ranks if before == "logical" else arithmetic, tmp_path, expected)
 
 
+@pytest.mark.parametrize(("least", "expected"), [("0", "proved"), ("1", "refuted")])
+def test_large_integers_are_no_less_divisible(least: str, expected: str, tmp_path: Path) -> None:
+    """What 4 leaves of a step is not below 0 (``jnp.remainder`` asks), however large the step; 0 is
+    below 1."""
+    single = """HloModule m
+
+ENTRY main {
+  x = f32[4,6] parameter(0)
+  k = s32[4,6] parameter(1)
+  j = s32[6] parameter(2)
+  three = s32[] constant(3)
+  bits = s32[4,6] broadcast(three), dimensions={}
+  r = s32[4,6] and(k, bits)
+  b = s32[4,6] broadcast(j), dimensions={1}
+  s = s32[4,6] multiply(r, b)
+  f = f32[4,6] convert(s)
+  ROOT y = f32[4,6] multiply(x, f)
+}
+"""
+    ranks = single.replace("m\n", "m, num_partitions=2\n", 1).replace("[4,6]", "[2,6]")
+    for n in (0, 1):
+        placed = f"parameter({n}), sharding={{devices=[2,1]<=[2]}}"
+        ranks = ranks.replace(f"parameter({n})", placed)
+    ranks = ranks.replace(
+        "s = s32[2,6] multiply(r, b)",
+        f"""o = s32[] constant({least})
+  least = s32[2,6] broadcast(o), dimensions={{}}
+  p = pred[2,6] compare(r, least), direction=LT
+  more = s32[2,6] add(r, bits)
+  chosen = s32[2,6] select(p, more, r)
+  s = s32[2,6] multiply(chosen, b)""",
+    )
+    verified(single, ranks, tmp_path, expected)
+
+
 #: The largest of six scores of two beams with three words each, and what of its beam's state: the
 #: quotient by 3, rounded down as JAX writes it.
 BEAMS = """HloModule m
