@@ -266,8 +266,7 @@ def compare(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         return against
     x, y = (low.tensor(i) for i in xs)
     if x == y:
-        masks.finite(low, xs[0], "a comparison with itself", lowest=True)
-        return _predicate(low, node, node.attrs.get("direction") in ("EQ", "GE", "LE"))
+        return _with_itself(low, node, xs[0])
     known = _never_negative(low, node, xs)
     if known is not None:
         return known
@@ -302,6 +301,14 @@ def _against_infinity(low: Lowering, node: Node, xs: Sequence[Item]) -> Item | N
             masks.assume_finite(low)
             return _predicate(low, node, holds)
     return None
+
+
+def _with_itself(low: Lowering, node: Node, x: Item) -> Known:
+    """A comparison of a number with itself; of what may be none it is assumed to be one."""
+    masks.finite(low, x, "a comparison with itself", lowest=True)
+    if not low.reaches.is_total(low.tensor(x)):
+        masks.assume_finite(low)
+    return _predicate(low, node, node.attrs.get("direction") in ("EQ", "GE", "LE"))
 
 
 def _never_negative(low: Lowering, node: Node, xs: Sequence[Item]) -> Known | None:

@@ -69,6 +69,7 @@ class Reaches:
     recorder: Recorder
     chosen: set[int] = field(default_factory=set)
     _known: dict[int, Reach] = field(default_factory=dict)
+    _partial: set[int] = field(default_factory=set)
     _makers: dict[int, Recorded] = field(default_factory=dict)
     _read: tuple[int, int] = (0, 0)
 
@@ -79,6 +80,15 @@ class Reaches:
         """
         self._read_on()
         return self._known.get(value, NOTHING)
+
+    def is_total(self, value: int) -> bool:
+        """Whether a value is made by nothing that is undefined for some real numbers.
+
+        Example: ``x - y`` of two inputs is; ``sqrt(x)``, ``x / y`` and what is made of them are
+        not.
+        """
+        self._read_on()
+        return value not in self._partial
 
     def maker(self, value: int) -> Recorded | None:
         """The operator whose result a value is; None: it is an input or a constant.
@@ -95,6 +105,8 @@ class Reaches:
                 self._known[constant.value] = Reach(May.ZERO)
         for op in ops[self._read[0] :]:
             self._makers.update(dict.fromkeys(op.outputs, op))
+            if not _of_all_numbers(op) or not self._partial.isdisjoint(op.inputs):
+                self._partial.update(op.outputs)
             reach = self._made(op)
             if reach.may:
                 self._known.update(dict.fromkeys(op.outputs, reach))
@@ -150,6 +162,25 @@ class Reaches:
             if reach.may and not (gone and reach.over(gone)):
                 return Reach(May.ZERO, None if reach.dims is None else NOWHERE)
         return NOTHING
+
+
+#: Operators that give numbers for all real numbers, beside those that move them or add them up.
+_TOTAL: Final = frozenset(
+    {
+        *("full", "create_mask", "apply_mask", "add", "sub", "mul", "einsum", "exp", "sigmoid"),
+        *("tanh", "erf", "sin", "cos", "atan", "abs", "relu", "step", "floor", "ceil", "trunc"),
+        *("round", "identity", "tril", "onehot"),
+    }
+)
+
+
+def _of_all_numbers(op: Recorded) -> bool:
+    if op.name == "div":
+        return len(op.inputs) == 1 and all(n != 0 for n in _numbers(op.attrs["other"]))
+    if op.name == "pow":
+        exponent = op.attrs["exponent"]
+        return isinstance(exponent, int | Fraction) and exponent.denominator == 1 and exponent > 0
+    return op.name in _TOTAL or op.name in _MOVED or op.name in _REDUCED
 
 
 def _any_of(mays: Iterable[May]) -> May:

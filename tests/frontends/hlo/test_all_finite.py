@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import shardproof
 from shardproof.frontends.hlo import inline, text
 from shardproof.frontends.hlo.lower import lower
 from tests.frontends.hlo.test_lower import ADD, ALL, MIN, agree
@@ -84,3 +85,35 @@ def test_known_integers_over_groups(how: str) -> None:
     agree(graph)
     low, _, _ = lower(graph)
     assert not any(op.name == "all_reduce" for op in low.recorder.ops)
+
+
+@pytest.mark.parametrize(
+    ("function", "twin", "assumed"),
+    [("sqrt", False, True), ("sqrt", True, True), ("sine", False, False)],
+)
+def test_a_question_for_no_number_is_answered_by_an_assumption(
+    function: str, twin: bool, assumed: bool, tmp_path: Path
+) -> None:
+    """``where(isnan(sqrt(x)), 0, x)`` is 0 where x is negative, and x on ranks that do not ask. A
+    sine is a number of every number: there nothing is assumed."""
+    single = f"""HloModule m
+
+ENTRY main {{
+  x = f32[4] parameter(0)
+  f = f32[4] {function}(x)
+  none = pred[4] compare(f, f), direction=NE
+  zero = f32[] constant(0)
+  zeros = f32[4] broadcast(zero), dimensions={{}}
+  ROOT r = f32[4] select(none, zeros, x)
+}}
+"""
+    ranks = single.replace("m\n", "m, num_partitions=2\n", 1).replace("[4]", "[2]")
+    ranks = ranks.replace("parameter(0)", "parameter(0), sharding={devices=[2]<=[2]}")
+    if twin:
+        ranks = ranks.replace("select(none, zeros, x)", "copy(x)")
+    files = tmp_path / "single.hlo", tmp_path / "parallel.hlo"
+    for file, made in zip(files, (single, ranks), strict=True):
+        file.write_text(made)
+    result = shardproof.verify(*files, out=tmp_path / "run", cache=False)
+    assert result.verdict == "proved"
+    assert any("numbers are finite" in a for a in result.assumptions) == assumed
