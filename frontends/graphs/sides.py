@@ -55,7 +55,7 @@ def placed_inputs(single: Graph, parallel: Graph) -> tuple[Graph, tuple[Assumpti
     along dimension 0 in the order of ranks"; [2, 2] is refused.
     """
     notes: list[Assumption] = []
-    _count("inputs", len(parallel.inputs), len(single.inputs))
+    as_many("inputs", len(parallel.inputs), len(single.inputs))
     inputs = tuple(
         replace(
             own,
@@ -74,7 +74,7 @@ def placed_outputs(single: Graph, parallel: Graph) -> tuple[Graph, tuple[Assumpt
     Example: an output [4, 4] of [8, 4] "lies as the inputs of its shape do".
     """
     notes: list[Assumption] = []
-    _count("outputs", len(parallel.outputs), len(single.outputs))
+    as_many("outputs", len(parallel.outputs), len(single.outputs))
     outputs = tuple(
         replace(own, name=other.name, placement=_place(single, parallel, own, other, notes))
         for own, other in zip(parallel.outputs, single.outputs, strict=True)
@@ -82,7 +82,12 @@ def placed_outputs(single: Graph, parallel: Graph) -> tuple[Graph, tuple[Assumpt
     return replace(parallel, outputs=outputs), tuple(notes)
 
 
-def _count(what: str, ours: int, theirs: int) -> None:
+def as_many(what: str, ours: int, theirs: int) -> None:
+    """Raise `InvalidInput` where one side has more inputs, or outputs, than the other.
+
+    Example: a program that never reads ``x``, which JAX drops then, beside one that does: "the
+    parallel side has 1 inputs, the single side 2".
+    """
     if ours != theirs:
         raise InvalidInput(f"the parallel side has {ours} {what}, the single side {theirs}")
 

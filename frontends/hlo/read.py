@@ -16,7 +16,7 @@ from shardproof.frontends.graphs import constants
 from shardproof.frontends.graphs.graph import Graph, Placement
 from shardproof.frontends.graphs.recorder import Array, Recorder, mesh_of, programs
 from shardproof.frontends.graphs.replayed import NOT_REPLAYED
-from shardproof.frontends.graphs.sides import Side, placed_inputs, placed_outputs, plan
+from shardproof.frontends.graphs.sides import Side, as_many, placed_inputs, placed_outputs, plan
 from shardproof.frontends.hlo import borders, inline, orders, places, stablehlo, text
 from shardproof.frontends.hlo.divided import divided
 from shardproof.frontends.hlo.expressions import Expressions
@@ -147,6 +147,7 @@ def paired(
     """
     if single.ranks != 1:
         raise InvalidInput(f"the single side is of {single.ranks} devices, expected 1")
+    as_many("inputs", len(parallel.inputs), len(single.inputs))
     if inputs:
         parallel = replace(
             parallel,

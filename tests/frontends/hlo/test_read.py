@@ -15,6 +15,7 @@ from shardproof.frontends.graphs.graph import PerRank
 from shardproof.frontends.hlo import evaluate, groups, inline, literals, text
 from shardproof.frontends.hlo.known import Known
 from shardproof.frontends.hlo.module import Type
+from tests.frontends.hlo.verdicts import verified
 
 SAMPLES = Path(__file__).parent / "samples"
 NAMES = ("mlp", "fsdp", "block", "language", "scanned", "ring", "experts")
@@ -306,3 +307,20 @@ def test_known_numbers_that_repeat_are_held_once() -> None:
     found = inline.known.iota(type, 1)
     assert isinstance(found, Known)
     assert found.arrays[0].strides[0] == 0
+
+
+@pytest.mark.parametrize(("read", "expected"), [("x", "invalid input"), ("w", "proved")])
+def test_a_side_that_has_fewer_inputs(read: str, expected: str, tmp_path: Path) -> None:
+    """JAX leaves out what a program does not read, and what is left would be paired by number."""
+    single = """HloModule m
+
+ENTRY main {
+  w = f32[4] parameter(0)
+  x = f32[4] parameter(1)
+  ROOT y = f32[4] subtract(w, x)
+}
+"""
+    ranks = single.replace("m\n", "m, num_partitions=2\n", 1)
+    if read == "x":
+        ranks = ranks.replace("  x = f32[4] parameter(1)\n", "").replace("(w, x)", "(w, w)")
+    verified(single, ranks, tmp_path, expected)
