@@ -9,7 +9,8 @@ from typing import Any
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.losses import MEAN, NONE
 from shardproof.frontends.aten.lowering import Lowered, Lowering, Operand, Real, fraction
-from shardproof.frontends.aten.masks import inverse, slope, step
+from shardproof.frontends.aten.masks import COMPARISONS, inverse, slope, step
+from shardproof.frontends.aten.positive import is_positive
 from shardproof.frontends.aten.rules import lowers
 
 ONE = Fraction(1)
@@ -152,7 +153,11 @@ def _binary_backward(
 
 @lowers("aten.xlogy.Tensor", "aten.xlogy.Scalar_Self", "aten.xlogy.Scalar_Other")
 def _xlogy(lo: Lowering, x: Operand, y: Operand) -> Any:
-    """x log(y): 0 where x is 0, as it is in real numbers wherever the logarithm is one."""
+    """x log(y), and 0 where x is 0, whatever y is: the logarithm is of 1 there, unless x or y is
+    positive by how it is made, and that is what a product gives, too."""
+    if not any(is_positive(lo, z) for z in (x, y)):
+        none = COMPARISONS["eq"](lo, lo.real(x))
+        y = lo.add(y, none if x is y else lo.sub(none, lo.mul(none, y)))
     return lo.mul(x, lo.unary("log", y))
 
 

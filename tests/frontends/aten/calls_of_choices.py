@@ -393,8 +393,10 @@ def _(d: Draw) -> Call:
 
 @call("aten.xlogy.Tensor")
 def _(d: Draw) -> Call:
+    """0 wherever x is, whatever y is."""
     x, y = d.pair()
-    return (x, y.abs() + 0.5), {}
+    x = x.relu()
+    return (x, torch.where(x > 0, y.abs() + 0.5, y)), {}
 
 
 @call("aten.xlogy.Scalar_Self")
