@@ -207,10 +207,7 @@ class Rebuilder:
         """Other members of the family that a claim is of, where they decide it."""
         for here, member in members(self.nodes, claim, widened):
             there = nodes_at(self.nodes, member, here, widened)
-            goals = build(there, member, widened=widened, more=self.more).goals
-            if not goals:  # all of it is masked, on both sides
-                continue
-            texts = _texts(goals)
+            texts = _texts(build(there, member, widened=widened, more=self.more).goals)
             if texts != known:
                 place = ", ".join(f"{axis} {n}" for axis, n in here.items())
                 self.extra.setdefault(texts, f"{where} at {place or 'every member'}")

@@ -191,7 +191,9 @@ def _build(nodes: NodeTable, claim: Claim, here: Cone, positions: Positions) -> 
         )
         goals += _goals(meaning, claim, given, claimed)
         symbols |= {str(term.name): key for key, term in meaning.symbols.items()}
-    return Obligation(tuple(goals), symbols, _in_order(given), _in_order(claimed))
+    # Where all of it is masked on both sides, there is nothing to compare.
+    equalities = tuple(goals) or ((terms.zero, terms.zero),)
+    return Obligation(equalities, symbols, _in_order(given), _in_order(claimed))
 
 
 def _in_order(terms: Iterable[Term]) -> tuple[Term, ...]:
