@@ -103,8 +103,7 @@ _KNOWN: Mapping[str, np.ufunc] = {
 def _known(low: Lowering, node: Node, x: Known) -> Known | None:
     """Integers or predicates that are known on every rank, over each group; None: they are floats,
     or a sum that its type does not hold."""
-    whole = low.dtype(node) == "bool" or integral(low.dtype(node))
-    if not whole or sorted(sum(node.groups, ())) != list(range(low.graph.ranks)):
+    if not _whole(low, node):
         return None
     made = dict[int, Array]()
     for group in node.groups:
@@ -114,9 +113,19 @@ def _known(low: Lowering, node: Node, x: Known) -> Known | None:
         if not np.array_equal(own, total):
             return None
         made.update(dict.fromkeys(group, np.broadcast_to(own, x.shape)))
+    return _of_ranks(low, made, x.dtype)
+
+
+def _whole(low: Lowering, node: Node) -> bool:
+    """Whether all ranks join integers or predicates."""
+    whole = low.dtype(node) == "bool" or integral(low.dtype(node))
+    return whole and sorted(sum(node.groups, ())) == list(range(low.graph.ranks))
+
+
+def _of_ranks(low: Lowering, made: Mapping[int, Array], dtype: str) -> Known:
     arrays = tuple(made[rank] for rank in range(low.graph.ranks))
     same = all(np.array_equal(a, arrays[0]) for a in arrays)
-    return Known(arrays[:1] if same else arrays, x.dtype)
+    return Known(arrays[:1] if same else arrays, dtype)
 
 
 def _one_after_the_other(low: Lowering, node: Node, x: int) -> Tensor | None:
@@ -137,12 +146,17 @@ def all_gather(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     """The group's parts one after the other along a dimension.
 
     Example: ``f32[8]`` in groups {{0,1},{2,3}} along dimension 0 is ``f32[16]``, ids stay ids; in
-    groups {{1,0},{2,3}} it is refused, since members are joined in the order of ranks.
+    groups {{1,0},{2,3}} it is refused, since members are joined in the order of ranks; of known
+    integers and predicates, as the positions of all ranks, it is known.
     """
     if _alone(node):
         return xs[0]
     _ordered(node)
     (dim,) = node.attrs["dimensions"]
+    if isinstance(xs[0], Known) and _whole(low, node):
+        known = xs[0]
+        made = {g: np.concatenate([known.at(rank) for rank in g], axis=dim) for g in node.groups}
+        return _of_ranks(low, {rank: made[g] for g in node.groups for rank in g}, known.dtype)
 
     def gathered(item: Item) -> int:
         return _collective(low, node, item, "all_gather", low.shape(node), dim=dim).value
@@ -208,6 +222,9 @@ def permute(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     everywhere = {target for _, target in node.pairs} == set(range(low.graph.ranks))
     if not everywhere:
         return Tensor(passed(xs[0]))
+    if isinstance(xs[0], Known) and (low.dtype(node) == "bool" or integral(low.dtype(node))):
+        known = xs[0]
+        return _of_ranks(low, {to: known.at(own) for own, to in node.pairs}, known.dtype)
     ids = _input_of_others(low, node, xs[0]) or _ids(low, xs[0], (node.pairs,), passed)
     return ids or Tensor(passed(xs[0]))
 

@@ -13,7 +13,7 @@ import numpy as np
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.graphs.graph import Node, PerRank
-from shardproof.frontends.hlo import gates, indices, masks, orders, origins
+from shardproof.frontends.hlo import gates, indices, masks, origins
 from shardproof.frontends.hlo.endless import Endless
 from shardproof.frontends.hlo.items import Gated, Ids, Item, Lookup, Tensor
 from shardproof.frontends.hlo.known import Known, compact, exact
@@ -386,7 +386,7 @@ def _is_part(low: Lowering, xs: Sequence[Item]) -> bool:
     p, *numbers = xs
     if not isinstance(p, Known) or any(number_of(x) in (inf, -inf) for x in numbers):
         return False
-    return origins.part(p, low.values.tables) is not None
+    return origins.parts(p, low.values.tables) is not None
 
 
 def chosen_by_rank(low: Lowering, p: PerRank, x: int, y: int) -> Tensor:
@@ -413,8 +413,10 @@ def select(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         if integral(low.dtype(node)) and not indices.of_one_id(p, x, y):
             return _mixed(low, node, p, x, y)
         return indices.select(low, node, p, x, y)
-    if isinstance(p, Known) and number_of(y) == -inf and orders.is_causal(p):
-        return masks.causal(low, p, low.tensor(x))
+    if isinstance(p, Known) and number_of(y) == -inf:
+        shown = masks.causal(low, p, x)
+        if shown is not None:
+            return shown
     gated = _gated(low, p, x, y)
     if gated is not None:
         return gated

@@ -263,9 +263,9 @@ class Values:
             raise Unsupported("a constant with numbers that are not finite")
         if (factored := flags(item)) is not None:
             return self.recorder.op("mul", self.known(factored[0]), other=exact(factored[1]))
-        if (part := origins.part(item, self.tables)) is not None:
-            value = self.recorder.constant(part.arrays, part.begins)
-            return self.broadcast(value, part.dims, item.shape)
+        if (parts := origins.parts(item, self.tables)) is not None:
+            blocks = [self.recorder.constant(block.arrays, block.begins) for block in parts.blocks]
+            return self.broadcast(parts.joined(self.recorder, blocks), parts.dims, item.shape)
         if all(compact(a).size and compact(a).min() == compact(a).max() for a in item.arrays):
             return self.by_rank([compact(a).reshape(-1)[0].item() for a in item.arrays], item.shape)
         cores = [core(a) for a in item.arrays]

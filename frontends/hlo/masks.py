@@ -11,10 +11,10 @@ import numpy as np
 
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.assumption import Assumption
-from shardproof.frontends.hlo import endless
+from shardproof.frontends.hlo import endless, origins
 from shardproof.frontends.hlo.endless import Endless
 from shardproof.frontends.hlo.extended import HIDDEN, May
-from shardproof.frontends.hlo.items import Item, Tensor
+from shardproof.frontends.hlo.items import Item, Tensor, table_of
 from shardproof.frontends.hlo.known import Known, compact
 from shardproof.frontends.hlo.module import Array
 from shardproof.frontends.hlo.orders import is_causal
@@ -42,18 +42,48 @@ def hidden(low: Lowering, mask: Item, item: Item) -> Item:
     return Tensor(low.values.full(item.shape, Fraction(HIDDEN)))
 
 
-def causal(low: Lowering, mask: Known, scores: int) -> Tensor:
-    """Scores with minus infinity where the key comes after the query.
+def causal(low: Lowering, mask: Known, item: Item) -> Tensor | None:
+    """Scores with minus infinity where the key comes after the query; so are those of the queries
+    and keys that a rank has, by their positions, where the single device has such a mask and each
+    query sees a key; None: another mask.
 
-    Example: scores ``f32[1,2,4,4]`` are ``apply_mask`` of these and ``create_mask``.
+    Example: scores ``f32[1,2,4,4]`` are ``apply_mask`` of these and ``create_mask``; rows 4 to 7 of
+    eight, beside all keys, with what ``create_mask`` gives for eight positions, from row 4 on.
     """
-    assert is_causal(mask)
+    if is_causal(mask):
+        return _masked(low, low.tensor(item), _of_positions(low, mask.shape[-1]))
+    rows, columns = len(mask.shape) - 2, len(mask.shape) - 1
+    # The largest of scores that are all minus infinity is no number.
+    sees = all(compact(array).any(axis=-1).all() for array in mask.arrays)
+    for size in low.other.causal if sees else ():
+        made = origins.parts(mask, [np.tril(np.ones((size, size)))])
+        if made is not None and made.dims == (rows, columns):
+            whole = low.values.view(_of_positions(low, size), (size, size))
+            own = made.joined(low.recorder, [_cut(low, whole, block) for block in made.blocks])
+            return _masked(low, low.tensor(item), low.values.view(own, (1, 1, *mask.shape[rows:])))
+    return None
+
+
+def _of_positions(low: Lowering, size: int) -> int:
+    """The causal mask of so many positions, [1, 1, size, size]."""
+    line = low.values.full((1, size), Fraction(0))
+    return low.recorder.op("create_mask", line, line)
+
+
+def _cut(low: Lowering, whole: int, block: origins.Block) -> int:
+    """A block of a mask, which begins elsewhere on each rank."""
+    for dim, size in enumerate(block.arrays[0].shape):
+        start = table_of([begin[dim] for begin in block.begins])
+        whole = low.recorder.op("slice", whole, dim=dim, start=start, size=size)
+    return whole
+
+
+def _masked(low: Lowering, scores: int, mask: int) -> Tensor:
+    """Scores [..., queries, keys] and a mask [1, 1, queries, keys]."""
     shape = low.recorder.shape(scores)
     *lead, queries, keys = shape
-    line = low.values.full((1, queries), Fraction(0))
-    made = low.recorder.op("create_mask", line, line)
     four = shape if len(lead) == 2 else (1, prod(lead), queries, keys)
-    masked = low.recorder.op("apply_mask", low.values.view(scores, four), made)
+    masked = low.recorder.op("apply_mask", low.values.view(scores, four), mask)
     return Tensor(low.values.view(masked, shape))
 
 

@@ -68,7 +68,7 @@ def triangle_of(table: Array) -> Triangle | None:
 
 def is_divided(single: Recorder, ranks: Recorder) -> bool:
     """Whether ranks have a triangle that is a block on the diagonal of a larger one of the single
-    device.
+    device, and do not say that it begins elsewhere there on each rank.
 
     Example: running sums of 16 positions, of which every rank has four: triangles of 16 by 16 and
     of 4 by 4.
@@ -78,7 +78,8 @@ def is_divided(single: Recorder, ranks: Recorder) -> bool:
             made.size
             for constant in recorder.constants
             for array in constant.arrays
-            if not constant.drawn and (made := triangle_of(array)) is not None
+            if not constant.drawn and len(set(constant.begins)) < 2
+            if (made := triangle_of(array)) is not None
         }
         for recorder in (single, ranks)
     )

@@ -3,22 +3,27 @@
 A mask of positions on a rank is a part of the mask of one device, ``rows >= columns`` of its own
 rows and columns.  Its numbers may lie at many places there, or be the same all over (the block of
 a causal ring that is visible altogether); where its positions begin says which place is meant.
+Positions that ranks are dealt, early and late ones (a zigzag), are stretches that begin each where
+they say: the mask is of one part for each of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise, product
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from shardproof.frontends.graphs.recorder import holds, inside
+from shardproof.frontends.graphs.recorder import Recorder, holds, inside
 from shardproof.frontends.hlo.module import Array
 from shardproof.frontends.hlo.opcodes import ELEMENTWISE
 
-#: For every rank (or once for all), where positions begin along each dimension; None: numbers do
-#: not depend on positions along it.
-Begins: TypeAlias = tuple[tuple[int | None, ...], ...]
+#: For every rank (or once for all), where positions begin along each dimension, or, where they do
+#: not follow each other, which ones they are; None: numbers do not depend on positions along it.
+Begins: TypeAlias = tuple[tuple[int | tuple[int, ...] | None, ...], ...]
+#: Positions that ranks are dealt lie in up to so many stretches along a dimension.
+MOST_STRETCHES: Final = 16
 
 
 class _Numbers(Protocol):
@@ -61,20 +66,42 @@ def begins(
     return ()
 
 
-class Part(NamedTuple):
-    """A part of a table on every rank (or one for all): its numbers, along which dimensions of a
-    tensor they differ, and where they begin in the table.
+class Block(NamedTuple):
+    """A part of a table on every rank (or one for all): its numbers, and where they begin there.
 
-    Example: rows 4 to 7 of a causal mask of 8 by 8, of scores with two dimensions before these.
+    Example: rows 4 to 7 of a causal mask of 8 by 8, which begin at (4, 0).
     """
 
     arrays: tuple[Array, ...]
-    dims: tuple[int, ...]
     begins: tuple[tuple[int, ...], ...]
 
 
-def part(item: _Numbers, tables: Sequence[Array]) -> Part | None:
-    """The part of one of these tables that a tensor is by its positions and its numbers; None: of
+class Parts(NamedTuple):
+    """What a tensor has of a table: along which dimensions of the tensor its numbers differ, into
+    stretches of which sizes each of these is cut, and the blocks in between, the last dimension
+    first.
+
+    Example: of rows 0, 1, 6 and 7 of a causal mask of 8 by 8, two blocks of two rows.
+    """
+
+    dims: tuple[int, ...]
+    sizes: tuple[tuple[int, ...], ...]
+    blocks: tuple[Block, ...]
+
+    def joined(self, recorder: Recorder, values: Sequence[int]) -> int:
+        """One value of a value for each block.
+
+        Example: of two blocks of rows, ``concat`` of both along dimension 0.
+        """
+        own = list(values)
+        for dim, sizes in reversed(list(enumerate(self.sizes))):
+            groups = [own[n : n + len(sizes)] for n in range(0, len(own), len(sizes))]
+            own = [recorder.op("concat", *g, dim=dim) if len(g) > 1 else g[0] for g in groups]
+        return own[0]
+
+
+def parts(item: _Numbers, tables: Sequence[Array]) -> Parts | None:
+    """The parts of one of these tables that a tensor is by its positions and its numbers; None: of
     none.
 
     Example: ones on rank 1 and zeros on rank 0, from (1, 0) and (0, 1) on, of a lower triangle.
@@ -84,15 +111,48 @@ def part(item: _Numbers, tables: Sequence[Array]) -> Part | None:
     dims = tuple(d for d, n in enumerate(item.begins[0]) if n is not None)
     if any(tuple(d for d, n in enumerate(row) if n is not None) != dims for row in item.begins):
         return None
-    begins = tuple(tuple(n for n in row if n is not None) for row in item.begins)
     at = tuple(slice(None) if d in dims else slice(0, 1) for d in range(len(item.shape)))
     if any(not np.array_equal(np.broadcast_to(a[at], a.shape), a) for a in item.arrays):
         return None
     line = tuple(item.shape[d] for d in dims)
     arrays = tuple(a[at].reshape(line) for a in item.arrays)
-    if any(holds(table, begins, arrays) for table in tables):
-        return Part(arrays, dims, begins)
+    places = [
+        [_positions(n, size) for n, size in zip(_of_positions(row), line, strict=True)]
+        for row in item.begins
+    ]
+    cuts = [_stretches([row[d] for row in places]) for d in range(len(dims))]
+    blocks = tuple(_block(arrays, places, box) for box in product(*cuts))
+    if any(all(holds(table, b.begins, b.arrays) for b in blocks) for table in tables):
+        return Parts(dims, tuple(tuple(b - a for a, b in cut) for cut in cuts), blocks)
     return None
+
+
+def _of_positions(row: Sequence[int | tuple[int, ...] | None]) -> list[int | tuple[int, ...]]:
+    return [n for n in row if n is not None]
+
+
+def _positions(begin: int | tuple[int, ...], size: int) -> tuple[int, ...]:
+    return tuple(range(begin, begin + size)) if isinstance(begin, int) else begin
+
+
+def _stretches(lines: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+    """From where to where positions follow each other on all ranks.
+
+    Example: of (0, 1, 6, 7) and (2, 3, 4, 5), (0, 2) and (2, 4).
+    """
+    size = len(lines[0])
+    inner = {n for line in lines for n in range(1, size) if line[n] != line[n - 1] + 1}
+    return list(pairwise([0, *sorted(inner), size]))
+
+
+def _block(
+    arrays: Sequence[Array],
+    places: Sequence[Sequence[Sequence[int]]],
+    box: Sequence[tuple[int, int]],
+) -> Block:
+    cut = tuple(slice(a, b) for a, b in box)
+    begins = tuple(tuple(line[a] for line, (a, _) in zip(row, box, strict=True)) for row in places)
+    return Block(tuple(a[cut] for a in arrays), begins)
 
 
 def row(
@@ -133,9 +193,13 @@ def _own(x: _Numbers) -> Begins:
             return ()
         (dim,) = moving
         line = array[tuple(slice(None) if d == dim else 0 for d in range(array.ndim))]
-        if not line.size or line[0] < 0 or not np.array_equal(line, line[0] + np.arange(line.size)):
+        if not line.size or line.min() < 0:
             return ()
-        rows.append(tuple(int(line[0]) if d == dim else None for d in range(array.ndim)))
+        inner = np.count_nonzero(np.diff(line.astype(np.int64)) != 1)
+        if inner >= MOST_STRETCHES:
+            return ()
+        own = tuple(map(int, line)) if inner else int(line[0])
+        rows.append(tuple(own if d == dim else None for d in range(array.ndim)))
     return tuple(rows)
 
 

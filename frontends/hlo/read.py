@@ -200,7 +200,9 @@ def _lowered(
     parallel, others_inferred = placed_outputs(single, parallel)
     notes = (*notes, *inferred, *assumptions, *others_inferred)
     tables = list(contents(alone.recorder).values())
-    beside = Other(tables=tables, windows=windows, by_order=by_order)
+    masks = {op.outputs[0] for op in alone.recorder.ops if op.name == "create_mask"}
+    causal = tuple(sorted({alone.recorder.shape(mask)[-1] for mask in masks}))
+    beside = Other(tables=tables, windows=windows, by_order=by_order, causal=causal)
     other, others, _ = lower(parallel, domains, stacked, expressions, beside)
     one = Side(single, alone.recorder, tuple(results))
     many = Side(parallel, other.recorder, tuple(others))

@@ -30,7 +30,8 @@ class Compared(NamedTuple):
 class Other(NamedTuple):
     """What is known of the other side: how it reads ids, its constants of unlike numbers, and which
     windows it has over other positions; ``by_order``: causal masks are read by their positions, on
-    both sides, and are no constants.
+    both sides, and are no constants; ``causal``: of how many positions its scores are that have
+    minus infinity where the key comes after the query.
 
     Example: ``Other(tables=[mask])`` of the ranks, where the single side has a causal mask.
     """
@@ -39,6 +40,7 @@ class Other(NamedTuple):
     tables: Sequence[Array] = ()
     windows: frozenset[Over] = frozenset()
     by_order: bool = False
+    causal: tuple[int, ...] = ()
 
 
 #: In the name of an operator that no rule says.

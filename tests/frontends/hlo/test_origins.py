@@ -124,12 +124,12 @@ def test_parts_of_tables_have_their_numbers() -> None:
     triangle = np.tril(np.ones((4, 4)))
     ones, zeros = np.ones((2, 2)), np.zeros((2, 2))
     mask = Known((zeros, ones), "float32", ((0, 2), (2, 0)))
-    part = origins.part(mask, [triangle])
-    assert part is not None
-    assert part.begins == ((0, 2), (2, 0))
-    assert origins.part(Known((ones, zeros), "float32", ((0, 2), (2, 0))), [triangle]) is None
-    assert origins.part(Known((zeros, ones), "float32"), [triangle]) is None
-    assert origins.part(Known((zeros, ones), "float32", ((0, 3), (2, 0))), [triangle]) is None
+    parts = origins.parts(mask, [triangle])
+    assert parts is not None
+    assert [block.begins for block in parts.blocks] == [((0, 2), (2, 0))]
+    assert origins.parts(Known((ones, zeros), "float32", ((0, 2), (2, 0))), [triangle]) is None
+    assert origins.parts(Known((zeros, ones), "float32"), [triangle]) is None
+    assert origins.parts(Known((zeros, ones), "float32", ((0, 3), (2, 0))), [triangle]) is None
 
 
 def blocked(rows: int, sharded: str, number: int) -> str:
