@@ -11,7 +11,7 @@ from math import prod
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
-from shardproof.frontends.aten import ids, known, lookups
+from shardproof.frontends.aten import ids, known, lookups, twofold
 from shardproof.frontends.aten.constants import in_turn
 from shardproof.frontends.aten.crossed import crossed
 from shardproof.frontends.aten.filled import in_column
@@ -72,6 +72,8 @@ def _index(lo: Lowering, x: Lowered, indices: Sequence[Lowered | None]) -> Any:
         at = known.joined(lo, x.shape, indices) if box is None else None
         if at is not None:
             box = known.places_by(lo, x, at)
+        if box is None:
+            box = twofold.chosen(lo, x, indices)
         return _across(lo, x, indices) if box is None else box
     column = _column(x, chosen)
     if column is not None:
@@ -197,6 +199,9 @@ def _index_put(
             name = ADDING if zero or accumulate else "aten.scatter.src"
             return rule_of(name)(lo, x, 1, at, source)  # type: ignore[misc]
     indices = _from_the_front(lo, x, indices)
+    pairs = twofold.added(lo, x, indices, values) if accumulate else None
+    if pairs is not None:
+        return pairs
     if len(indices) == 2 and len(x.shape) > 2 and indices[0] is not None:
         name = ADDING if accumulate else "aten.scatter.src"
         return _added_across(lo, x, indices, values, name)

@@ -33,6 +33,7 @@ from tests.frontends.aten import (
     calls_of_pairs,
     calls_of_products,
     calls_of_spectra,
+    calls_of_twofold,
     calls_of_wholes,
 )
 from tests.frontends.aten.calls import CALLS, Both, Call, Draw
@@ -55,6 +56,7 @@ MORE = (
     calls_of_pairs,
     calls_of_products,
     calls_of_spectra,
+    calls_of_twofold,
     calls_of_wholes,
 )
 
