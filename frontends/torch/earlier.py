@@ -12,9 +12,18 @@ from collections import Counter
 from collections.abc import Iterator
 
 from shardproof.frontends.torch import geometry, trace
-from shardproof.frontends.torch.memory import INPUT, Functional, Memory
+from shardproof.frontends.torch.memory import (
+    CAST,
+    EXPAND,
+    INPUT,
+    PERMUTE,
+    RESHAPE,
+    SLICE,
+    Functional,
+    Memory,
+)
 from shardproof.frontends.torch.pieces import Copied, Piece
-from shardproof.frontends.torch.trace import StridedTensor
+from shardproof.frontends.torch.trace import StridedTensor, Tensor
 
 #: What the names of values begin with that are drawn.
 _DRAWN = "random."
@@ -79,20 +88,33 @@ class Earlier:
     def copies(self) -> Iterator[Copied]:
         """Make what still has the numbers with which one parameter began that parameter's input.
 
-        Example: the weights of a teacher are those of the student of which they were copied; what
-        two parameters began with is neither's.
+        Example: the weights of a teacher are those of the student of which they were copied, and
+        so are a rank's rows of both; what two parameters began with is neither's.
         """
-        counts = Counter(value for value, _, _ in self._began)
-        now = {v: (number, p) for v, number, p in self._began if counts[v] == 1}
+        counts = Counter(self._way(value) for value, _, _ in self._began)
+        began = ((self._way(v), number, p) for v, number, p in self._began)
+        now = {moved: (number, p) for moved, number, p in began if counts[moved] == 1}
         for number, storage in self.memory.storages.items():
-            if now.keys().isdisjoint(p.value for p in storage.pieces):
+            moved = [self._way(p.value) for p in storage.pieces]
+            if now.keys().isdisjoint(moved):
                 continue
             for place, piece in enumerate(storage.pieces):
-                if piece.value in now:
-                    of, parameter = now[piece.value]
+                if moved[place] in now:
+                    of, parameter = now[moved[place]]
                     storage.pieces[place] = piece._replace(value=parameter.value)
                     yield Copied(self._flat(of, parameter), self._flat(number, piece))
             storage.views.clear()
+
+    def _way(self, value: int) -> tuple[object, ...]:
+        """How a value is moved from where it was made: equal for values that are moved alike.
+
+        Example: rows 4 to 7 of one drawn weight, cut once for a model and once for its copy.
+        """
+        op = self.memory.made.get(value)
+        if op is None or op.name not in (RESHAPE, SLICE, PERMUTE, EXPAND, CAST):
+            return (value,)
+        given = tuple(self._way(a.number) if isinstance(a, Tensor) else a for a in op.args)
+        return (op.name, given, self.memory.out.values[value])
 
     def _flat(self, storage: int, piece: Piece) -> StridedTensor:
         dtype = self.memory.out.values[piece.value].dtype

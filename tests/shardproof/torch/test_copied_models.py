@@ -12,6 +12,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.fsdp import fully_shard
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from shardproof import torch as sp
@@ -136,6 +137,53 @@ def test_what_is_copied_before_the_start_is_the_parameter_it_is_copied_of(
         validate=not mistake,
     )
     assert result.verdict == ("refuted" if mistake else "proved"), sp.told(result)
+
+
+def divided_beside(made: str, divided: bool, mistake: str = "") -> Callable[[sp.Job], None]:
+    """A reference model that is copied or loaded before both are divided by FSDP2; ``mistake``:
+    "zeros" are the biases of its last layer, "other" has numbers of its own."""
+
+    def run(job: sp.Job) -> None:
+        model = network()
+        reference = network() if made == "loaded" else copy.deepcopy(model)
+        if mistake != "other":
+            reference.load_state_dict(model.state_dict())
+        if mistake == "zeros":
+            reference[2].bias.data.zero_()
+        reference.requires_grad_(requires_grad=False)
+        for one in (model, reference) if divided else ():
+            fully_shard(one)
+        job.start(model)
+        x = job.batch["x"].chunk(2)[job.rank] if divided else job.batch["x"]
+        aim = F.log_softmax(reference(x), -1)
+        loss = F.kl_div(F.log_softmax(model(x), -1), aim, reduction="batchmean", log_target=True)
+        loss.backward()
+        job.end(loss=loss)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("made", "mistake", "verdict"),
+    [
+        ("copied", "", "proved"),
+        ("copied", "zeros", "refuted"),
+        ("loaded", "", "proved"),
+        ("loaded", "other", "inconclusive"),
+    ],
+)
+def test_a_reference_that_is_divided_as_its_model_is_has_its_parts(
+    made: str, mistake: str, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank cuts its rows of the model's weights and of the reference's, each by itself."""
+    monkeypatch.chdir(tmp_path)
+    result = sp.verify(
+        divided_beside(made, divided=False),
+        divided_beside(made, divided=True, mistake=mistake),
+        world_size=2,
+        batch=BATCH,
+    )
+    assert result.verdict == verdict, sp.told(result)
 
 
 def wrapped(when: str, divided: bool) -> Callable[[sp.Job], None]:
