@@ -11,7 +11,7 @@ from math import prod
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
-from shardproof.frontends.aten import ids, known, lookups, twofold
+from shardproof.frontends.aten import each_row, ids, known, lookups, twofold
 from shardproof.frontends.aten.constants import in_turn
 from shardproof.frontends.aten.crossed import crossed
 from shardproof.frontends.aten.filled import in_column
@@ -74,52 +74,11 @@ def _index(lo: Lowering, x: Lowered, indices: Sequence[Lowered | None]) -> Any:
             box = known.places_by(lo, x, at)
         if box is None:
             box = twofold.chosen(lo, x, indices)
-        return _across(lo, x, indices) if box is None else box
+        return each_row.chosen(lo, x, indices) if box is None else box
     column = _column(x, chosen)
     if column is not None:
         return lo.reshape(lo.slice(x, 1, column, 1), x.shape[:1])
     return lookups.entries_of(lo, x, chosen)
-
-
-def _across(lo: Lowering, x: Lowered, indices: Sequence[Lowered | None]) -> Any:
-    """``x[arange(n), ids]`` of x [n, s, ...]: a position of each row, [n, ...]."""
-    turned, _, at = _last_of_rows(lo, x, indices)
-    picked = rule_of("aten.gather.default")(lo, turned, len(x.shape) - 1, at)  # type: ignore[misc]
-    return lo.reshape(picked, (x.shape[0], *x.shape[2:]))
-
-
-def _added_across(
-    lo: Lowering, x: Lowered, indices: Sequence[Lowered | None], values: Lowered, name: str
-) -> Any:
-    """x [n, s, ...] with values [n, ...] added to (or written at) a position of each row."""
-    placed = _added_places(lo, x, indices, values) if name == ADDING else None
-    if placed is not None:
-        return placed
-    turned, back, at = _last_of_rows(lo, x, indices)
-    source = lo.expand(values, (x.shape[0], *x.shape[2:]))
-    written = rule_of(name)(lo, turned, len(x.shape) - 1, at, lo.reshape(source, at.shape))  # type: ignore[misc]
-    return lo.permute(written, back)
-
-
-def _last_of_rows(
-    lo: Lowering, x: Lowered, indices: Sequence[Lowered | None]
-) -> tuple[Any, tuple[int, ...], Any]:
-    """x with its second dimension last, the order back, and ids [n] of ``x[arange(n), ids]`` as
-    those of each entry of the others; raises `Unsupported` for other indices."""
-    if len(indices) != 2 or len(x.shape) < 3 or indices[1] is None:
-        raise Unsupported("an index by other than ids of rows")
-    every, chosen = indices
-    rows = (0, (1,), x.shape[:1])
-    own = isinstance(every, Positions) and (every.const, every.steps, every.shape) == rows
-    if not own or chosen is None or chosen.shape != x.shape[:1]:
-        raise Unsupported("an index by other than ids of rows")
-    others = tuple(range(2, len(x.shape)))
-    rest = tuple(x.shape[d] for d in others)
-    index = ids.ids(chosen) or ids.ids(lo.real(chosen))
-    place = chosen if index is None else ids.placed_at(index, x.shape[1])
-    at = lo.expand(lo.reshape(place, (x.shape[0], *(1 for _ in rest), 1)), (x.shape[0], *rest, 1))
-    last = len(x.shape) - 1
-    return lo.permute(x, (0, *others, 1)), (0, last, *(d - 1 for d in others)), at
 
 
 def _from_the_front(
@@ -199,18 +158,26 @@ def _index_put(
             name = ADDING if zero or accumulate else "aten.scatter.src"
             return rule_of(name)(lo, x, 1, at, source)  # type: ignore[misc]
     indices = _from_the_front(lo, x, indices)
-    pairs = twofold.added(lo, x, indices, values) if accumulate else None
-    if pairs is not None:
-        return pairs
-    if len(indices) == 2 and len(x.shape) > 2 and indices[0] is not None:
-        name = ADDING if accumulate else "aten.scatter.src"
-        return _added_across(lo, x, indices, values, name)
-    added = _added(lo, x, indices, values) if accumulate else None
-    if added is not None:
-        return added
     if accumulate:
+        return _added_up_there(lo, x, indices, values)
+    put = each_row.written(lo, x, indices, values, "aten.scatter.src")
+    return _where_true(lo, x, indices, values) if put is None else put
+
+
+def _added_up_there(
+    lo: Lowering, x: Lowered, indices: Sequence[Lowered | None], values: Lowered
+) -> Any:
+    """x with what comes to a place added up there."""
+    added = twofold.added(lo, x, indices, values)
+    if added is None:
+        added = _added_places(lo, x, indices, values)
+    if added is None:
+        added = each_row.written(lo, x, indices, values, ADDING)
+    if added is None:
+        added = _added(lo, x, indices, values)
+    if added is None:
         raise Unsupported("rows that are added where a mask is true")
-    return _where_true(lo, x, indices, values)
+    return added
 
 
 def _where_true(
@@ -244,9 +211,6 @@ def _added_places(
 
 def _added(lo: Lowering, x: Lowered, indices: Sequence[Lowered | None], values: Lowered) -> Any:
     """``x`` with rows added at ids, which may come again; None: indices are others."""
-    placed = _added_places(lo, x, indices, values)
-    if placed is not None:
-        return placed
     indices, values = _in_one_line(lo, *_added_up(lo, x, indices, values))
     along = _dimension(indices)
     if along is not None:

@@ -32,7 +32,7 @@ def _pairs(lo: Lowering, x: Lowered, indices: Sequence[Lowered | None]) -> _Pair
     if len(indices) != 2 or len(x.shape) < 2:
         return None
     first, second = indices
-    if first is None or second is None or isinstance(first, Positions):
+    if first is None or second is None or isinstance(first, (Const, Positions)):
         return None
     if "bool" in (first.dtype, second.dtype):
         return None

@@ -1,10 +1,11 @@
-"""Random calls of indices of two dimensions that ids choose together."""
+"""Random calls of indices of two dimensions: both by ids, or each row and ids of its own."""
 
 from __future__ import annotations
 
 import torch
 
-from tests.frontends.aten.calls import Call, Draw, call
+from shardproof.frontends.aten.positions import Positions
+from tests.frontends.aten.calls import Both, Call, Draw, call
 
 
 def _pairs(d: Draw, *rest: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
@@ -42,3 +43,34 @@ def _(d: Draw) -> Call:
     """Rows of entries."""
     x, indices = _pairs(d, *d.sizes(1))
     return (x, indices, d.real(*indices[0].shape, x.shape[2]), True), {}
+
+
+def _in_each_row(d: Draw, *rest: int) -> tuple[torch.Tensor, list[Both | torch.Tensor]]:
+    """Of each of n rows k entries by ids of its own, which may come again."""
+    n, m, k = d.sizes(3)
+    every = Both(Positions(0, (1, 0), (n, 1), "int64"), torch.arange(n)[:, None])
+    return d.real(n, m, *rest), [every, d.ids(m, n, k)]
+
+
+@call("aten.index.Tensor")
+def _(d: Draw) -> Call:
+    return _in_each_row(d), {}
+
+
+@call("aten.index.Tensor")
+def _(d: Draw) -> Call:
+    """Rows of entries."""
+    return _in_each_row(d, *d.sizes(2)), {}
+
+
+@call("aten.index_put.default")
+def _(d: Draw) -> Call:
+    x, indices = _in_each_row(d)
+    return (x, indices, d.real(*indices[1].shape), True), {}
+
+
+@call("aten.index_put.default")
+def _(d: Draw) -> Call:
+    """Rows of entries."""
+    x, indices = _in_each_row(d, *d.sizes(2))
+    return (x, indices, d.real(*indices[1].shape, *x.shape[2:]), True), {}

@@ -1,4 +1,4 @@
-"""Entries of a table that two tensors of ids choose together, ``table[ids, others]``."""
+"""Entries that two tensors choose together: ``table[ids, others]``, and ``h[rows, places]``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.functional import cross_entropy
 
 import shardproof.torch as sp
 
@@ -60,3 +61,56 @@ def trained(mistake: str = "") -> Callable[[sp.Job], None]:
 def test_steps_between_tags_are_read_by_both_tags(mistake: str) -> None:
     result = sp.verify(trained(), trained(mistake), world_size=2, batch=BATCH)
     assert result.verdict == ("refuted" if mistake else "proved"), sp.told(result)
+
+
+class Hidden(nn.Module):
+    """Words that are hidden at ``places`` of each row are told from the others around them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.mix, self.head = (
+            nn.Embedding(WORDS, 4),
+            nn.Linear(4, 4),
+            nn.Linear(4, WORDS),
+        )
+
+    def forward(self, x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        h = self.words(x)
+        h = torch.tanh(h + self.mix(h.mean(1, keepdim=True)))
+        return self.head(h[torch.arange(len(x))[:, None], places])
+
+
+PLACES = {
+    "x": sp.tensor((ROWS, LENGTH), torch.int64, low=0, high=WORDS),
+    "places": sp.tensor((ROWS, 2), torch.int64, low=0, high=LENGTH),
+    "y": sp.tensor((ROWS, 2), torch.int64, low=0, high=WORDS),
+}
+
+
+def guessed(ranks: int, mistake: str = "") -> Callable[[sp.Job], None]:
+    """A step of `Hidden`; ``mistake``: the places are those of each row in another order."""
+
+    def step(job: sp.Job) -> None:
+        model = Hidden()
+        job.start(model)
+        x, places, y = (job.batch[name].chunk(ranks)[job.rank] for name in PLACES)
+        scores = model(x, places.flip(1) if mistake else places)
+        loss = cross_entropy(scores.flatten(0, 1), y.flatten())
+        loss.backward()
+        for parameter in model.parameters() if ranks > 1 else ():
+            dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
+        job.end(loss=loss)
+
+    return step
+
+
+@pytest.mark.parametrize(
+    ("ranks", "mistake", "verdict"),
+    [(2, "", "proved"), (2, "flipped", "refuted"), (4, "", "proved")],
+)
+def test_places_of_each_row_are_read_by_ids_of_its_own(
+    ranks: int, mistake: str, verdict: str
+) -> None:
+    """With four ranks each has one row, whose number is 0."""
+    result = sp.verify(guessed(1), guessed(ranks, mistake), world_size=ranks, batch=PLACES)
+    assert result.verdict == verdict, sp.told(result)
