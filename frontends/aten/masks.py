@@ -5,6 +5,7 @@ A mask is a value of 0 and 1.  At a kink ``step`` is 0 and ``sign`` is 0, as PyT
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -112,6 +113,8 @@ def compared(lo: Lowering, name: str, x: Operand, y: Operand) -> Real:
     Example: ``x > 0.5`` is the slope of ``relu`` at ``x - 1/2``; ``ids > 3`` is refused here
     (`ids.compared` has it).
     """
+    if isinstance(x, Hidden) and isinstance(y, (int, float)):
+        return _of_hidden(lo, name, x, y)
     if not is_number(x) or not is_number(y):
         raise Unsupported(f"{name} of whole numbers or masks that depend on the input")
     if isinstance(y, float) and isinf(y):  # No number is infinite, but for hidden scores.
@@ -120,6 +123,19 @@ def compared(lo: Lowering, name: str, x: Operand, y: Operand) -> Real:
         _, _, shape = lo.operands(x, 0)
         return flags(lo.real(Const(Fraction(int(holds)), shape, "float32")))
     return flags(lo.real(COMPARISONS[name](lo, lo.sub(x, y))))
+
+
+def _of_hidden(lo: Lowering, name: str, x: Hidden, y: float) -> Real:
+    """A comparison of masked scores with a number: what is hidden is minus infinity."""
+    holds = getattr(operator, name)
+    scores: Any = x.scores
+    if isinf(y) or isinstance(scores, Const):
+        number = scores.value if isinstance(scores, Const) else 0  # Any number, beside infinity.
+        shown: Any = Const(Fraction(int(holds(number, y))), x.shape, x.dtype)
+    else:
+        shown = numbers(lo, compared(lo, name, scores, y), x.dtype)
+    shown = lo.mul(shown, x.kept)
+    return flags(lo.real(lo.add(shown, inverse(lo, x.kept)) if holds(-inf, y) else shown))
 
 
 def chosen(lo: Lowering, mask: Lowered, x: Operand, y: Operand) -> Any:

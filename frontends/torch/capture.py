@@ -38,6 +38,7 @@ from shardproof.frontends.torch import (
     checks,
     conversions,
     devices,
+    encoders,
     extremes,
     failing,
     files,
@@ -322,6 +323,7 @@ def record(
         scaled.install(job.note)
         files.install(job.note)
         synchronised.install(job.note)
+        encoders.install(job.note)
         conversions.install(step, is_own)
         unordered.install(step, rank, job.note)
         if how.follows:

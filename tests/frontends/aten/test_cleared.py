@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from shardproof.engine.errors import Unsupported
 from shardproof.engine.plan.ir import Shard
 from shardproof.frontends.aten import Lowering, rule_of
 from shardproof.frontends.aten.bits import Additive, Bits
+from shardproof.frontends.aten.lowering import Const
 from shardproof.frontends.aten.scores import nothing
 from tests.frontends.aten.evaluated import evaluated
 
@@ -65,6 +67,26 @@ def test_numbers_where_a_mask_hides_are_pytorchs(value: float, way: str) -> None
     assert mask.any()
     found = _number(lo, {x.number: a, y.number: b}, result)
     np.testing.assert_allclose(np.asarray(found, float), expected.numpy(), atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["lt", "le", "gt", "ge", "eq", "ne"])
+@pytest.mark.parametrize("number", [0.0, 0.25, np.inf, -np.inf])
+@pytest.mark.parametrize("is_mask", [False, True])
+def test_masked_scores_beside_a_number_are_pytorchs(
+    name: str, number: float, is_mask: bool
+) -> None:
+    """What is hidden is minus infinity; ``is_mask``: what is not is 0."""
+    random = np.random.default_rng(4)
+    a, b = random.normal(size=SHAPE).round(), random.normal(size=SHAPE)
+    lo, x, y = _lowering()
+    given = Const(Fraction(0), SHAPE, "float64") if is_mask else x
+    scores = rule(lo, "aten.masked_fill.Scalar", given, rule(lo, "aten.gt.Scalar", y, 0), -np.inf)
+    lo.expected = ((SHAPE, "bool"),)
+    result = rule(lo, f"aten.{name}.Scalar", scores, number)
+    numbers = np.where(b > 0, -np.inf, 0 if is_mask else a)
+    expected = getattr(torch, name)(torch.tensor(numbers), number)
+    got = _number(lo, {x.number: a, y.number: b}, result)
+    np.testing.assert_array_equal(np.broadcast_to(got, SHAPE), expected.numpy())
 
 
 def test_other_numbers_and_other_masks_are_refused() -> None:
