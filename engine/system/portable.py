@@ -230,15 +230,31 @@ def has_ended(pid: int) -> bool:
     return over is not None
 
 
+def tells_of_ends() -> bool:
+    """Whether this system has descriptors that tell of the end of a process (`end_handle`).
+
+    Example: Linux has.
+    """
+    return hasattr(os, "pidfd_open")
+
+
+def end_handle(pid: int) -> int:
+    """A descriptor that can be read once a child has ended, where there are such ones.
+
+    Example: ``select.select([end_handle(pid), connection], [], [])`` waits for either.
+    """
+    return os.pidfd_open(pid)
+
+
 def ends_within(pid: int, seconds: float) -> bool:
     """Wait until a child ends, for at most ``seconds``; False if it has not.
 
     Example: of a child that sleeps for a second, ``ends_within(pid, 0.1)`` is False after a tenth
     of it.
     """
-    if hasattr(os, "pidfd_open"):
+    if tells_of_ends():
         # Not Popen.wait: with a time-out it polls, and adds up to 50 ms to every call.
-        handle = os.pidfd_open(pid)
+        handle = end_handle(pid)
         try:
             return bool(select.select([handle], [], [], seconds)[0])
         finally:

@@ -29,6 +29,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Final
 
 from shardproof.engine.storage.closing import Closing
+from shardproof.engine.system.portable import end_handle, tells_of_ends
 from shardproof.frontends.untrusted.process import environment
 
 _OURS: Final = "shardproof."
@@ -168,7 +169,7 @@ def warm() -> None:
     Example: before the first reading within ``with forked_readers():``.
     """
     with _SHARED.lock:
-        if not _SHARED.users or not hasattr(os, "pidfd_open"):
+        if not _SHARED.users or not tells_of_ends():
             return
         if _SHARED.server is not None and not _SHARED.server.alive:
             _SHARED.server.close()
@@ -205,7 +206,7 @@ class _Children:
 
     def add(self, pid: int, report: socket.socket) -> None:
         """Watch a child."""
-        self._by_handle[os.pidfd_open(pid)] = pid, report
+        self._by_handle[end_handle(pid)] = pid, report
 
     def attend(self, ready: set[int]) -> None:
         """Kill whom nobody waits for, and report who has ended."""
