@@ -7,9 +7,21 @@ from fractions import Fraction
 from math import inf, isfinite, prod, sqrt
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten import ids, lookups
-from shardproof.frontends.aten.bits import Additive, Bits, entries, everywhere, plane, runs
+from shardproof.frontends.aten.bands import Window, as_table, window
+from shardproof.frontends.aten.bits import (
+    Additive,
+    Bits,
+    entries,
+    everywhere,
+    plane,
+    runs,
+    shown_columns,
+)
 from shardproof.frontends.aten.filled import filled, fills
 from shardproof.frontends.aten.hidden import (
     Mask,
@@ -17,6 +29,7 @@ from shardproof.frontends.aten.hidden import (
     cleared,
     hidden_after,
     is_nothing,
+    is_zero_there,
     keep,
     masked,
     position_flags,
@@ -49,11 +62,17 @@ def causal(lo: Lowering, scores: Real, first: int = 0) -> Real:
     Example: scores [2, 4, 4] are viewed as [1, 2, 4, 4] for ``apply_mask`` with the [1, 4] mask
     that ``create_mask`` makes, and viewed back.
     """
+    return _causal_from(lo, scores, first, 0)
+
+
+def _causal_from(lo: Lowering, scores: Real, row: int, column: int) -> Real:
+    """Scores with the part of a causal mask that begins at a row and a column; one that begins
+    behind the last row hides all."""
     *lead, queries, keys = scores.shape
-    length = max(first + queries, keys)
+    length = max(row + queries, column + keys)
     like = lo.real(Const(Fraction(0), (1, length), "float32"))
     mask: Any = lo.emit("create_mask", like, like)
-    mask = lo.real(lo.slice(lo.slice(mask, 2, first, queries), 3, 0, keys))
+    mask = lo.real(lo.slice(lo.slice(mask, 2, row, queries), 3, column, keys))
     four = lo.reshape(scores, (1, prod(lead), queries, keys) if len(lead) != 2 else scores.shape)
     return lo.reshape(lo.emit("apply_mask", four, mask), scores.shape)  # type: ignore[no-any-return]
 
@@ -73,16 +92,47 @@ def _recent(lo: Lowering, scores: Real, least: int) -> Real:
 
 def hide(lo: Lowering, scores: Real, mask: Mask) -> Real:
     """Scores [..., queries, keys] with minus infinity where a mask of positions is true; raises
-    `Unsupported` for one of which a query sees other than an interval of keys.
+    `Unsupported` for one of which a query sees other than an interval of keys, and for a window
+    that is a table (`bands`).
 
     Example: a window of two keys is a causal mask and the transpose of another one.
     """
     first = hidden_after(mask, scores.shape)
-    if first is not None:
-        return causal(lo, scores, first)
+    if first is None:
+        return _by_columns(lo, scores, entries(plane(mask, scores.shape)))
+    *_, queries, keys = scores.shape
+    _require_compared(lo, Window(first, -queries, queries, keys), scores)
+    return causal(lo, scores, first)
+
+
+def _require_compared(lo: Lowering, own: Window | None, scores: Real) -> None:
+    if own is not None and as_table(lo, own, prod(scores.shape)) is not None:
+        raise Unsupported("a window of many keys as comparisons of positions")
+
+
+def _by_columns(lo: Lowering, scores: Real, hidden: NDArray[np.bool_]) -> Real:
+    """Scores with minus infinity where a mask is true: in columns that no row sees altogether, and
+    in the others row by row."""
+    at, (queries, keys) = len(scores.shape) - 1, hidden.shape
+    start, stop = shown_columns(hidden)
+    _require_compared(lo, window(hidden), scores)
+
+    def part(begin: int, end: int) -> Real:
+        return lo.real(lo.slice(scores, at, begin, end - begin))
+
+    parts = [_by_rows(lo, part(start, stop), hidden[:, start:stop])]
+    if start:
+        parts.insert(0, _causal_from(lo, part(0, start), 0, queries))
+    if stop < keys:
+        parts.append(_causal_from(lo, part(stop, keys), 0, queries))
+    return lo.real(lo.concat(parts, at))
+
+
+def _by_rows(lo: Lowering, scores: Real, hidden: NDArray[np.bool_]) -> Real:
+    """Scores with minus infinity where a mask is true of which each row shows an interval."""
     at = len(scores.shape) - 2
     parts = []
-    for run in runs(entries(plane(mask, scores.shape))):
+    for run in runs(hidden):
         part = lo.real(lo.slice(scores, at, run.start, run.rows))
         part = part if run.last is None else causal(lo, part, run.last)
         parts.append(part if run.least is None else _recent(lo, part, run.least))
@@ -119,12 +169,19 @@ def _masked_fill(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any
         return _without(lo, x, mask)
     if isinstance(x, Hidden):
         return cleared(lo, x, inverse(lo, as_numbers(lo, mask)), value)
+    return _replaced(lo, x, mask, value)
+
+
+def _replaced(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any:
+    """``value`` where a mask is true: a number, not minus infinity; ``x`` elsewhere."""
     if isinstance(mask, Real):
         return chosen(lo, mask, value, x)
     if not isinstance(mask, (Compared, Bits)):
         return _filled(lo, x, mask, value)
     if not isinstance(value, (int, float)) or not isfinite(value):
         raise Unsupported(f"masked_fill with {value}")
+    if value == 0 and is_zero_there(lo, x, mask):
+        return x
     if hidden_after(mask, x.shape) == 0 and x.shape[-1] == x.shape[-2]:
         real = lo.real(x)
         return lo.emits("fill_after", [real], {"value": fraction(value)}, real.dtype)[0]
@@ -190,6 +247,15 @@ def _where(lo: Lowering, mask: Lowered, x: Operand, y: Operand) -> Any:
         return chosen(lo, lo.real(mask), x, y) if kept is None else kept
     if not isinstance(mask, (Compared, Bits)):
         return chosen(lo, mask, x, y)
+    return _of_positions(lo, mask, x, y)
+
+
+def _of_positions(lo: Lowering, mask: Compared | Bits, x: Operand, y: Operand) -> Any:
+    """One of two by a mask of positions: as it is where it is zero at the other's places already,
+    and that is zero."""
+    for value, other, hidden in ((x, y, mask.inverse()), (y, x, mask)):
+        if _is_zero(other) and is_zero_there(lo, value, hidden):
+            return value
     return chosen(lo, position_flags(lo, mask), x, y)
 
 
@@ -220,6 +286,8 @@ def _shown(lo: Lowering, mask: Lowered, x: Operand, y: Operand) -> Any:
         return nothing(lo, shape, dtype)
     if isinstance(mask, (Compared, Bits)):
         hidden, scores = (mask, y) if is_nothing(x) else (mask.inverse(), x)
+        if _is_zero(scores) and everywhere(hidden) is None:
+            return Additive(hidden.expand(shape), dtype)
         return lo.expand(_without(lo, scores, hidden), shape)
     if isinstance(mask, Const):
         picked = x if mask.value else y
@@ -253,7 +321,12 @@ def added(lo: Lowering, x: Operand, y: Operand) -> Any:
 
 
 def _later(
-    q: Lowered, k: Lowered, dropout: float, causally: bool, mask: Lowered | None
+    lo: Lowering,
+    q: Lowered,
+    k: Lowered,
+    dropout: float,
+    causally: bool,
+    mask: Lowered | None,
 ) -> Mask | None:
     """Which keys attention hides from which queries; None where it hides none (a mask that is none
     of these is added to scores).  Raises `Unsupported` for dropout."""
@@ -267,10 +340,11 @@ def _later(
     if isinstance(mask, Additive) and not causally:
         try:
             hidden = plane(mask.where, (*q.shape[:-1], keys))
-            runs(entries(hidden))
+            own = window(entries(hidden))
         except Unsupported:  # Other than an interval of a row is shown, or rows differ.
             return None
-        return hidden
+        scores = prod(q.shape[:-1]) * keys
+        return None if own is not None and as_table(lo, own, scores) is not None else hidden
     if causally and mask is not None:
         raise Unsupported("attention with a mask that is causal besides")
     return None
@@ -339,7 +413,7 @@ def _attention(
     attn_mask: Lowered | None = None,
     scale: float | None = None,
 ) -> Any:
-    later = _later(q, k, dropout, is_causal, attn_mask)
+    later = _later(lo, q, k, dropout, is_causal, attn_mask)
     reals = _grouped(lo, q, k, v)
     p = _scores(lo, reals[0], reals[1], later, attn_mask, _scale(q, scale))
     shape, dtype = lo.expected[1]
@@ -362,7 +436,7 @@ def _attention_backward(
     attn_mask: Lowered | None = None,
     scale: float | None = None,
 ) -> Any:
-    later = _later(q, k, dropout, is_causal, attn_mask)
+    later = _later(lo, q, k, dropout, is_causal, attn_mask)
     factor = _scale(q, scale)
     queries, keys, values = _grouped(lo, q, k, v)
     p = _scores(lo, queries, keys, later, attn_mask, factor)

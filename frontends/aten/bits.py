@@ -20,7 +20,9 @@ from shardproof.frontends.aten.lowering import Lowering, Real, Shape
 from shardproof.frontends.aten.positions import Compared, Positions
 
 #: Entries of a mask that is read row by row, and runs of rows that one is divided into.
-MOST_ENTRIES, MOST_RUNS = 1 << 20, 64
+MOST_ENTRIES, MOST_RUNS = 1 << 26, 64
+#: Entries of a mask that compares positions, as they are written out.
+MOST_WRITTEN = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,9 +132,11 @@ def plane(mask: Compared | Bits, shape: Shape) -> Compared | Bits:
         if any(of.steps[:-2]):
             raise Unsupported("a mask that differs along more than two dimensions")
         return Compared(Positions(of.const, of.steps[-2:], shape[-2:], of.dtype))
-    if prod(shape) > MOST_ENTRIES:
+    # What is repeated along leading dimensions is looked at once.
+    once = wide.array[tuple(slice(None) if s else slice(1) for s in wide.array.strides[:-2])]
+    if once.size > MOST_ENTRIES:
         raise Unsupported("a large mask of constants")
-    array = wide.array.reshape(-1, *shape[-2:])
+    array = once.reshape(-1, *shape[-2:])
     if not (array == array[:1]).all():
         raise Unsupported("a mask that differs along more than two dimensions")
     return Bits(array[0])
@@ -144,7 +148,7 @@ def entries(mask: Compared | Bits) -> NDArray[Any]:
     Example: of the positions ``j - i - 1`` of 2 rows and 2 columns, ``[[False, True], [False,
     False]]``.
     """
-    if prod(mask.shape) > MOST_ENTRIES:
+    if prod(mask.shape) > (MOST_ENTRIES if isinstance(mask, Bits) else MOST_WRITTEN):
         raise Unsupported("a large mask of constants")
     if isinstance(mask, Bits):
         return mask.array
@@ -214,6 +218,21 @@ def stretches(line: NDArray[Any]) -> list[tuple[int, int]]:
     """
     cuts = [0, *(int(i) + 1 for i in np.flatnonzero(line[1:] != line[:-1])), len(line)]
     return list(itertools.pairwise(cuts))
+
+
+def shown_columns(hidden: NDArray[Any]) -> tuple[int, int]:
+    """Where the columns begin and end that a mask [rows, columns] shows to any row, if it falls
+    into fewer runs of rows without the others; all columns if it does not.  Raises as `runs`.
+
+    Example: a window over the keys of a rank behind two keys that its first rank has of nobody
+    shows the columns from 2 on.
+    """
+    columns = hidden.shape[1]
+    shown = np.flatnonzero(~hidden.all(axis=0))
+    start, stop = (int(shown[0]), int(shown[-1]) + 1) if len(shown) else (0, columns)
+    if stop - start == columns or len(runs(hidden)) <= len(runs(hidden[:, start:stop])):
+        return 0, columns
+    return start, stop
 
 
 def runs(hidden: NDArray[Any]) -> list[Run]:

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.alike import alike
+from shardproof.frontends.aten.bands import Window, as_table, window
 from shardproof.frontends.aten.bits import (
     Additive,
     Bits,
@@ -24,6 +25,7 @@ from shardproof.frontends.aten.bits import (
     mask_along_one,
     plane,
     runs,
+    shown_columns,
     stretches,
 )
 from shardproof.frontends.aten.constants import as_flags
@@ -38,7 +40,7 @@ from shardproof.frontends.aten.lowering import (
     fraction,
     reduced,
 )
-from shardproof.frontends.aten.masks import flags, inverse, numbers, step
+from shardproof.frontends.aten.masks import ONE, flags, inverse, numbers, step
 from shardproof.frontends.aten.positions import Compared, Positions
 from shardproof.frontends.aten.scores import Hidden, nothing
 
@@ -90,24 +92,38 @@ def in_pieces(lo: Lowering, mask: Mask) -> Real | None:
     if isinstance(mask, Bits):
         for hidden, inverted in ((mask, False), (mask.inverse(), True)):
             try:
-                flat = plane(hidden, mask.shape)
-                alike = runs(entries(flat))
+                flat = entries(plane(hidden, mask.shape))
+                start, stop = shown_columns(flat)
+                alike = runs(flat[:, start:stop])
             except Unsupported:
                 continue
             if any(run.last is not None and run.last == run.least for run in alike):
                 break  # A diagonal: of triangles, its first row would be another one than the rest.
-            holds = lo.concat([_hidden(lo, run, flat.shape[1]) for run in alike], 0)
+            own = window(flat)
+            table = None if own is None else as_table(lo, own)
+            if table is None:
+                shown = lo.concat([_hidden(lo, run, stop - start) for run in alike], 0)
+            else:
+                shown = inverse(lo, table)
+            rows, columns = flat.shape
+            left, right = (Const(ONE, (rows, n), "float32") for n in (start, columns - stop))
+            holds = lo.concat([left, shown, right], 1)
             holds = inverse(lo, holds) if inverted else holds
             return flags(lo.real(lo.expand(holds, mask.shape)))
         return None
+    kept: Any
     for later, inverted in ((mask, True), (mask.inverse(), False)):
         first = _first(later, mask.shape)
         if first is not None:
             *_, queries, keys = mask.shape
+            table = as_table(lo, Window(first, -queries, queries, keys))
+            if table is not None:
+                kept = lo.expand(table, mask.shape)
+                return flags(lo.real(inverse(lo, kept) if inverted else kept))
             row, column = max(first, 0), max(-first, 0)
             length = max(row + queries, column + keys)
             ones = lo.real(Const(Fraction(1), (1, length, length), "float32"))
-            kept: Any = lo.emit("tril", ones)
+            kept = lo.emit("tril", ones)
             kept = lo.slice(lo.slice(kept, 1, row, queries), 2, column, keys)
             kept = lo.expand(lo.reshape(kept, (queries, keys)), mask.shape)
             return flags(lo.real(inverse(lo, kept) if inverted else kept))
@@ -220,6 +236,21 @@ def cleared(lo: Lowering, x: Hidden, kept: Lowered, other: Operand) -> Any:
     if isinstance(other, (int, float)):
         other = Const(fraction(other), (), x.dtype)
     return lo.add(shown, lo.mul(other, inverse(lo, kept)))
+
+
+def is_zero_there(lo: Lowering, x: Operand, mask: Operand) -> bool:
+    """Whether a value is zero already wherever a mask of positions is true.
+
+    Example: the gradient of scores that the same mask hides from a softmax is.
+    """
+    if not isinstance(x, Real) or x.number not in lo.zeros:
+        return False
+    if not isinstance(mask, (Compared, Bits)) or broadcast(x.shape, mask.shape) != x.shape:
+        return False
+    own, other = lo.zeros[x.number], mask.expand(x.shape)
+    if isinstance(own, Bits) and isinstance(other, Bits):
+        return bool((own.array == other.array).all())
+    return isinstance(own, Compared) and own == other
 
 
 def is_nothing(x: Operand) -> bool:

@@ -149,8 +149,7 @@ def broadcast(*shapes: Shape) -> Shape:
 
     Example: ``broadcast((2, 1), (3,))`` is ``(2, 3)``.
     """
-    rank = max(len(s) for s in shapes)
-    padded = [(1,) * (rank - len(s)) + s for s in shapes]
+    padded = [(1,) * (max(map(len, shapes)) - len(s)) + s for s in shapes]
     common = []
     for sizes in zip(*padded, strict=True):
         wide = {n for n in sizes if n != 1}
@@ -181,6 +180,7 @@ class Lowering:
         self.derived, self.notes = dict[str, Derived](), dict[str, None]()  # (notes are printed)
         # Ids that differ along a dimension, and it; of hidden scores, all of them and what hides.
         self.distinct, self.hides = dict[int, int](), dict[int, tuple[Real, Any]]()
+        self.zeros = dict[int, Any]()  # of what is zero where a mask of positions is true, the mask
         self.shifts, self.orders = set[int](), list[Any]()  # what no result depends on; of ids
         self.hot, self.integral = set[int](), set[int]()  # floats in {0, 1}; what is whole numbers
         self.cuts: Set[tuple[int, int]] = frozenset()  # rows of parameters, and those of a rank

@@ -27,7 +27,7 @@ from shardproof.frontends.aten.lowering import (
     Shape,
     broadcast,
 )
-from shardproof.frontends.aten.masks import compared, flags, inverse, numbers
+from shardproof.frontends.aten.masks import compared, flags, inverse
 from shardproof.frontends.aten.rules import lowers, rule_of
 from shardproof.frontends.aten.tables import MOST_SEARCHED, Array, table
 
@@ -317,16 +317,3 @@ def _triangle(name: str, keeps_below: bool) -> None:
 
 _triangle("tril", True)
 _triangle("triu", False)
-
-
-@lowers("aten.logical_not.default", "aten.bitwise_not.default")
-def _not(lo: Lowering, x: Lowered) -> Any:
-    if isinstance(x, Compared):
-        return x.inverse()
-    if isinstance(x, ids.Ids) and x.dtype == "bool":
-        return ids.inverse(x)
-    if isinstance(x, Const) and x.dtype == "bool":
-        return Const(Fraction(1) - x.value, x.shape, x.dtype)
-    if isinstance(x, Real) and x.dtype == "bool":
-        return flags(lo.real(inverse(lo, numbers(lo, x, "float32"))))
-    raise Unsupported(f"the inverse of {x.dtype} that depends on the input")

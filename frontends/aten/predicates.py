@@ -9,20 +9,22 @@ from typing import Any
 import numpy as np
 
 from shardproof.engine.errors import Unsupported
+from shardproof.frontends.aten.bands import both as windowed
 from shardproof.frontends.aten.bits import Bits
 from shardproof.frontends.aten.filled import apart
 from shardproof.frontends.aten.hidden import as_numbers
 from shardproof.frontends.aten.ids import Ids, compared, ids, integral, made, number_of
+from shardproof.frontends.aten.ids import inverse as inverse_of_ids
 from shardproof.frontends.aten.infinite import finite
 from shardproof.frontends.aten.joined import Joined, part_by_part
 from shardproof.frontends.aten.lookups import computed_ids
 from shardproof.frontends.aten.losses import told_apart
 from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Operand, Real, broadcast
 from shardproof.frontends.aten.masks import compared as compared_numbers
-from shardproof.frontends.aten.masks import flags
+from shardproof.frontends.aten.masks import flags, numbers
 from shardproof.frontends.aten.masks import inverse as inverse_of
 from shardproof.frontends.aten.one_hot import Choices, OneHot, one_hot, one_hot_values
-from shardproof.frontends.aten.positions import Positions, plus, whole
+from shardproof.frontends.aten.positions import Compared, Positions, plus, whole
 from shardproof.frontends.aten.rules import lowers
 from shardproof.frontends.aten.tables import Array
 from shardproof.frontends.builder import piecewise
@@ -46,6 +48,9 @@ def _logical(name: str, both: str) -> None:
                 own = hot.restricted(mask)
                 if own is not None:
                     return own
+        window = _of_two(both, x, y)
+        if window is not None:
+            return window
         if isinstance(x, Ids) and isinstance(y, Ids) and x.at() == y.at():
             return made(lo, x, piecewise.combine(both, x.function, y.function))
         a, b = as_numbers(lo, x), as_numbers(lo, y)
@@ -53,6 +58,16 @@ def _logical(name: str, both: str) -> None:
             return flags(lo.real(lo.mul(a, b)))
         neither = lo.mul(inverse_of(lo, a), inverse_of(lo, b))
         return flags(lo.real(inverse_of(lo, neither)))
+
+
+def _of_two(both: str, x: Lowered, y: Lowered) -> Compared | Bits | None:
+    """Where both, or either, of two masks of positions are true; None: that is no window."""
+    if not isinstance(x, Compared) or not isinstance(y, Compared):
+        return None
+    if both == "and":
+        return windowed(x, y)
+    hidden = windowed(x.inverse(), y.inverse())
+    return None if hidden is None else hidden.inverse()
 
 
 def at_positions(lo: Lowering, x: Operand, y: Operand) -> Real | OneHot | Choices | None:
@@ -194,3 +209,16 @@ def _isinf(lo: Lowering, x: Lowered) -> Any:
     """Real numbers are finite; hidden scores are not."""
     finite(lo, x, "isinf")
     return Const(Fraction(0), x.shape, "bool")
+
+
+@lowers("aten.logical_not.default", "aten.bitwise_not.default")
+def _not(lo: Lowering, x: Lowered) -> Any:
+    if isinstance(x, (Compared, Bits)):
+        return x.inverse()
+    if isinstance(x, Ids) and x.dtype == "bool":
+        return inverse_of_ids(x)
+    if isinstance(x, Const) and x.dtype == "bool":
+        return Const(Fraction(1) - x.value, x.shape, x.dtype)
+    if isinstance(x, Real) and x.dtype == "bool":
+        return flags(lo.real(inverse_of(lo, numbers(lo, x, "float32"))))
+    raise Unsupported(f"the inverse of {x.dtype} that depends on the input")

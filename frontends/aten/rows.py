@@ -36,7 +36,10 @@ def _softmax(lo: Lowering, x: Lowered, dim: int, half: bool = False) -> Any:
     if gathered_logarithms(lo, real):
         total = _logsumexp(lo, real, [at], True)
         return lo.unary("exp", lo.sub(real, total))
-    return lo.emit("softmax", real, dim=at)
+    y = lo.emit("softmax", real, dim=at)
+    if real.number in lo.hides:
+        lo.zeros[y.number] = lo.hides[real.number][1]
+    return y
 
 
 @lowers("aten._safe_softmax.default")
@@ -54,7 +57,10 @@ def _softmax_backward(
 ) -> Any:
     at = dimensions(y.shape, dim)
     weighted = lo.mul(gradient, y)
-    return lo.sub(weighted, lo.mul(y, lo.sum(weighted, at, True)))
+    made = lo.sub(weighted, lo.mul(y, lo.sum(weighted, at, True)))
+    if isinstance(y, Real) and isinstance(made, Real) and y.number in lo.zeros:
+        lo.zeros[made.number] = lo.zeros[y.number]
+    return made
 
 
 @lowers("aten._log_softmax.default")

@@ -47,7 +47,7 @@ def table(lo: Lowering, array: Array, dtype: str) -> Any:
     if lo.shared is not None and name not in lo.shared:
         part = _part(lo, made, dtype)
     if part is None:
-        part = _named_input(lo, name, made, dtype)
+        part = named_input(lo, name, made, dtype)
     once = tuple(n for period in periods for n in (1, period))
     times = tuple(
         n for size, p in zip(array.shape, periods, strict=True) for n in (size // p if p else 1, p)
@@ -73,8 +73,11 @@ def _period(array: Array, dim: int) -> int:
     return size
 
 
-def _named_input(lo: Lowering, name: str, table: Array, dtype: str) -> Any:
-    """The table as a named input."""
+def named_input(lo: Lowering, name: str, table: Array, dtype: str) -> Any:
+    """A table as a named input of its shape.
+
+    Example: [1, 2] that is called "constant 0f..." is an input of shape (2,).
+    """
     shape = table.shape
     if name not in lo.tables:
         domain = (int(table.min()), int(table.max()) + 1) if table.dtype.kind == "i" else None
@@ -91,7 +94,7 @@ def _part(lo: Lowering, table: Array, dtype: str) -> Any:
     for name, whole in _shared(lo, TABLES):
         box = _box(whole, table)
         if box is not None:
-            value = _named_input(lo, name, whole, dtype)
+            value = named_input(lo, name, whole, dtype)
             for dim, (at, size) in enumerate(box):
                 value = lo.slice(value, dim, at, size)
             return value
@@ -114,7 +117,7 @@ def is_part(lo: Lowering, array: Array) -> bool:
     """
     least = array.reshape(tuple(n for n in array.shape if n != 1))
     within = (
-        any(_box(whole.reshape([n for n in whole.shape if n != 1]), least) for _, whole in known)
+        any(_box(whole.squeeze(), least) for _, whole in known)
         for known in (_shared(lo, LEVELS), _shared(lo, TABLES))
     )
     return not next(within) and next(within)
@@ -149,7 +152,7 @@ def _dealt(lo: Lowering, table: Array, dtype: str) -> Any:
             continue
         runs = _runs(whole, table)
         if runs:
-            value = _named_input(lo, name, whole, dtype)
+            value = named_input(lo, name, whole, dtype)
             return lo.concat([lo.slice(value, 0, at, size) for at, size in runs], 0)
     return None
 

@@ -272,7 +272,7 @@ class LineageInterpreter(Choices):
 
         def sliced(given: Lineage, start: Affine) -> Lineage:
             apart = [cut_up(t, x.shape, dim, start, size) for t in given.addends]
-            return Lineage(shape, tuple(joined([t for own in apart for t in own])))
+            return Lineage(shape, tuple(map(self.whole, joined([t for own in apart for t in own]))))
 
         try:
             return sliced(x, start)

@@ -22,6 +22,7 @@ from shardproof.engine.lineage.expressions import (
     Einsum,
     Operand,
     Restrict,
+    Unary,
 )
 from shardproof.engine.lineage.lineage import (
     ABSOLUTE,
@@ -33,7 +34,7 @@ from shardproof.engine.lineage.lineage import (
     View,
 )
 from shardproof.engine.lineage.nodes import NodeTable
-from shardproof.engine.specification.boxes import Box, box_of, operand_box
+from shardproof.engine.specification.boxes import Box, box_of, operand_box, whole
 from shardproof.partition.inference.masks import hidden, is_mask
 
 #: How often a part of a sum repeats whose intervals are looked at one by one.
@@ -91,6 +92,29 @@ def _hides(nodes: NodeTable, number: int, box: Box) -> bool:
             )
             return shift and _hides(nodes, node, tuple(moved))
     return False
+
+
+def zero_in(nodes: NodeTable, number: int, box: Box) -> frozenset[int] | None:
+    """The definitions by which a node is zero in a box, as masks hide all of it (None: it is not).
+
+    Example: the exponentials of scores in a window of three keys are, for the queries from 6 on and
+    the keys up to 3.
+    """
+    match nodes[number].definition:
+        case Unary(function="exp", factor=factor, node=node) if factor > 0:
+            return frozenset({number}) if _hides(nodes, node, box) else None
+        case Einsum(operands=operands, outputs=outputs):
+            labels = dict(zip(outputs, box, strict=True))
+            for operand in operands:
+                by = zero_in(nodes, operand.node, operand_box(nodes, operand, labels))
+                if by is not None:
+                    return by | {number}
+        case Combine(operands=operands, outputs=outputs):
+            labels = dict(zip(outputs, box, strict=True))
+            every = [zero_in(nodes, o.node, operand_box(nodes, o, labels)) for o in operands]
+            known = [by for by in every if by is not None]
+            return frozenset({number}).union(*known) if len(known) == len(every) else None
+    return None
 
 
 def completed(nodes: NodeTable, addend: Addend) -> tuple[Addend, frozenset[int]] | None:
@@ -207,14 +231,46 @@ def _hides_rest(
 ) -> frozenset[int] | None:
     """The definitions by which a node is zero at the positions of the axis ``summed`` that a part
     leaves out, for those of the axis ``free`` that are read (None: it is not)."""
+    by = None
+    to_end = part.start + (part.size - part.extent)
     if not part.start.terms and not part.start.const:
         last = there.start + (there.size - 1)
         if not_behind(last, part.start + (part.size - 1)):
-            return hidden(nodes, number, free, summed)
-    to_end = part.start + (part.size - part.extent)
-    if not to_end.terms and not to_end.const and not_behind(part.start, there.start):
-        return hidden(nodes, number, summed, free)
-    return None
+            by = hidden(nodes, number, free, summed)
+    elif not to_end.terms and not to_end.const and not_behind(part.start, there.start):
+        by = hidden(nodes, number, summed, free)
+    if by is not None:
+        return by
+    return _hides_around(nodes, number, free, there, summed, part)
+
+
+def _hides_around(
+    nodes: NodeTable,
+    number: int,
+    free: int,
+    there: StridedInterval,
+    summed: int,
+    part: PartialRange,
+) -> frozenset[int] | None:
+    """As `_hides_rest`, of what masks of several kinds hide before and behind the part together.
+
+    Example: a window of three keys shows to the queries ``[6, 12)`` no keys but ``[4, 12)``.
+    """
+    extent = nodes[number].extents[summed]
+    if part.start.terms or there.start.terms or part.extent != extent or there.stride != 1:
+        return None
+    first, end = part.start.const, part.start.const + part.size
+    box = dict(enumerate(whole(nodes, number)))
+    box[free] = (there.start.const, there.start.const + there.size - 1)
+    every: frozenset[int] = frozenset()
+    for low, high in ((0, first - 1), (end, extent - 1)):
+        if low <= high:
+            box[summed] = (low, high)
+            by = zero_in(nodes, number, tuple(box[axis] for axis in sorted(box)))
+            if by is None:
+                return None
+            every |= by
+    return every
 
 
 def _hides_part(
@@ -292,8 +348,8 @@ def _apart(mine: Mapping[str, Dim], other: Mapping[str, Dim]) -> Affine | None:
     """How far the axes of a mask are from where another view is in the same dimensions: of both the
     one that is further behind; None where that depends on the rank."""
     apart: dict[int, Affine] = {}
-    for name, whole in mine.items():
-        dim, theirs = (_varying(d) for d in (whole, other.get(name, ())))
+    for name, own in mine.items():
+        dim, theirs = (_varying(d) for d in (own, other.get(name, ())))
         if all(a.axis == BROADCAST for a in dim) or name not in other:
             continue
         if len(dim) != 1 or len(theirs) != 1 or theirs[0].axis == BROADCAST:

@@ -67,3 +67,24 @@ def _(d: Draw) -> Call:
     a, b, c, e = d.sizes(4)
     row = [(e,), (c, e), (1, c, e), (1, 1), (1,), (c, 1)][d.below(6)]
     return (d.real(a, b, c, e), [d.real(a, b) > 0], d.real(*row)), {}
+
+
+def windows(d: Draw) -> torch.Tensor:
+    """True where a key is hidden: outside of a window of several keys, and of the first columns."""
+    i, j = torch.arange(20)[:, None], torch.arange(20 + (none := d.below(3)))[None] - none
+    return ~((j <= i) & (i - j < 2 + d.below(6)) & (j >= 0))
+
+
+@call("aten.masked_fill.Scalar")
+def _(d: Draw) -> Call:
+    mask = windows(d)
+    value = float("-inf") if d.below(2) else d.number()
+    return (d.real(2, *mask.shape), as_bits(mask), value), {}
+
+
+@call("aten.add.Tensor")
+def _(d: Draw) -> Call:
+    mask = windows(d)
+    added = torch.zeros(mask.shape, dtype=torch.float64).masked_fill(mask, -np.inf)
+    additive = Both(Additive(Bits(mask.numpy()), "float64"), added)
+    return (d.real(2, *mask.shape), additive), {}

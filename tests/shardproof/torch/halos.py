@@ -47,7 +47,7 @@ class Halo(torch.autograd.Function):
         first, last = g.narrow(dim, 0, before), g.narrow(dim, before + size, behind)
         # What belongs to the rank before comes from the beginning.
         rank, ranks = dist.get_rank(), dist.get_world_size()
-        to_own = torch.zeros_like(first), torch.zeros_like(last)
+        to_own = first.new_zeros(first.shape), last.new_zeros(last.shape)
         ops = []
         if rank + 1 < ranks:
             ops.append(dist.P2POp(dist.irecv, to_own[0], rank + 1))
