@@ -21,6 +21,7 @@ from shardproof.engine.plan.ir import Plan
 from shardproof.engine.plan_files import store
 from shardproof.engine.plan_files.wellformed import check as check_plan
 from shardproof.engine.records.run import PLAN
+from shardproof.engine.simulation.simulate import Simulation
 from shardproof.frontends.fx.pairing import paired
 from shardproof.frontends.graphs import relations
 from shardproof.frontends.graphs.relations import Relations
@@ -46,7 +47,7 @@ from shardproof.frontends.torch.trace import SUMMED, Trace
 from shardproof.inputs import rundir
 from shardproof.inputs.assume import Assumptions, read
 from shardproof.inputs.traces import alone, is_exported, kept
-from shardproof.partition.stages.partition import partition
+from shardproof.partition.stages.partition import Partition, partition
 from shardproof.run import request
 from shardproof.run.moved import agree_when_moved, unexcused
 from shardproof.run.options import Options, path
@@ -58,6 +59,8 @@ Combine: TypeAlias = Literal["mean", "sum"] | None
 
 #: Inputs that ways to combine losses are tried on.
 SEEDS: Final = 2
+#: Where the single side is not defined on these: positive inputs, and larger ones, too.
+SEEDS_UNTIL_DEFINED: Final = 6
 
 
 def run(
@@ -315,7 +318,7 @@ def combination(sides: Sides, combine: Combine) -> Combination:
         if rows and all(rows):
             return way
     # None is proved: a way that differs on numbers must not be what a refutation is about.
-    simulation = simulated(result, SEEDS)
+    simulation = _defined(result)
     differs = {c.demand.kind for c in simulation.comparisons if c.differs}
     left = [way for n, way in allowed if f"{CANDIDATE} {n}" not in differs]
     if len(left) == 1 and not simulation.fewer:
@@ -339,6 +342,14 @@ def combination(sides: Sides, combine: Combine) -> Combination:
     if apart is not None:
         left = [way for n, way in allowed if f"{CANDIDATE} {n}" not in apart]
     return left[0] if left else allowed[0][1]
+
+
+def _defined(result: Partition) -> Simulation:
+    """Both sides on few inputs, or on more until the single side is defined on some."""
+    simulation = simulated(result, SEEDS)
+    if simulation.undefined:
+        return simulated(result, SEEDS_UNTIL_DEFINED, until_defined=True)
+    return simulation
 
 
 def prove(made: Plan, sides: Sides, options: Options, progress: Progress, start: float) -> Result:

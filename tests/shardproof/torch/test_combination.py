@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -59,3 +61,26 @@ def test_a_mean_is_not_refuted_for_losses_of_own_rows(
         cache=False,
     )
     assert result.verdict == ("inconclusive" if factor == 1 else "refuted"), result.reason
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(1, "inconclusive"), (2, "refuted")])
+def test_losses_that_are_numbers_of_positive_inputs_only(factor: int, expected: str) -> None:
+    """A mean over entries that are numbers, beside one over all: where all are, the mean of the
+    ranks' losses is the single device's, and the loss of each rank is not."""
+
+    def step(job: sp.Job, mean: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(3, 3)
+        job.start(model)
+        count = 4 // job.world_size
+        x = job.batch["x"][job.rank * count :][:count]
+        job.end(loss=mean(x.relu().log() * model(x)))
+
+    result = sp.verify(
+        lambda job: step(job, torch.nanmean),
+        lambda job: step(job, lambda y: factor * y.mean()),
+        world_size=2,
+        batch={"x": sp.tensor((4, 3))},
+        cache=False,
+    )
+    assert result.verdict == expected, sp.told(result)
