@@ -211,8 +211,13 @@ def _constants(single: Recorder, parallel: Recorder) -> None:
         single.placed.append(_constant_input(single, constant, name, everywhere(array.shape, 1)))
     used: set[str] = set()
     numbers = count(len(known))
+    parts = [c for c in parallel.constants if c.begins]
+    cuts = [_matching_box(constant, known, parallel.ranks) for constant in parts]
+    names = {cut[0] for cut in cuts if cut is not None}
     for constant in parallel.constants:
-        cut = _matching_box(constant, known, parallel.ranks)
+        # Numbers that say nothing of where they begin are rather of a table of which none do.
+        first = known if constant.begins else sorted(known, key=lambda one: one[0] in names)
+        cut = _matching_box(constant, first, parallel.ranks)
         if cut is None and constant.drawn:
             cut = _one_of_several(parallel, constant, known)
         if cut is None and constant.drawn:
