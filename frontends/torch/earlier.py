@@ -27,6 +27,8 @@ from shardproof.frontends.torch.trace import StridedTensor, Tensor
 
 #: What the names of values begin with that are drawn.
 _DRAWN = "random."
+#: Operators that move the entries of one value.
+MOVED = frozenset({RESHAPE, SLICE, PERMUTE, EXPAND, CAST})
 
 
 class Earlier:
@@ -80,9 +82,9 @@ class Earlier:
         return next((p for p in pieces if (p.start, p.stop) == ends), None)
 
     def begins(self, tensor: StridedTensor, before: Piece) -> None:
-        """A parameter, whose memory had a drawn value, is an input now."""
+        """A parameter, whose memory had a value that was drawn or received, is an input now."""
         now = self.piece(tensor)
-        if now is not None and before.value in self._drawn:
+        if now is not None and (before.value in self._drawn or self._is_received(before.value)):
             self._began.append((before.value, tensor.storage, now))
 
     def copies(self) -> Iterator[Copied]:
@@ -91,11 +93,11 @@ class Earlier:
         Example: the weights of a teacher are those of the student of which they were copied, and
         so are a rank's rows of both; what two parameters began with is neither's.
         """
-        counts = Counter(self._way(value) for value, _, _ in self._began)
-        began = ((self._way(v), number, p) for v, number, p in self._began)
+        counts = Counter(self._line(value) for value, _, _ in self._began)
+        began = ((self._line(v), number, p) for v, number, p in self._began)
         now = {moved: (number, p) for moved, number, p in began if counts[moved] == 1}
         for number, storage in self.memory.storages.items():
-            moved = [self._way(p.value) for p in storage.pieces]
+            moved = [self._line(p.value) for p in storage.pieces]
             if now.keys().isdisjoint(moved):
                 continue
             for place, piece in enumerate(storage.pieces):
@@ -105,13 +107,31 @@ class Earlier:
                     yield Copied(self._flat(of, parameter), self._flat(number, piece))
             storage.views.clear()
 
+    def _is_received(self, value: int) -> bool:
+        """Whether a value is part of what another rank sent: of what was drawn there."""
+        op = self.memory.made.get(value)
+        while op is not None and op.name in MOVED:
+            op = self.memory.made.get(next(iter(trace.tensors_of(*op.args))))
+        return op is not None and op.name.startswith("comm.")
+
+    def _line(self, value: int) -> tuple[object, ...]:
+        """As `_way`, of the entries in their order, as memory has them, in whatever shape.
+
+        Example: a weight [4, 8], and the same 32 numbers in one dimension.
+        """
+        op = self.memory.made.get(value)
+        while op is not None and op.name == RESHAPE:
+            (value,) = trace.tensors_of(*op.args)
+            op = self.memory.made.get(value)
+        return self._way(value)
+
     def _way(self, value: int) -> tuple[object, ...]:
         """How a value is moved from where it was made: equal for values that are moved alike.
 
         Example: rows 4 to 7 of one drawn weight, cut once for a model and once for its copy.
         """
         op = self.memory.made.get(value)
-        if op is None or op.name not in (RESHAPE, SLICE, PERMUTE, EXPAND, CAST):
+        if op is None or op.name not in MOVED:
             return (value,)
         given = tuple(self._way(a.number) if isinstance(a, Tensor) else a for a in op.args)
         return (op.name, given, self.memory.out.values[value])

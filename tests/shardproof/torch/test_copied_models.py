@@ -12,7 +12,13 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from shardproof import torch as sp
@@ -184,6 +190,44 @@ def test_a_reference_that_is_divided_as_its_model_is_has_its_parts(
         batch=BATCH,
     )
     assert result.verdict == verdict, sp.told(result)
+
+
+def distributed(divided: bool, mistake: str = "") -> Callable[[sp.Job], None]:
+    """A reference that is copied of a model once its weights are sent to ranks; ``mistake``: "zeros"
+    are the biases of its last layer."""
+
+    def run(job: sp.Job) -> None:
+        model = network()
+        if divided:
+            plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+            parallelize_module(model, init_device_mesh("cpu", (2,)), plan)
+        reference = copy.deepcopy(model).requires_grad_(requires_grad=False)
+        if mistake == "zeros":
+            reference[2].bias.data.zero_()
+        job.start(model)
+        x = job.batch["x"]
+        aim = F.log_softmax(reference(x), -1)
+        loss = F.kl_div(F.log_softmax(model(x), -1), aim, reduction="batchmean", log_target=True)
+        loss.backward()
+        job.end(loss=loss)
+
+    return run
+
+
+@pytest.mark.parametrize("mistake", ["", "zeros"])
+def test_a_reference_that_is_copied_of_sent_weights_has_these(
+    mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DTensor's broadcasts are before the start: no rank keeps one that another one leaves out."""
+    monkeypatch.chdir(tmp_path)
+    result = sp.verify(
+        distributed(divided=False),
+        distributed(divided=True, mistake=mistake),
+        world_size=2,
+        batch=BATCH,
+    )
+    assert result.verdict == ("refuted" if mistake else "proved"), sp.told(result)
+    assert "different collectives" not in sp.told(result)
 
 
 def wrapped(when: str, divided: bool) -> Callable[[sp.Job], None]:
