@@ -40,6 +40,7 @@ from shardproof.frontends.aten.lowering import (
     is_symbolic,
 )
 from shardproof.frontends.aten.masks import flags, numbers
+from shardproof.frontends.aten.positive import note_if_none
 from shardproof.frontends.aten.scattered import Scattered, interval, outside
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.builder.piecewise import Function
@@ -441,6 +442,7 @@ def chosen(lo: Lowering, mask: Lowered, number: Fraction, x: Lowered) -> Any:
     Example: ``x.masked_fill(mask, 2)`` is ``x * (1 - mask) + mask * 2``, with 0 in place of 2 only
     the product.
     """
+    note_if_none(lo, x)
     rest = lo.shift(lo.scale(mask, Fraction(-1)), Fraction(1))
     kept = lo.mul(x, rest)
     return kept if number == 0 else lo.add(kept, lo.scale(mask, number))

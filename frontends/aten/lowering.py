@@ -191,7 +191,7 @@ class Lowering:
         self.agreed: list[Any] | None = None  # constants that are gathered, unless others differ
         self.unwritten: Callable[[Undefined], Real] | None = None  # memory that has no value
         self.mask: Callable[[Shape], Shard] | None = None  # of the next random operator, by shape
-        self.wheres, self.windows = dict[int, Any](), Windows()  # positions by how many; of taps
+        self.wheres, self.windows, self.signs = dict[int, Any](), Windows(), list[Any]()
 
     # -- values -----------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from shardproof.frontends.aten.lowering import (
     fraction,
     reduced,
 )
+from shardproof.frontends.aten.positive import FINDS_NUMBERS, note_if_none
 from shardproof.frontends.aten.roots import square
 from shardproof.frontends.aten.rules import lowers, number_as, scratch
 from shardproof.frontends.aten.scores import Hidden
@@ -119,9 +120,12 @@ def compared(lo: Lowering, name: str, x: Operand, y: Operand) -> Real:
         raise Unsupported(f"{name} of whole numbers or masks that depend on the input")
     if isinstance(y, float) and isinf(y):  # No number is infinite, but for hidden scores.
         finite(lo, x, f"{name} with {y}")
+        note_if_none(lo, x, note=FINDS_NUMBERS)
         holds = name in ("ne", *(("lt", "le") if y > 0 else ("gt", "ge")))
         _, _, shape = lo.operands(x, 0)
         return flags(lo.real(Const(Fraction(int(holds)), shape, "float32")))
+    if isinstance(x, Real) and isinstance(y, Real) and x.number == y.number:
+        note_if_none(lo, x, note=FINDS_NUMBERS)
     return flags(lo.real(COMPARISONS[name](lo, lo.sub(x, y))))
 
 
@@ -147,6 +151,7 @@ def chosen(lo: Lowering, mask: Lowered, x: Operand, y: Operand) -> Any:
     if not floating(dtype):
         raise Unsupported(f"a choice between values of {dtype}")
     holds = lo.expand(numbers(lo, mask, dtype), shape)
+    note_if_none(lo, x, y)
     return lo.add(lo.mul(x, holds), lo.mul(y, inverse(lo, holds)))
 
 

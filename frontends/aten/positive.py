@@ -1,14 +1,47 @@
-"""Which values are positive by how they are made: there a logarithm is a number."""
+"""Which values are positive by how they are made, and which may be no numbers.
+
+A logarithm, a root or a quotient is a number of what is positive.  Numbers are real to us, so a
+choice that leaves out what is none (``torch.where(x > 0, x.log(), 0)``) is read as a product with
+its mask, of which another program may really take the product: that is printed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from fractions import Fraction
-from typing import Final
+from math import prod
+from typing import Any, Final, Protocol, TypeGuard
 
-from shardproof.engine.plan.ir import Op
-from shardproof.frontends.aten.lowering import Const, Lowering, Operand, Real
+from shardproof.frontends.aten.lowering import Const, Lowering, Operand, Real, Shape
+
+LEFT_OUT: Final = (
+    "what torch.where or masked_fill leave out is a number, also of logarithms, roots and quotients"
+)
+FINDS_NUMBERS: Final = (
+    "isnan, isinf, nansum and fmax find numbers only, also of logarithms, roots and quotients"
+)
+
+
+class Made(Protocol):
+    """An operator of a body, as any frontend appends it."""
+
+    @property
+    def name(self) -> str:
+        """What it is, such as "log"."""
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """The values that it reads."""
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        """The values that it makes."""
+
+    @property
+    def attrs(self) -> Mapping[str, Any]:
+        """Its numbers, such as ``other`` of a product with a constant."""
 
 
 class Sign(IntEnum):
@@ -35,8 +68,79 @@ _ALWAYS: Final[Mapping[str, Sign]] = {
 }
 #: Functions whose values are positive where their operands are, and not negative likewise.
 _KEEPING: Final = frozenset({"sqrt", "rsqrt", "inv", "div"})
-#: How far back it is looked.
-MOST: Final = 60
+#: Functions that are numbers of positive ones only, as far as is looked: by which operand.
+_PARTIAL: Final[Mapping[str, int]] = {"log": 0, "rsqrt": 0, "sqrt": 0, "inv": 0, "div": 1, "pow": 0}
+
+
+@dataclass(slots=True)
+class Signs:
+    """What is known of the values of a body, brought up to date when it is read.
+
+    Example: after ``y = x.exp() + 1`` the sign of ``y`` is `POSITIVE`; after ``z = x.log()``, ``z``
+    and what is made of it may be none.
+    """
+
+    known: dict[int, Sign] = field(default_factory=dict)
+    may_be_none: set[int] = field(default_factory=set)
+    _read: int = 0
+
+    def read(self, ops: Sequence[Made], shape: Callable[[int], Shape]) -> Signs:
+        """These, with the operators that were appended since; ``shape``: of a value."""
+        for op in ops[self._read :]:
+            if not self.may_be_none.isdisjoint(op.inputs) or self._is_partial(op, shape):
+                self.may_be_none.update(op.outputs)
+            if sign := self._sign(op):
+                self.known.update(dict.fromkeys(op.outputs, sign))
+        self._read = len(ops)
+        return self
+
+    def _is_partial(self, op: Made, shape: Callable[[int], Shape]) -> bool:
+        """Of one number nothing can be left out by itself."""
+        place = _PARTIAL.get(op.name)
+        if place is None or place >= len(op.inputs) or prod(shape(op.inputs[place])) < 2:
+            return False
+        exponent = op.attrs.get("exponent")
+        if _whole(exponent) and exponent > 0:
+            return False
+        enough = Sign.NOT_NEGATIVE if op.name == "sqrt" and not _backward(op) else Sign.POSITIVE
+        return self.known.get(op.inputs[place], Sign.ANY) < enough
+
+    def _sign(self, op: Made) -> Sign:
+        if _backward(op) or not op.inputs or "alpha" in op.attrs:
+            return Sign.ANY
+        if op.name in _ALWAYS:
+            return _ALWAYS[op.name]
+        signs = [self.known.get(n, Sign.ANY) for n in op.inputs]
+        if _is_square(op):
+            return max(Sign.NOT_NEGATIVE, signs[0])
+        if op.name not in _MOVED | _KEEPING | {"add", "mul"} or op.attrs.get("op", "sum") != "sum":
+            return Sign.ANY
+        if "other" in op.attrs:
+            signs.append(_of_number(op.attrs["other"]))
+        if op.name == "add" and min(signs) != Sign.ANY:
+            return max(signs)
+        return min(signs)
+
+
+def _whole(exponent: object) -> TypeGuard[int | Fraction]:
+    return isinstance(exponent, int | Fraction) and exponent.denominator == 1
+
+
+def _backward(op: Made) -> bool:
+    return bool(getattr(op, "backward", False))
+
+
+def _is_square(op: Made) -> bool:
+    if op.name == "pow":
+        exponent = op.attrs.get("exponent")
+        return _whole(exponent) and exponent > 0 and exponent % 2 == 0
+    return op.name == "mul" and len(op.inputs) == 2 and op.inputs[0] == op.inputs[1]
+
+
+def _of_number(number: object) -> Sign:
+    if not isinstance(number, int | float | Fraction) or number < 0:
+        return Sign.ANY
+    return Sign.POSITIVE if number > 0 else Sign.NOT_NEGATIVE
 
 
 def is_positive(lo: Lowering, x: Operand) -> bool:
@@ -44,40 +148,23 @@ def is_positive(lo: Lowering, x: Operand) -> bool:
 
     Example: of ``softmax(x)``, a row of it, and ``relu(x) + 1``; not of ``x``, nor of ``relu(x)``.
     """
-    if isinstance(x, (Const, bool, int, float)):
-        return (x.value if isinstance(x, Const) else x) > 0
     if not isinstance(x, Real):
-        return False
-    makers = {made: op for op in lo.ops for made in op.outputs}
-    return _sign(makers, x.number, MOST) == Sign.POSITIVE
+        return _of_number(x.value if isinstance(x, Const) else x) == Sign.POSITIVE
+    return _signs(lo).known.get(x.number) == Sign.POSITIVE
 
 
-def _sign(makers: Mapping[int, Op], number: int, most: int) -> Sign:
-    op = makers.get(number)
-    if op is None or op.backward or not most:
-        return Sign.ANY
-    if op.name in _ALWAYS:
-        return _ALWAYS[op.name]
-    if op.name == "mul" and len(op.inputs) == 2 and op.inputs[0] == op.inputs[1]:
-        return max(Sign.NOT_NEGATIVE, _sign(makers, op.inputs[0], most - 1))
-    if op.name not in _MOVED | _KEEPING | {"add", "mul"} or op.attrs.get("op", "sum") != "sum":
-        return Sign.ANY
-    if not op.inputs or "alpha" in op.attrs:
-        return Sign.ANY
-    return _joined(op, [_sign(makers, n, most - 1) for n in op.inputs])
+def note_if_none(lo: Lowering, *values: Operand, note: str = LEFT_OUT) -> None:
+    """Print what is assumed where one of ``values`` may be no number at some entry.
+
+    Example: ``torch.where(x > 0, x.log(), 0)`` beside ``(x > 0) * x.log()``.
+    """
+    none = _signs(lo).may_be_none
+    if any(isinstance(x, Real) and x.number in none for x in values):
+        lo.notes.setdefault(note)
 
 
-def _joined(op: Op, signs: list[Sign]) -> Sign:
-    """Of a sum one positive addend is enough; else what all operands are, and the number."""
-    if "other" in op.attrs:
-        other = op.attrs["other"]
-        if not isinstance(other, int | Fraction):
-            return Sign.ANY
-        positive, negative = other > 0, other < 0
-        signs = [
-            *signs,
-            Sign.POSITIVE if positive else Sign.ANY if negative else Sign.NOT_NEGATIVE,
-        ]
-    if op.name == "add":
-        return max(signs) if min(signs) != Sign.ANY else Sign.ANY
-    return min(signs)
+def _signs(lo: Lowering) -> Signs:
+    if not lo.signs:
+        lo.signs.append(Signs())
+    signs: Signs = lo.signs[0].read(lo.ops, lambda value: lo.values[value].shape)
+    return signs

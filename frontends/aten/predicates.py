@@ -25,6 +25,7 @@ from shardproof.frontends.aten.masks import flags, numbers
 from shardproof.frontends.aten.masks import inverse as inverse_of
 from shardproof.frontends.aten.one_hot import Choices, OneHot, one_hot, one_hot_values
 from shardproof.frontends.aten.positions import Compared, Positions, plus, whole
+from shardproof.frontends.aten.positive import FINDS_NUMBERS, note_if_none
 from shardproof.frontends.aten.rules import lowers
 from shardproof.frontends.aten.tables import Array
 from shardproof.frontends.builder import piecewise
@@ -201,6 +202,7 @@ def _function(mask: Ids, x: Operand) -> Function:
 @lowers("aten.isnan.default")
 def _isnan(lo: Lowering, x: Lowered) -> Any:
     """Real numbers are numbers."""
+    note_if_none(lo, x, note=FINDS_NUMBERS)
     return Const(Fraction(0), x.shape, "bool")
 
 
@@ -208,6 +210,7 @@ def _isnan(lo: Lowering, x: Lowered) -> Any:
 def _isinf(lo: Lowering, x: Lowered) -> Any:
     """Real numbers are finite; hidden scores are not."""
     finite(lo, x, "isinf")
+    note_if_none(lo, x, note=FINDS_NUMBERS)
     return Const(Fraction(0), x.shape, "bool")
 
 

@@ -27,6 +27,7 @@ from shardproof.frontends.aten.lowering import (
 )
 from shardproof.frontends.aten.masks import _maximum, _minimum, clamped, inverse, numbers, step
 from shardproof.frontends.aten.pointwise import _pow
+from shardproof.frontends.aten.positive import FINDS_NUMBERS, note_if_none
 from shardproof.frontends.aten.quotients import quotient
 from shardproof.frontends.aten.rules import lowers, number_as, rule_of
 from shardproof.frontends.aten.statistics import _prod
@@ -85,11 +86,13 @@ _added_exponentials("logaddexp2", log(2))
 
 @lowers("aten.fmax.default")
 def _fmax(lo: Lowering, x: Lowered, y: Lowered) -> Any:
+    note_if_none(lo, x, y, note=FINDS_NUMBERS)
     return _maximum(lo, x, y)
 
 
 @lowers("aten.fmin.default")
 def _fmin(lo: Lowering, x: Lowered, y: Lowered) -> Any:
+    note_if_none(lo, x, y, note=FINDS_NUMBERS)
     return _minimum(lo, x, y)
 
 
@@ -253,6 +256,7 @@ def _numbers(
 def _nansum(
     lo: Lowering, x: Lowered, dim: object = None, keepdim: bool = False, *, dtype: str = ""
 ) -> Any:
+    note_if_none(lo, x, note=FINDS_NUMBERS)
     return lo.sum(x, dimensions(x.shape, dim), keepdim)
 
 

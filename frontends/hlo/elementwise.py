@@ -417,6 +417,7 @@ def select(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         shown = masks.causal(low, p, x)
         if shown is not None:
             return shown
+    masks.assume_left_out(low, x, y)
     gated = _gated(low, p, x, y)
     if gated is not None:
         return gated

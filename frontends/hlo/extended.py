@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from shardproof.frontends.aten.positive import Signs
 from shardproof.frontends.graphs.graph import PerRank
 from shardproof.frontends.graphs.recorder import Recorded, Recorder
 
@@ -70,6 +71,7 @@ class Reaches:
     chosen: set[int] = field(default_factory=set)
     _known: dict[int, Reach] = field(default_factory=dict)
     _partial: set[int] = field(default_factory=set)
+    _signs: Signs = field(default_factory=Signs)
     _makers: dict[int, Recorded] = field(default_factory=dict)
     _read: tuple[int, int] = (0, 0)
 
@@ -89,6 +91,14 @@ class Reaches:
         """
         self._read_on()
         return value not in self._partial
+
+    def may_be_none(self, value: int) -> bool:
+        """Whether some entries may be no numbers where others are.
+
+        Example: of ``log(x)``, and what is made of it; not of ``log(exp(x) + 1)``.
+        """
+        signs = self._signs.read(self.recorder.ops, self.recorder.shape)
+        return value in signs.may_be_none
 
     def maker(self, value: int) -> Recorded | None:
         """The operator whose result a value is; None: it is an input or a constant.

@@ -126,6 +126,14 @@ def assume_finite(low: Lowering) -> None:
     low.recorder.notes.append(Assumption("inferred", "is-finite", "", text))
 
 
+def assume_left_out(low: Lowering, *chosen: Item) -> None:
+    """Assume that what a choice leaves out is a number, where it may be none.  Example: of
+    ``where(x > 0, log(x), 0)``, which another program may compute as a product with the mask."""
+    if any(isinstance(x, Tensor) and low.reaches.may_be_none(x.value) for x in chosen):
+        text = "what a select leaves out is a number, also of logarithms, roots and quotients"
+        low.recorder.notes.append(Assumption("inferred", "numbers", "", text))
+
+
 def finite(low: Lowering, item: Item, question: str, lowest: bool = False) -> None:
     """Raise `Unsupported` where a value may be infinite or no number, since a mask hides it or a
     constant is zero; ``question``: what wants to know; ``lowest``: minus infinity alone is no harm.

@@ -117,3 +117,38 @@ ENTRY main {{
     result = shardproof.verify(*files, out=tmp_path / "run", cache=False)
     assert result.verdict == "proved"
     assert any("numbers are finite" in a for a in result.assumptions) == assumed
+
+
+@pytest.mark.parametrize(
+    ("of", "product", "assumed"),
+    [("copy(x)", False, True), ("copy(x)", True, True), ("exponential(x)", False, False)],
+)
+def test_what_a_choice_leaves_out_is_a_number_by_an_assumption(
+    of: str, product: bool, assumed: bool, tmp_path: Path
+) -> None:
+    """``where(x > 0, log(x), 0)`` is 0 where x is negative, and its product with the mask no
+    number. The logarithm of an exponential is one everywhere."""
+    single = f"""HloModule m
+
+ENTRY main {{
+  x = f32[4] parameter(0)
+  y = f32[4] {of}
+  f = f32[4] log(y)
+  zero = f32[] constant(0)
+  zeros = f32[4] broadcast(zero), dimensions={{}}
+  shown = pred[4] compare(x, zeros), direction=GT
+  ROOT r = f32[4] select(shown, f, zeros)
+}}
+"""
+    ranks = single.replace("m\n", "m, num_partitions=2\n", 1).replace("[4]", "[2]")
+    ranks = ranks.replace("parameter(0)", "parameter(0), sharding={devices=[2]<=[2]}")
+    if product:
+        chosen = "ROOT r = f32[2] select(shown, f, zeros)"
+        times = "m = f32[2] convert(shown)\n  ROOT r = f32[2] multiply(m, f)"
+        ranks = ranks.replace(chosen, times)
+    files = tmp_path / "single.hlo", tmp_path / "parallel.hlo"
+    for file, made in zip(files, (single, ranks), strict=True):
+        file.write_text(made)
+    result = shardproof.verify(*files, out=tmp_path / "run", cache=False)
+    assert result.verdict == "proved", result.reason
+    assert any("a select leaves out" in a for a in result.assumptions) == assumed
