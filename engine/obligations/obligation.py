@@ -191,9 +191,7 @@ def _build(nodes: NodeTable, claim: Claim, here: Cone, positions: Positions) -> 
         )
         goals += _goals(meaning, claim, given, claimed)
         symbols |= {str(term.name): key for key, term in meaning.symbols.items()}
-    # Where all of it is masked on both sides, there is nothing to compare.
-    equalities = tuple(goals) or ((terms.zero, terms.zero),)
-    return Obligation(equalities, symbols, _in_order(given), _in_order(claimed))
+    return Obligation(tuple(goals), symbols, _in_order(given), _in_order(claimed))
 
 
 def _in_order(terms: Iterable[Term]) -> tuple[Term, ...]:
@@ -213,6 +211,7 @@ def _goals(
     if len(actual) != len(claim.outputs):
         raise ShapeMismatch(f"{len(actual)} outputs, claimed {len(claim.outputs)}")
     goals: list[tuple[Term, Term]] = []
+    hidden: list[tuple[Term, Term]] = []
     compared: set[tuple[int, Lineage]] = set()
     for left, lineage in zip(actual, claim.outputs, strict=True):
         if (id(left), lineage) in compared:
@@ -227,10 +226,13 @@ def _goals(
             )
         for a, b in zip(left.data.flat, right.data.flat, strict=True):
             if a is MASKED or b is MASKED:
-                if a is not b:
-                    goals.append((terms.zero, terms.one))
-                continue
-            goals.append((a, b))
+                hidden.append((terms.zero, terms.zero if a is b else terms.one))
+            else:
+                goals.append((a, b))
+    goals += [(a, b) for a, b in hidden if a is not b]
+    # What is hidden on both sides is equal. That is said where there is nothing else to say: of no
+    # entries at all nothing is said.
+    goals = goals or hidden[:1]
     claimed |= meaning.interpreter.applications - of_inputs
     return goals
 
