@@ -40,6 +40,13 @@ from shardproof.partition.inference.masks import hidden, is_mask
 #: How often a part of a sum repeats whose intervals are looked at one by one.
 MOST_PERIODS = 16
 
+#: How many definitions below a node are looked at for a mask: gradients of scores are sums of
+#: products of softmaxes, which are products of exponentials.
+DEEPEST = 7
+
+#: The definitions by which something is zero; None: it is not.
+Zero: TypeAlias = frozenset[int] | None
+
 #: Along each axis of a node the one interval that a view has of it.
 Read = dict[int, StridedInterval]
 
@@ -95,25 +102,47 @@ def _hides(nodes: NodeTable, number: int, box: Box) -> bool:
 
 
 def zero_in(nodes: NodeTable, number: int, box: Box) -> frozenset[int] | None:
-    """The definitions by which a node is zero in a box, as masks hide all of it (None: it is not).
+    """The definitions by which a node is zero in a box, as masks hide all of it (None: it is not,
+    or that is further below than `DEEPEST` definitions).
 
     Example: the exponentials of scores in a window of three keys are, for the queries from 6 on and
     the keys up to 3.
     """
+    return _zero_in(nodes, number, box, DEEPEST, {})
+
+
+def _zero_in(
+    nodes: NodeTable, number: int, box: Box, left: int, known: dict[tuple[int, Box], Zero]
+) -> Zero:
+    if not left:
+        return None
+    # What many ways lead to is looked at once.
+    if (number, box) not in known:
+        known[number, box] = _zero_of(
+            nodes, number, box, lambda at, there: _zero_in(nodes, at, there, left - 1, known)
+        )
+    return known[number, box]
+
+
+def _zero_of(nodes: NodeTable, number: int, box: Box, below: Callable[[int, Box], Zero]) -> Zero:
     match nodes[number].definition:
         case Unary(function="exp", factor=factor, node=node) if factor > 0:
             return frozenset({number}) if _hides(nodes, node, box) else None
         case Einsum(operands=operands, outputs=outputs):
             labels = dict(zip(outputs, box, strict=True))
             for operand in operands:
-                by = zero_in(nodes, operand.node, operand_box(nodes, operand, labels))
+                by = below(operand.node, operand_box(nodes, operand, labels))
                 if by is not None:
                     return by | {number}
         case Combine(operands=operands, outputs=outputs):
             labels = dict(zip(outputs, box, strict=True))
-            every = [zero_in(nodes, o.node, operand_box(nodes, o, labels)) for o in operands]
-            known = [by for by in every if by is not None]
-            return frozenset({number}).union(*known) if len(known) == len(every) else None
+            every = frozenset({number})
+            for operand in operands:
+                by = below(operand.node, operand_box(nodes, operand, labels))
+                if by is None:
+                    return None
+                every |= by
+            return every
     return None
 
 
