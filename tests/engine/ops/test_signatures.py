@@ -330,7 +330,8 @@ class Claims:
 
 @pytest.fixture(scope="module")
 def solver() -> Iterator[Portfolio]:
-    with Portfolio("both", timeout=30) as portfolio:
+    # The largest took two minutes of one processor, with both solvers, on a slow day.
+    with Portfolio("both", timeout=180) as portfolio:
         yield portfolio
 
 
