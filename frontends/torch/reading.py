@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from shardproof.engine.errors import InvalidInput
+from shardproof.frontends.torch.lent import unchanged
 from shardproof.frontends.torch.places import place
 from shardproof.frontends.torch.record import Recorder
 from shardproof.frontends.torch.refusals import answered, refuse
@@ -42,9 +43,10 @@ def install(note: Callable[[str], None], recorder: Recorder) -> None:
     _tensors(recorder)
     _texts()
     _exports()
-    replace(torch, "tensor", _made(torch.tensor, lambda _: None))
+    is_memory = recorder.shadows.is_given
+    replace(torch, "tensor", _made(torch.tensor, lambda _: None, is_memory))
     for name in ("as_tensor", "from_numpy"):
-        replace(torch, name, _made(getattr(torch, name), recorder.lend))
+        replace(torch, name, _made(getattr(torch, name), recorder.lend, is_memory))
     for name, value in (("isnan", False), ("isinf", False), ("isfinite", True)):
         replace(math, name, _finite(getattr(math, name), value, note))
         for owner in (torch, torch.Tensor):
@@ -112,7 +114,7 @@ def _tensors(recorder: Recorder) -> None:
         if real is not None or (x.requires_grad and not force):
             with _disable_current_modes():
                 return array(x if real is None else real, force=force)
-        made = _numbers(x, where, shares=True)
+        made = _numbers(x, where, unchanged(recorder, x))
         one = made.size > MOST_NUMBERS
         recorder.shadows.give(made[(slice(1),) * made.ndim] if one else made, where)
         return made
@@ -161,17 +163,20 @@ def _element(x: torch.Tensor) -> torch.Tensor | None:
     return x.detach().reshape(()).clone() if plain else None
 
 
-def _numbers(x: torch.Tensor, where: str, shares: bool = False) -> Any:
-    """An array of objects: a number for every element, as it is now, or, where the array
-    ``shares`` the tensor's memory, as it is when it is read; of many elements one for all, of which
-    nobody can say what it is."""
+def _numbers(x: torch.Tensor, where: str, unchanged_since: Callable[[], bool] | None = None) -> Any:
+    """An array of objects: a number for every element, as it is now, or, where the array is the
+    tensor's memory (``unchanged_since`` says whether that is as it was), as it is when it is read;
+    of many elements one for all, of which nobody can say what it is."""
     if x.numel() > MOST_NUMBERS:
         all_one = np.array([Unread(where, None)], dtype=object)
         return np.lib.stride_tricks.as_strided(all_one, tuple(x.shape), (0,) * x.dim())
     numbers = np.empty(tuple(x.shape), dtype=object)
     for index in np.ndindex(numbers.shape):
         one = x.detach()[index]
-        numbers[index] = Unread(where, one if shares else _element(one))
+        if unchanged_since is None:
+            numbers[index] = Unread(where, _element(one))
+        else:
+            numbers[index] = Unread(where, one, unchanged_since)
     return numbers
 
 
@@ -191,10 +196,12 @@ def _function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _made(
-    tensor: Callable[..., torch.Tensor], lend: Callable[[object], None]
+    tensor: Callable[..., torch.Tensor],
+    lend: Callable[[object], None],
+    is_memory: Callable[[object], bool],
 ) -> Callable[..., torch.Tensor]:
-    """``torch.tensor`` of such numbers, alone, in a list or in an array: what they were read of;
-    ``lend`` is told of other arrays."""
+    """``torch.tensor`` of such numbers, alone, in a list or in an array: what they were read of, or
+    what is there now where an array ``is_memory`` of a tensor; ``lend`` is told of other arrays."""
 
     @wraps(tensor)
     def made(data: Any, *args: Any, dtype: torch.dtype | None = None, **kwargs: Any) -> Any:
@@ -202,17 +209,20 @@ def _made(
         several = array or isinstance(data, (list, tuple))
         numbers = list(data.flat) if array else list(data) if several else [data]
         read = [x for x in numbers if isinstance(x, Unread)]
-        own = [x.tensor for x in read if x.tensor is not None]
+        now = array and is_memory(data)
+        elements = [x.element if now else x.tensor for x in read]
+        own = [x for x in elements if x is not None]
         if not read or args:
             lend(data)
             return tensor(data, *args, **kwargs, **({} if dtype is None else {"dtype": dtype}))
         if len(own) < len(read):
-            next(x for x in read if x.tensor is None).refused()
+            next(x for x, one in zip(read, elements, strict=True) if one is None).refused()
         floating = any(x.is_floating_point() for x in own) or len(read) < len(numbers)
         dtype = dtype or (torch.get_default_dtype() if floating else torch.int64)
+        left = iter(own)
         parts = [
-            x.tensor.to(dtype).clone()
-            if isinstance(x, Unread) and x.tensor is not None
+            next(left).to(dtype).clone()
+            if isinstance(x, Unread)
             else torch.full((), x, dtype=dtype)
             for x in numbers
         ]

@@ -136,6 +136,13 @@ class Shadows:
         """Note an array of numbers that stand for memory without a shadow."""
         self.given.append((array, array.copy(), where))
 
+    def is_given(self, array: Any) -> bool:
+        """Whether an array is memory of a tensor without a shadow, or a view of such an array.
+
+        Example: ``x.numpy()`` and ``x.numpy()[1:]`` are, ``x.numpy().copy()`` is not.
+        """
+        return any(np.shares_memory(array, given) for given, _, _ in self.given)
+
     def check_arrays(self) -> None:
         """Raises `InvalidInput` where NumPy has written an array that is a tensor's memory, also
         where the step would catch an error at once."""

@@ -36,23 +36,44 @@ _LISTENERS: list[Callable[[str], None]] = []
 #: recorded once more, so that what is there does not matter.
 _FOLLOWED: list[bool] = []
 
+#: Why a step is refused that uses a number of an array behind what writes the array's memory.
+WRITTEN_SINCE = (
+    "a number of the array that .numpy() gives at {} is used after the tensor's memory was "
+    "written: the array has what was written, a copy of it what was there before (copy the tensor: "
+    ".clone())"
+)
+
 
 class Unread:
     """The number that Python read at ``where`` of a tensor of one element; ``tensor``: that element
-    (None: nobody can say).
+    (None: nobody can say); ``unchanged``: whether its memory is as it was when it was read.
 
     Example: of ``loss.item() / 2`` the text is "n/a"; ``x / count.item()`` divides by the count;
     ``loss.item() < 2`` is refused.
     """
 
-    def __init__(self, where: str, tensor: torch.Tensor | None) -> None:
+    def __init__(
+        self,
+        where: str,
+        tensor: torch.Tensor | None,
+        unchanged: Callable[[], bool] = lambda: True,
+    ) -> None:
         self.where = where
-        self.tensor = tensor
+        #: The element as it is now, which is what an array has that is the tensor's memory.
+        self.element = tensor
+        self._unchanged = unchanged
+
+    @property
+    def tensor(self) -> torch.Tensor | None:
+        """The element that was read; raises `InvalidInput` where its memory was written since."""
+        if not self._unchanged():
+            refuse(WRITTEN_SINCE.format(self.where))
+        return self.element
 
     @property
     def kind(self) -> type:
         """The type that the number has on the cluster: ``float``, or ``int`` of an integer."""
-        return int if self.tensor is not None and _is_whole(self.tensor) else float
+        return int if self.element is not None and _is_whole(self.element) else float
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:

@@ -10,6 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import torch.distributed as dist  # noqa: E402
+
 import shardproof.torch as sp  # noqa: E402
 
 BATCH = {"x": sp.tensor((4, 4))}
@@ -28,6 +30,44 @@ def unknown(x: torch.Tensor) -> torch.Tensor:
     array = row.numpy()
     row.add_(1)
     return torch.tensor(array) + 0
+
+
+def copied(copy: Callable[[np.ndarray], object], late: bool) -> Made:
+    """What is copied out of an array that is a tensor's memory, which is written later on, or not."""
+
+    def made(x: torch.Tensor) -> torch.Tensor:
+        row = x[0] * 1
+        kept = copy(row.numpy())
+        if late:
+            row.add_(1)
+        return torch.tensor(kept) + 0
+
+    return made
+
+
+def reduced(late: bool) -> Made:
+    """A copy of the array of a tensor that is being reduced, made before the wait or after it."""
+
+    def made(x: torch.Tensor) -> torch.Tensor:
+        row = x[0] * 1
+        work = dist.all_reduce(row, async_op=True)
+        if late:
+            work.wait()
+        kept = row.numpy().copy()
+        if not late:
+            work.wait()
+        return torch.tensor(kept)
+
+    return made
+
+
+COPIES = {
+    "copy": np.ndarray.copy,
+    "array": np.array,
+    "elements": lambda array: [array[i] for i in range(4)],
+    "list": np.ndarray.tolist,
+    "joined": lambda array: np.concatenate([array[:2], array[2:]]),
+}
 
 
 def written_known(x: torch.Tensor) -> torch.Tensor:
@@ -109,3 +149,17 @@ def verdict(left: Made, right: Made) -> str:
 )
 def test_an_array_is_the_memory_of_its_tensor(left: Made, right: Made, expected: str) -> None:
     assert verdict(left, right) == expected
+
+
+@pytest.mark.parametrize("kind", COPIES)
+def test_what_is_copied_out_of_an_array_is_not_what_is_written_later(kind: str) -> None:
+    """Nobody tells a number of the array that it was copied: before the memory is written both are
+    one, and afterwards it is refused."""
+    assert verdict(copied(COPIES[kind], late=False), lambda x: x[0] + 0) == "proved"
+    assert verdict(copied(COPIES[kind], late=False), lambda x: x[0] + 1) == "refuted"
+    assert verdict(copied(COPIES[kind], late=True), lambda x: x[0] + 1) == "invalid input"
+
+
+@pytest.mark.parametrize(("late", "expected"), [(True, "proved"), (False, "invalid input")])
+def test_a_copy_made_before_the_wait_is_not_the_sum(late: bool, expected: str) -> None:
+    assert verdict(lambda x: x[0] * 1, reduced(late)) == expected
