@@ -30,14 +30,13 @@ class Pending(NamedTuple):
 
 
 def meet(a: StridedTensor, b: StridedTensor) -> bool:
-    """Whether two tensors may share memory: the intervals that they span do.
+    """Whether two tensors share memory.
 
-    Example: ``x[:2]`` and ``x[1:]`` do, ``x[:2]`` and ``x[2:]`` do not.
+    Example: ``x[:2]`` and ``x[1:]`` do, ``x[:2]`` and ``x[2:]`` do not, nor ``x[1]`` and
+    ``x[::2]``.
     """
-    if a.storage != b.storage or 0 in a.shape or 0 in b.shape:
-        return False
-    ends = [h.offset + geometry.extent(h.shape, h.strides) for h in (a, b)]
-    return a.offset < ends[1] and b.offset < ends[0]
+    places = ((h.offset, h.shape, h.strides) for h in (a, b))
+    return a.storage == b.storage and geometry.meet(*places)
 
 
 class State:
