@@ -7,13 +7,14 @@ its mask, of which another program may really take the product: that is printed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from fractions import Fraction
 from math import prod
 from typing import Any, Final, Protocol, TypeGuard
 
+from shardproof.engine.plan.assumption import Assumption
 from shardproof.frontends.aten.lowering import Const, Lowering, Operand, Real, Shape
 
 LEFT_OUT: Final = (
@@ -22,6 +23,19 @@ LEFT_OUT: Final = (
 FINDS_NUMBERS: Final = (
     "isnan, isinf, nansum and fmax find numbers only, also of logarithms, roots and quotients"
 )
+#: What is printed of `nan_to_num`.
+CHANGES_NOTHING: Final = "nan_to_num changes nothing: what it reads is a number"
+#: Notes that are no statements of the program's, but assumptions.
+OF_NUMBERS: Final = frozenset({LEFT_OUT, FINDS_NUMBERS, CHANGES_NOTHING})
+
+
+def assumed_of(notes: Iterable[str]) -> list[Assumption]:
+    """Those of ``notes`` that are assumptions: that what a program reads is a number.
+
+    Example: of "nan_to_num changes nothing ..." it is one of kind "inferred" about "numbers".
+    """
+    own = sorted(OF_NUMBERS.intersection(notes))
+    return [Assumption("inferred", "numbers", "", note) for note in own]
 
 
 class Made(Protocol):

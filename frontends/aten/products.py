@@ -27,7 +27,7 @@ from shardproof.frontends.aten.lowering import (
 )
 from shardproof.frontends.aten.masks import _maximum, _minimum, clamped, inverse, numbers, step
 from shardproof.frontends.aten.pointwise import _pow
-from shardproof.frontends.aten.positive import FINDS_NUMBERS, note_if_none
+from shardproof.frontends.aten.positive import CHANGES_NOTHING, FINDS_NUMBERS, note_if_none
 from shardproof.frontends.aten.quotients import quotient
 from shardproof.frontends.aten.rules import lowers, number_as, rule_of
 from shardproof.frontends.aten.statistics import _prod
@@ -248,7 +248,7 @@ def _numbers(
 ) -> Any:
     """Real numbers are numbers; hidden scores are not."""
     finite(lo, x, "nan_to_num")
-    lo.notes.setdefault("nan_to_num changes nothing: what it reads is a number")
+    lo.notes.setdefault(CHANGES_NOTHING)
     return x if isinstance(x, Const) else lo.real(x)
 
 

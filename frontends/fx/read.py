@@ -14,6 +14,7 @@ from shardproof.engine.plan.expectations import PARTIAL
 from shardproof.engine.plan.ir import Addend, Expectation, Plan, Program, Shard
 from shardproof.engine.plan_files import store
 from shardproof.frontends.aten.opaque import NUMBERS
+from shardproof.frontends.aten.positive import OF_NUMBERS, assumed_of
 from shardproof.frontends.aten.readings import Reading
 from shardproof.frontends.fx import (
     agreed_types,
@@ -150,6 +151,7 @@ def _written(
     masks.check([len(body.masks) for body in bodies])
     assumed += masks.assumed() + written.assumed([single, *ranks])
     assumed += _constants([alone, *bodies], relations.accepted)
+    assumed += assumed_of(note for body in (alone, *bodies) for note in body.notes)
     boxes = _results(both, alone, bodies[0], assumed)
     mesh = mesh_of(bodies, [box for box in boxes if box is not None])
     plan = Plan(
@@ -325,7 +327,8 @@ def _notes(bodies: Sequence[RankBody]) -> list[str]:
     gaps = [
         f"{name} is not understood ({why})" for body in bodies for name, why in body.gaps.items()
     ]
-    return list(dict.fromkeys([*gaps, *(note for body in bodies for note in body.notes)]))
+    own = (note for body in bodies for note in body.notes if note not in OF_NUMBERS)
+    return list(dict.fromkeys([*gaps, *own]))
 
 
 def _values(single: Graph, ranks: Graph, relations: Relations) -> list[Assumption]:

@@ -16,7 +16,7 @@ from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan.assumption import SOME_ROWS, Assumption, Kind
 from shardproof.engine.plan.assumptions import some
 from shardproof.engine.plan.ir import Addend, Expectation, Plan
-from shardproof.frontends.aten.positive import FINDS_NUMBERS, LEFT_OUT
+from shardproof.frontends.aten.positive import OF_NUMBERS, assumed_of
 from shardproof.frontends.torch import labels
 from shardproof.frontends.torch.counted import ASSUMED
 from shardproof.frontends.torch.counterparts import none_alone
@@ -28,8 +28,6 @@ from shardproof.frontends.torch.sides import Sides
 from shardproof.frontends.torch.trace import BY_NAME, Box
 
 LOSS, GRADIENT, OUTPUT = "loss", "gradient", "output"
-#: Notes that are no statements of the program's, but assumptions.
-OF_NUMBERS = frozenset({LEFT_OUT, FINDS_NUMBERS})
 #: The kind of rows that ask how losses combine, before it is known.
 CANDIDATE = "loss combination"
 
@@ -260,9 +258,7 @@ def assumed(sides: Sides) -> Iterator[Assumption]:
     for note in noted(sides):
         if note.startswith(ASSUMED):
             yield Assumption("stated", SOME_ROWS, note.removeprefix(ASSUMED), note)
-    own = {note for side in (sides.single, *sides.ranks) for note in side.notes}
-    for note in sorted(own.intersection(OF_NUMBERS)):
-        yield Assumption("inferred", "numbers", "", note)
+    yield from assumed_of(note for side in (sides.single, *sides.ranks) for note in side.notes)
     ranks = sides.families.assumed
     if ranks:
         captured = shown(tuple(step.trace.rank for step in sides.steps))

@@ -12,7 +12,12 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import shardproof.torch as sp  # noqa: E402
-from shardproof.frontends.aten.positive import FINDS_NUMBERS, LEFT_OUT  # noqa: E402
+from shardproof.frontends.aten.positive import (  # noqa: E402
+    CHANGES_NOTHING,
+    FINDS_NUMBERS,
+    LEFT_OUT,
+    OF_NUMBERS,
+)
 
 Tensor = torch.Tensor
 
@@ -46,6 +51,7 @@ def _not_asked(x: Tensor) -> Tensor:
         (_never_none, _never_none, ""),
         (_asked, _not_asked, FINDS_NUMBERS),
         (lambda x: x.sqrt().nansum(1), lambda x: x.sqrt().sum(1), FINDS_NUMBERS),
+        (lambda x: x.sqrt().nan_to_num(0.0), torch.sqrt, CHANGES_NOTHING),
     ],
 )
 def test_what_may_be_no_number_is_printed(
@@ -72,7 +78,5 @@ def test_what_may_be_no_number_is_printed(
         cache=False,
     )
     assert result.verdict == "proved", sp.told(result)
-    said = {
-        a.text: a.kind for a in result.assumption_details if a.text in (LEFT_OUT, FINDS_NUMBERS)
-    }
+    said = {a.text: a.kind for a in result.assumption_details if a.text in OF_NUMBERS}
     assert said == ({printed: "inferred"} if printed else {})
