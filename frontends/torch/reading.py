@@ -46,7 +46,8 @@ def install(note: Callable[[str], None], recorder: Recorder) -> None:
     is_memory = recorder.shadows.is_given
     replace(torch, "tensor", _made(torch.tensor, lambda _: None, is_memory))
     for name in ("as_tensor", "from_numpy"):
-        replace(torch, name, _made(getattr(torch, name), recorder.lend, is_memory))
+        made = _made(getattr(torch, name), recorder.lend, is_memory)
+        replace(torch, name, _sharing(made, is_memory))
     for name, value in (("isnan", False), ("isinf", False), ("isfinite", True)):
         replace(math, name, _finite(getattr(math, name), value, note))
         for owner in (torch, torch.Tensor):
@@ -231,6 +232,34 @@ def _made(
         return result.requires_grad_(bool(kwargs.get("requires_grad")))
 
     return made
+
+
+def _sharing(
+    made: Callable[..., torch.Tensor], is_memory: Callable[[object], bool]
+) -> Callable[..., torch.Tensor]:
+    """``torch.from_numpy`` or ``as_tensor``: where an array ``is_memory`` of a tensor, what is made
+    of it is that memory, too.
+
+    Example: ``torch.from_numpy(x.numpy()[1:]).add_(1)`` writes ``x[1:]``.
+    """
+
+    @wraps(made)
+    def shared(data: Any, *args: Any, **kwargs: Any) -> Any:
+        array = isinstance(data, np.ndarray) and data.dtype == object and data.size > 0
+        if not array or not is_memory(data):
+            return made(data, *args, **kwargs)
+        numbers = list(data.flat)
+        if any(not isinstance(x, Unread) or x.element is None for x in numbers):
+            return made(data, *args, **kwargs)
+        places = np.array([x.element.storage_offset() for x in numbers]).reshape(data.shape)
+        first = int(places.flat[0])
+        strides = [
+            int(places.take(1, d).flat[0]) - first if size > 1 else 1
+            for d, size in enumerate(data.shape)
+        ]
+        return numbers[0].element.as_strided(data.shape, strides, first).to(*args, **kwargs)
+
+    return shared
 
 
 def _finite(

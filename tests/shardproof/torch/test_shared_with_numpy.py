@@ -163,3 +163,39 @@ def test_what_is_copied_out_of_an_array_is_not_what_is_written_later(kind: str) 
 @pytest.mark.parametrize(("late", "expected"), [(True, "proved"), (False, "invalid input")])
 def test_a_copy_made_before_the_wait_is_not_the_sum(late: bool, expected: str) -> None:
     assert verdict(lambda x: x[0] * 1, reduced(late)) == expected
+
+
+def written_back(made: Callable[[np.ndarray], torch.Tensor]) -> Made:
+    """A tensor that is made of the array of another one is written, and the other one read."""
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        row = x[0] * 1
+        made(row.numpy()).add_(1)
+        return row + 0
+
+    return step
+
+
+def every_second(x: torch.Tensor) -> torch.Tensor:
+    row = x[0] * 1
+    row[1::2] += 1
+    return row + 0
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (torch.from_numpy, lambda x: x[0] + 1),
+        (torch.as_tensor, lambda x: x[0] + 1),
+        (torch.tensor, lambda x: x[0] + 0),
+        (lambda array: torch.from_numpy(array[1::2]), every_second),
+    ],
+    ids=["from_numpy", "as_tensor", "tensor", "part"],
+)
+def test_a_tensor_of_an_array_of_a_tensor_is_its_memory(
+    made: Callable[[np.ndarray], torch.Tensor], expected: Made
+) -> None:
+    # Looked up when the step runs: the recorder has its own.
+    called = made if made.__name__ == "<lambda>" else lambda x: getattr(torch, made.__name__)(x)
+    assert verdict(written_back(called), expected) == "proved"
+    assert verdict(written_back(called), lambda x: expected(x) + x[1]) == "refuted"
