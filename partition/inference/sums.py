@@ -18,12 +18,7 @@ from shardproof.engine.lineage.sums import collect, largest, merge_partials
 from shardproof.engine.lineage.views import Misaligned, align
 from shardproof.partition.inference.blocks import uncut
 from shardproof.partition.inference.canonical import Draft, canonical
-from shardproof.partition.inference.floats import (
-    Way,
-    dropped,
-    spread_behind,
-    ways,
-)
+from shardproof.partition.inference.floats import Way, dropped, spread_behind, ways
 from shardproof.partition.inference.masks import is_order, unscaled
 from shardproof.partition.inference.opened import cancelled, logarithms, opened
 from shardproof.partition.inference.pieces import each
@@ -95,9 +90,7 @@ class Sums(Values):
         if len({addend.node for addend in addends}) < len(addends) or (
             len(addends) > 1 and any(addend.partials for addend in addends)
         ):
-            # The same view may be written in two ways.
-            alike = [t._replace(view=settled(t.view)) for t in addends]
-            again = collect(merge_partials(self.table, alike, self.mesh))
+            again = self._joined(addends)
             addends = again if len(again) < len(addends) else addends
         if (
             len(addends) > 1
@@ -107,7 +100,7 @@ class Sums(Values):
             # One position is a part too, of a sum over all of them of which others are parts.
             sums = {t.node for t in addends if t.partials}
             whole = [part for t in addends for part in self._in_sums(t, sums)]
-            again = collect(merge_partials(self.table, whole, self.mesh))
+            again = self._joined(whole)
             addends = again if len(again) < len(whole) else addends
             merged = self._summed_over([t for t in addends if not t.partials])
             if merged:
@@ -126,6 +119,11 @@ class Sums(Values):
             self.rewrote = True
             return self.fold(Lineage(x.shape, tuple(rest)))
         return self.factored(x.shape, addends) or self._complete_sum(x.shape, addends)
+
+    def _joined(self, addends: Sequence[Addend]) -> list[Addend]:
+        """Equal addends and parts of one sum joined: the same view may be written in two ways."""
+        alike = [t._replace(view=settled(t.view)) for t in addends]
+        return collect(merge_partials(self.table, alike, self.mesh))
 
     def in_region(self, x: Lineage) -> Lineage:
         """A sum in a region of a tensor (what closes parts of sums knows more)."""
@@ -406,8 +404,8 @@ class Sums(Values):
         """
         if addend.partials:
             return [addend]
-        part = self.part_of_sum(addend)
-        if part is not None and part.node in sums:
+        part = self.part_of_any(addend, sums)
+        if part is not None:
             return [part]
         if not apart or self.reference_size is None or addend.node < self.reference_size:
             return [addend]

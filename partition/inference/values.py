@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from fractions import Fraction
 from itertools import islice
 from math import prod
@@ -20,6 +20,7 @@ from shardproof.engine.lineage.expressions import (
 from shardproof.engine.lineage.floating import sunk
 from shardproof.engine.lineage.lineage import BROADCAST, Addend, Lineage, PartialRange
 from shardproof.engine.lineage.nodes import NodeTable
+from shardproof.engine.lineage.reductions import part_of
 from shardproof.engine.lineage.sums import collect, merge_partials
 from shardproof.engine.lineage.views import Misaligned
 from shardproof.partition.inference.digits import AsRead
@@ -203,6 +204,19 @@ class Values:
             self.opened.add(addend.node)
             self.rewrote = True
         return part
+
+    def part_of_any(self, addend: Addend, sums: Set[int]) -> Addend | None:
+        """A view of one position of many as part of one of some sums over them, whichever program
+        has these; None where it is none.
+
+        Example: ``n4[a1[3]] at a0[0 +1 of 8]``, of attention to the first of eight keys alone, and
+        ``n9[a0[3]] part #0[0 +1 of 8]``, what the softmax's backward adds up of it.
+        """
+        part = self.part_of_sum(addend)
+        if part is not None and part.node in sums:
+            return part
+        parts = (part_of(self.table, addend, number) for number in sorted(sums))
+        return next((own for own in parts if own is not None), None)
 
     def _first_reading(
         self,
