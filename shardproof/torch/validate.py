@@ -41,7 +41,10 @@ def validate(sides: Sides, plan: Plan, traces: Sequence[Trace], seed: int = 0) -
     for name, (moved, _) in sides.single.derived.items():
         values[name] = np.roll(values[moved.base], -moved.by, moved.dim)
     tensors = {
-        name: torch.tensor(x, dtype=torch.int64 if x.dtype.kind == "i" else torch.float64)
+        # PyTorch takes no views that step backwards, as tables of windows are.
+        name: torch.tensor(
+            np.ascontiguousarray(x), dtype=torch.int64 if x.dtype.kind == "i" else torch.float64
+        )
         for name, x in values.items()
     }
     try:
