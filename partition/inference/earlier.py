@@ -16,9 +16,10 @@ from shardproof.engine.lineage.expressions import Einsum
 from shardproof.engine.lineage.floating import settled
 from shardproof.engine.lineage.lineage import BROADCAST, Addend, Dim, StridedInterval, View
 from shardproof.engine.lineage.nodes import NodeTable
+from shardproof.partition.inference.masked_sums import free_and_summed
 from shardproof.partition.inference.masks import axes_along, rows_behind
 from shardproof.partition.inference.match import Matcher
-from shardproof.partition.inference.visible import free_and_summed, intervals_read, not_behind
+from shardproof.partition.inference.visible import intervals_read, not_behind
 
 
 class _Running(NamedTuple):

@@ -19,6 +19,7 @@ from shardproof.engine.lineage.views import Misaligned, align
 from shardproof.partition.inference.blocks import uncut
 from shardproof.partition.inference.canonical import Draft, canonical
 from shardproof.partition.inference.floats import Way, dropped, spread_behind, ways
+from shardproof.partition.inference.masked_sums import completed, in_one_period, vanished
 from shardproof.partition.inference.masks import is_order, unscaled
 from shardproof.partition.inference.opened import cancelled, logarithms, opened
 from shardproof.partition.inference.pieces import each
@@ -27,12 +28,7 @@ from shardproof.partition.inference.views import (
     result_view,
     view_of_constant,
 )
-from shardproof.partition.inference.visible import (
-    along_diagonal,
-    completed,
-    in_one_period,
-    vanished,
-)
+from shardproof.partition.inference.visible import along_diagonal
 from shardproof.partition.inference.windows import Reads
 
 #: Sums of more partial addends than this are taken as they are; those of single numbers (the norm

@@ -33,8 +33,8 @@ from shardproof.engine.lineage.nodes import NodeTable, Reduction
 from shardproof.engine.obligations.obligation import build
 from shardproof.engine.plan.ir import Plan
 from shardproof.frontends.builder.builder import BodyBuilder
+from shardproof.partition.inference.masked_sums import vanished
 from shardproof.partition.inference.masks import rows_behind
-from shardproof.partition.inference.visible import vanished
 from shardproof.solvers import Portfolio, Query
 from tests.partition.formulas import Formula, Given, Weight, not_proved, pair, proved
 from tests.partition.truth import truth
