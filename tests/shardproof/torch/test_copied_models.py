@@ -26,6 +26,18 @@ from shardproof.frontends.torch import cloned
 
 BATCH = {"x": sp.tensor((4, 6))}
 
+Step = Callable[[sp.Job], None]
+
+
+def verified(single: Step, ranks: Step, *, validate: bool = False) -> sp.Result:
+    """What one device against two ranks gives."""
+    return sp.verify(single, ranks, world_size=2, batch=BATCH, validate=validate)
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
 
 def network() -> nn.Sequential:
     return nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 4))
@@ -87,16 +99,8 @@ Steps = Callable[[sp.Job, int, str], None]
         (averaged, "not reduced"),
     ],
 )
-def test_a_copied_model_is_read_as_what_it_copies(
-    step: Steps, mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    result = sp.verify(
-        lambda job: step(job, 1, ""),
-        lambda job: step(job, 2, mistake),
-        world_size=2,
-        batch=BATCH,
-    )
+def test_a_copied_model_is_read_as_what_it_copies(step: Steps, mistake: str) -> None:
+    result = verified(lambda job: step(job, 1, ""), lambda job: step(job, 2, mistake))
     assert result.verdict == ("refuted" if mistake else "proved"), result
 
 
@@ -132,14 +136,11 @@ def followed(when: str, divided: bool, mistake: str = "") -> Callable[[sp.Job], 
     ],
 )
 def test_what_is_copied_before_the_start_is_the_parameter_it_is_copied_of(
-    single: str, ranks: str, mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    single: str, ranks: str, mistake: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    result = sp.verify(
+    result = verified(
         followed(single, divided=False),
         followed(ranks, divided=True, mistake=mistake),
-        world_size=2,
-        batch=BATCH,
         validate=not mistake,
     )
     assert result.verdict == ("refuted" if mistake else "proved"), sp.told(result)
@@ -179,15 +180,11 @@ def divided_beside(made: str, divided: bool, mistake: str = "") -> Callable[[sp.
     ],
 )
 def test_a_reference_that_is_divided_as_its_model_is_has_its_parts(
-    made: str, mistake: str, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: str, mistake: str, verdict: str
 ) -> None:
     """A rank cuts its rows of the model's weights and of the reference's, each by itself."""
-    monkeypatch.chdir(tmp_path)
-    result = sp.verify(
-        divided_beside(made, divided=False),
-        divided_beside(made, divided=True, mistake=mistake),
-        world_size=2,
-        batch=BATCH,
+    result = verified(
+        divided_beside(made, divided=False), divided_beside(made, divided=True, mistake=mistake)
     )
     assert result.verdict == verdict, sp.told(result)
 
@@ -215,17 +212,9 @@ def distributed(divided: bool, mistake: str = "") -> Callable[[sp.Job], None]:
 
 
 @pytest.mark.parametrize("mistake", ["", "zeros"])
-def test_a_reference_that_is_copied_of_sent_weights_has_these(
-    mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reference_that_is_copied_of_sent_weights_has_these(mistake: str) -> None:
     """DTensor's broadcasts are before the start: no rank keeps one that another one leaves out."""
-    monkeypatch.chdir(tmp_path)
-    result = sp.verify(
-        distributed(divided=False),
-        distributed(divided=True, mistake=mistake),
-        world_size=2,
-        batch=BATCH,
-    )
+    result = verified(distributed(divided=False), distributed(divided=True, mistake=mistake))
     assert result.verdict == ("refuted" if mistake else "proved"), sp.told(result)
     assert "different collectives" not in sp.told(result)
 
@@ -250,13 +239,10 @@ def wrapped(when: str, divided: bool) -> Callable[[sp.Job], None]:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_what_a_rank_copies_before_it_gets_the_weights_of_rank_0_is_no_copy_of_these(
-    when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    when: str,
 ) -> None:
     """Each rank draws weights of its own."""
-    monkeypatch.chdir(tmp_path)
-    result = sp.verify(
-        wrapped(when, divided=False), wrapped(when, divided=True), world_size=2, batch=BATCH
-    )
+    result = verified(wrapped(when, divided=False), wrapped(when, divided=True))
     assert (result.verdict == "proved") == (when == "after"), sp.told(result)
 
 
@@ -281,12 +267,9 @@ def flattened(divided: bool, when: str = "") -> Callable[[sp.Job], None]:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_what_is_copied_of_weights_that_move_later_is_never_refuted(
-    when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_copied_of_weights_that_move_later_is_never_refuted(when: str) -> None:
     """Whose copy it is cannot be told: what was drawn for it is no constant."""
-    monkeypatch.chdir(tmp_path)
-    result = sp.verify(flattened(divided=False), flattened(True, when), world_size=2, batch=BATCH)
+    result = verified(flattened(divided=False), flattened(True, when))
     assert result.verdict in ("proved", "inconclusive"), sp.told(result)
 
 
@@ -310,13 +293,8 @@ def cloned_layers(divided: bool, mistake: str = "") -> Callable[[sp.Job], None]:
 
 
 @pytest.mark.parametrize("mistake", ["", "the other layer"])
-def test_what_two_parameters_began_with_is_the_input_of_neither(
-    mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    result = sp.verify(
-        cloned_layers(divided=False), cloned_layers(True, mistake), world_size=2, batch=BATCH
-    )
+def test_what_two_parameters_began_with_is_the_input_of_neither(mistake: str) -> None:
+    result = verified(cloned_layers(divided=False), cloned_layers(True, mistake))
     assert result.verdict == "inconclusive", sp.told(result)
 
 
@@ -340,16 +318,8 @@ def gathered_in(mistake: bool, divided: bool) -> Callable[[sp.Job], None]:
 
 
 @pytest.mark.parametrize("mistake", [False, True])
-def test_zeros_like_a_parameter_depend_on_nothing_that_is_drawn(
-    mistake: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    result = sp.verify(
-        gathered_in(mistake=False, divided=False),
-        gathered_in(mistake, divided=True),
-        world_size=2,
-        batch=BATCH,
-    )
+def test_zeros_like_a_parameter_depend_on_nothing_that_is_drawn(mistake: bool) -> None:
+    result = verified(gathered_in(mistake=False, divided=False), gathered_in(mistake, divided=True))
     assert result.verdict == ("refuted" if mistake else "proved"), sp.told(result)
 
 
