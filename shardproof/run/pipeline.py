@@ -184,7 +184,7 @@ def _nobody(_texts: stating.Texts) -> None:
 
 class _Attempt(NamedTuple):
     """What came out for a plan; ``partitioned``, ``solved``: when; ``written``: the digests of the
-    tables, if they were written."""
+    tables, if they were written; ``search``: for what is wrong with it, if nothing was run."""
 
     result: Partition
     answers: Answers
@@ -193,6 +193,7 @@ class _Attempt(NamedTuple):
     partitioned: float
     solved: float
     written: Mapping[str, str] | None
+    search: Diagnosis | None
 
 
 def _assumed(assumptions: Assumptions, plan: Plan) -> tuple[Assumption, ...]:
@@ -264,7 +265,7 @@ class _Work(NamedTuple):
         result = attempt.result
         if result.faults:
             return attempt.decision
-        search = _search(result, _ahead(result, otherwise), self.progress)
+        search = attempt.search or _search(result, _ahead(result, otherwise), self.progress)
         simulation = _run(result, self.progress, None)
         return explained(result, unproved(result, attempt.answers), simulation, search)
 
@@ -277,7 +278,7 @@ class _Work(NamedTuple):
         draws: int | None,
     ) -> _Attempt:
         """``draws``: on how many inputs both sides are run at most, if they are not proved to
-        agree; None: on as many as are tried."""
+        agree; None: on as many as are tried; 0: nothing but a proof is of use."""
         options, settings, progress = self.options, self.settings, self.progress
         progress.phase("partition")
         tell_rows = partial(progress.update, detail="rows")
@@ -285,7 +286,7 @@ class _Work(NamedTuple):
             partition(plan, options.shapes, self.memo, tell_rows, early.begin, self.ahead())
         )
         result.plan = guarded(result)
-        if not result.faults:
+        if not result.faults and draws != 0:
             early.go_on(result)
         second = self._second(result)
         with second or nullcontext(), joined(settings), Ledger(self.out) as ledger:
@@ -315,12 +316,12 @@ class _Work(NamedTuple):
         solved = time.perf_counter()
         progress.phase("compose")
         early.write(partial(self._tables, result, answers), result)
-        decision = _decide(result, answers, otherwise, progress, early, draws)
+        decision, search = _decide(result, answers, otherwise, progress, early, draws)
         written = early.written()
         if tables and decision.verdict == "proved":
             # Of what is not proved another form may be tried, which writes its own.
             written = tables
-        return _Attempt(result, answers, decision, cache, partitioned, solved, written)
+        return _Attempt(result, answers, decision, cache, partitioned, solved, written, search)
 
     def _tables(self, result: Partition, answers: Answers) -> dict[str, str]:
         """Write the tables of the run, which no verdict changes."""
@@ -402,14 +403,16 @@ def _decide(
     progress: Progress,
     early: EarlySimulation,
     draws: int | None,
-) -> Decision:
+) -> tuple[Decision, Diagnosis | None]:
+    """What is decided, and the search for what is wrong that whoever runs both sides goes on with:
+    one that no values have told anything."""
     open_stages = unproved(result, answers)
     if is_proved(result, open_stages):
         doubted = doubtful(result.nodes, result.reference_size)
         simulation = _run(result, progress, None, until_defined=True) if doubted else None
-        return decide(result, open_stages, (), simulation)
+        return decide(result, open_stages, (), simulation), None
     search = _search(result, _ahead(result, otherwise), progress)
-    if early.is_under_way(result):
+    if early.is_under_way(result) and draws != 0:
         if early.is_of_records(result):
             search.as_recorded()
             early.finish(result)
@@ -421,7 +424,8 @@ def _decide(
         late = draws is not None and result.parallel.unrolled.total > MOST_RUN_FIRST
         if simulation is None and (early.is_of_records(result) or not (late or result.unread)):
             simulation = _run(result, progress, draws)
-    return explained(result, open_stages, simulation, search)
+    decision = explained(result, open_stages, simulation, search)
+    return decision, None if simulation else search
 
 
 def _search(

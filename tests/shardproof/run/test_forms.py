@@ -9,12 +9,17 @@ import pytest
 
 from benchmarks.random_programs.programs import make
 from shardproof import verify
+from shardproof.diagnosis import search
+from shardproof.diagnosis.repair.trial import Trials
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.reference_runtime.compare import worst
-from shardproof.run import pipeline
+from shardproof.partition.stages.partition import Partition
+from shardproof.run import early, pipeline
 
 #: A seed whose ranks along tp hold different values: its family has no lineage.
 UNLIKE = 6012
+#: How many repairs may be tried of its wrong twin.
+MOST = 3
 
 
 def plan_of(mistake: int) -> Plan:
@@ -57,3 +62,23 @@ def test_a_wrong_one_is_refuted(
     assert worst(plan, 1)[0] > 1e-6
     assert verify(plan).verdict == "refuted"
     assert runs == [most]
+
+
+def test_repairs_are_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that were tried beside a run that showed nothing are not tried again when the plan is
+    run on more inputs, and none of a form that is written out to be proved: of a large plan with
+    one constant wrong this was half of the time."""
+    tried: list[Plan] = []
+
+    class Noted(Trials):
+        def trial(self, plan: Plan, *others: Any) -> Partition | None:
+            tried.append(plan)
+            return super().trial(plan, *others)
+
+    monkeypatch.setattr(search, "Trials", Noted)
+    monkeypatch.setattr(search, "MOST_TRIES", MOST)
+    monkeypatch.setattr(pipeline, "MOST_RUN_FIRST", 0)
+    monkeypatch.setattr(early, "LARGE", 0)
+    monkeypatch.setattr(early.EarlySimulation, "simulation", lambda self, result: None)
+    assert verify(plan_of(1)).verdict == "refuted"
+    assert len(tried) == MOST
