@@ -133,6 +133,7 @@ def check(
         with work.timed("proofs"):
             _check_proofs(work, external, solver)
     ok = _check_verdict(run, problems)
+    work.notes += _not_looked_at(run, problems)
     work.seconds["total"] = time.perf_counter() - start
     return CheckResult(
         ok, run.certificate.verdict, problems.all(), work.seconds, work.counts, tuple(work.notes)
@@ -201,12 +202,29 @@ def _more(run: Run, problems: Problems) -> int:
 
 
 def _check_verdict(run: Run, problems: Problems) -> bool:
-    """Whether the verdict is the one that was found, or a weaker one."""
-    if run.certificate.verdict == "proved":
+    """Whether the verdict is the one that was found, or a weaker one that says why it is weaker."""
+    verdict = run.certificate.verdict
+    if verdict == "proved":
         return not problems
-    if run.certificate.verdict == "refuted" and not problems:
-        problems.add("verdict", "the certificate says refuted, but everything is proved")
+    if not problems and (verdict == "refuted" or not run.certificate.reasons):
+        why = "" if verdict == "refuted" else " and gives no reason"
+        problems.add("verdict", f"the certificate says {verdict}{why}, but everything is proved")
     return not problems.doubtful()
+
+
+def _not_looked_at(run: Run, problems: Problems) -> tuple[str, ...]:
+    """What a check of a run that is inconclusive leaves open, in words."""
+    if run.certificate.verdict != "inconclusive" or problems.doubtful():
+        return ()
+    if problems:
+        return (
+            "of an inconclusive run it is checked that its own argument is sound as far as it goes "
+            "and where it ends; neither another argument nor a difference was looked for",
+        )
+    return (
+        "everything in the run is proved; it is inconclusive for a reason that this check does not "
+        f"look at: {'; '.join(run.certificate.reasons)[:500]}",
+    )
 
 
 def _check_argument(work: _Check) -> None:

@@ -48,7 +48,7 @@ from shardproof.inputs import rundir
 from shardproof.inputs.assume import Assumptions, read
 from shardproof.inputs.traces import alone, is_exported, kept
 from shardproof.partition.stages.partition import Partition, partition
-from shardproof.run import request
+from shardproof.run import certificate, request
 from shardproof.run.moved import agree_when_moved, unexcused
 from shardproof.run.options import Options, path
 from shardproof.run.progress import Progress
@@ -243,7 +243,8 @@ def known_of(sides: Sides) -> tuple[str, ...]:
 
 
 def reasoned(result: Result, sides: Sides) -> Result:
-    """The result with the reason why an operator was not lowered, in place of "is not declared".
+    """The result with the reason why an operator was not lowered, in place of "is not declared",
+    and its certificate with the same words.
 
     Example: "operator aten.foo is not declared" is said as "aten.foo is not lowered: ...", with
     what lowering found.
@@ -259,8 +260,12 @@ def reasoned(result: Result, sides: Sides) -> Result:
             message = message.replace(before, after)
         return message
 
+    if not reasons:
+        return result
+    if result.run_dir:
+        certificate.reworded(Path(result.run_dir), text)
     findings = tuple(f._replace(message=text(f.message)) for f in result.findings)
-    return replace(result, reason=text(result.reason), findings=findings) if reasons else result
+    return replace(result, reason=text(result.reason), findings=findings)
 
 
 def uncaptured(sides: Sides) -> str:

@@ -104,7 +104,11 @@ def _in_a_line(result: CheckResult) -> str:
     if result.verdict == "proved":
         return "the run holds: proved, and every template was proved again"
     first = f" ({result.problems[0].message}; all with --json)" if result.problems else ""
-    return f"the run holds: {result.verdict}, and this check finds no proof either{first}"
+    if result.verdict == "refuted":
+        return f"the run holds: refuted, and this check finds no proof either{first}"
+    if result.problems:
+        return f"the run holds: inconclusive, and no proof where the run itself ends{first}"
+    return "the run holds: inconclusive, though every template was proved again"
 
 
 def _of_proofs(counts: dict[str, int]) -> str:

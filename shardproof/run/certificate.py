@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+import msgspec
+
 from shardproof.cluster.settings import Settings
 from shardproof.engine.plan.assumption import Assumption
-from shardproof.engine.records.certificate import SHAPES
+from shardproof.engine.records.certificate import (
+    NAME,
+    SHAPES,
+    read_certificate,
+    write_certificate,
+)
 from shardproof.engine.records.run import StageRecord, TemplateRecord, write_run, write_tables
 from shardproof.partition.stages.partition import Partition
 from shardproof.run.proofs import Proof
@@ -63,6 +70,20 @@ def write(
         saved=saved,
         written=written,
     )
+
+
+def reworded(out: Path, text: Callable[[str], str]) -> None:
+    """Say the reasons of the certificate in ``out``, if there is one, in other words, as the result
+    does.
+
+    Example: "operator aten.foo is not declared" as "aten.foo is not lowered: ...".
+    """
+    if not (out / NAME).exists():
+        return
+    written = read_certificate(out)
+    reasons = tuple(map(text, written.reasons))
+    if reasons != written.reasons:
+        write_certificate(out, msgspec.structs.replace(written, reasons=reasons))
 
 
 def tables(out: Path, result: Partition, answers: Answers) -> dict[str, str]:

@@ -52,6 +52,7 @@ class Parts:
     conclusions: list[Conclusion]
     sides: dict[str, Unrolled]
     verdict: str = "proved"
+    reasons: tuple[str, ...] = ()
 
     def copy(self, **changes: Any) -> Parts:
         """A copy whose lists and node table may be changed in place."""
@@ -80,6 +81,7 @@ class Parts:
             templates=self.templates,
             conclusions=self.conclusions,
             verdict=self.verdict,
+            reasons=self.reasons,
             inputs={"plan": "0" * 64},
             assumptions=(*statements(self.plan), *stated_orders(self.plan), *statement(self.plan)),
         )

@@ -320,8 +320,15 @@ def test_a_proved_run_is_not_refuted(proved: Any, tmp_path: Path) -> None:
 
 
 def test_a_weaker_verdict_stands(proved: Any, tmp_path: Path) -> None:
-    proved.copy(verdict="inconclusive").store(tmp_path)
-    assert check(tmp_path).ok
+    proved.copy(verdict="inconclusive", reasons=("--strict: it rests on",)).store(tmp_path / "why")
+    found = check(tmp_path / "why")
+    assert found.ok
+    assert found.notes[-1].startswith("everything in the run is proved; it is inconclusive for")
+    assert found.notes[-1].endswith("--strict: it rests on")
+    proved.copy(verdict="inconclusive").store(tmp_path / "none")
+    assert [p.message for p in check(tmp_path / "none").problems] == [
+        "the certificate says inconclusive and gives no reason, but everything is proved"
+    ]
 
 
 # -- pipelines

@@ -88,13 +88,23 @@ def test_inspect(run: Run, plan_dir: Path) -> None:
             "the run holds: refuted, and this check finds no proof either "
             "(rank 0: the loss is not; all with --json)",
         ),
+        (
+            "inconclusive",
+            "the run holds: inconclusive, and no proof where the run itself ends "
+            "(rank 0: the loss is not; all with --json)",
+        ),
+        (
+            "inconclusive ",
+            "the run holds: inconclusive, though every template was proved again",
+        ),
     ],
 )
 def test_a_run_that_holds_is_one_line(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verdict: str, says: str
 ) -> None:
     problems = tuple(Problem("unproved", f"rank {n}: the loss is not") for n in range(9))
-    found = CheckResult(True, verdict, problems if verdict == "refuted" else (), {}, {}, ("n",))
+    problems = problems if verdict in ("refuted", "inconclusive") else ()
+    found = CheckResult(True, verdict.strip(), problems, {}, {}, ("n",))
     monkeypatch.setattr("shardproof.checker.check", lambda run_dir, **options: found)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "result.json").touch()

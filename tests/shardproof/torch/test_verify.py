@@ -13,6 +13,7 @@ import torch
 from torch.distributed.pipelining import schedules
 
 import shardproof.torch as sp
+from shardproof.checker import check
 from tests.shardproof.torch import steps
 
 Step = Callable[[sp.Job], None]
@@ -335,6 +336,12 @@ def test_an_operator_without_a_rule_is_inconclusive_by_name(tmp_path: Path) -> N
     result = verify(tmp_path, step, step)
     assert result.verdict == "inconclusive"
     assert "aten.i0" in result.reason
+    found = check(tmp_path / "run")
+    assert found.ok, found.problems
+    assert "neither another argument nor a difference was looked for" in found.notes[-1]
+    certificate = tmp_path / "run" / "certificate.json"
+    certificate.write_text(certificate.read_text().replace("aten.i0", "aten.i1"))
+    assert not check(tmp_path / "run").ok
 
 
 def test_assert_equivalent_raises_with_the_findings(tmp_path: Path) -> None:
