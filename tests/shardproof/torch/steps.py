@@ -231,7 +231,7 @@ def exchanged(waits: bool) -> Callable[[sp.Job], None]:
         job.start(model)
         loss = loss_of(model, *own_batch(job))
         loss.backward()
-        other = 1 - job.rank
+        other, kept = 1 - job.rank, []
         for parameter in model.parameters():
             arrived = torch.empty_like(parameter)
             works = dist.batch_isend_irecv(
@@ -240,6 +240,7 @@ def exchanged(waits: bool) -> Callable[[sp.Job], None]:
                     dist.P2POp(dist.isend, parameter.grad.clone(), other),
                 ]
             )
+            kept += works  # a message whose handle nobody keeps may never arrive by gloo
             if waits:
                 for work in works:
                     work.wait()
