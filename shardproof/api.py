@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.storage.garbage import no_collector
 from shardproof.inputs import rundir
-from shardproof.report.words import plain
 from shardproof.run.options import Options, path
+from shardproof.run.plain import plain
 from shardproof.run.progress import Progress, waiting
 from shardproof.run.result import Result
 

@@ -33,7 +33,7 @@ from shardproof.commands.resume import resume
 from shardproof.commands.status import status
 from shardproof.commands.submit import submit
 from shardproof.commands.sweep import sweep
-from shardproof.report.words import plain
+from shardproof.run.plain import plain
 
 if TYPE_CHECKING:
     from shardproof.run.progress import Progress

@@ -58,7 +58,7 @@ def check(
     if len(inputs) > 3:
         raise click.UsageError(f"--inputs takes one to three files, not {len(inputs)}")
     from shardproof import api
-    from shardproof.report.words import plain
+    from shardproof.run.plain import plain
 
     options: dict[str, Any] = {"proofs": proofs, "ethos": ethos, "cpc": cpc}
     if executor == "ray":

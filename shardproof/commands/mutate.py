@@ -90,7 +90,7 @@ def _keeper(out: Path | None, every: bool) -> Any:
 
 
 def _line(outcome: Outcome) -> str:
-    from shardproof.report.words import plain
+    from shardproof.run.plain import plain
 
     return plain(
         f"mutant {outcome.number}: {outcome.disagreement}: {outcome.mutator}: {outcome.what}"
@@ -120,7 +120,7 @@ def _show(document: dict[str, Any], outcomes: Sequence[Outcome]) -> None:
 
     from shardproof.mutation.campaign import VERDICTS
     from shardproof.report import terminal as report
-    from shardproof.report.words import plain
+    from shardproof.run.plain import plain
 
     def draw(to: Console) -> None:
         grid = Table(box=None, pad_edge=False)

@@ -97,6 +97,6 @@ def _cluster(sweeps: Sequence[Sweep]) -> Settings | None:
 
 
 def _tell(what: str, done: int, total: int) -> None:
-    from shardproof.report.words import plain
+    from shardproof.run.plain import plain
 
     click.echo(f"shardproof: {done} of {total}, {plain(what)}", err=True)

@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from shardproof.engine.findings import Difference, Finding
-from shardproof.report.words import many, numbers, plain
+from shardproof.report.words import many, numbers
+from shardproof.run.plain import plain
 from shardproof.run.result import Result
 
 #: Blocks that are made at most; lines that count the rest.

@@ -18,8 +18,8 @@ from shardproof.engine.plan.collectives import COMMUNICATION, TABLE, Wire
 from shardproof.engine.plan.ir import Group, Op, Plan, Program
 from shardproof.inputs import rundir
 from shardproof.report.terminal import write as write_result
-from shardproof.report.words import plain
 from shardproof.run.document import read_result
+from shardproof.run.plain import plain
 from shardproof.run.result import Result
 
 #: Longer tables are cut on the screen; ``--json`` has all rows.

@@ -15,7 +15,8 @@ from shardproof.engine.findings import UNDECIDED
 from shardproof.engine.plan.assumption import unstated
 from shardproof.report.findings import fitted, grid, lines, short, summary_of
 from shardproof.report.tries import about_order, to_try
-from shardproof.report.words import many, numbers, plain
+from shardproof.report.words import many, numbers
+from shardproof.run.plain import plain
 from shardproof.run.result import SAYS, Conclusion, Result, Verdict
 
 #: Where the width of the reader's screen is not known.

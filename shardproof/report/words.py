@@ -5,18 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def plain(text: str) -> str:
-    """``text`` on one line, without what could steer a terminal.
-
-    Example: two lines "a" and "b" are "a b"; an escape sequence that would clear the screen is
-    shown by its number.
-    """
-    line = " ".join(text.split("\n"))
-    if line.isprintable():
-        return line
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
-
-
 def numbers(values: Sequence[int], most: int = 12) -> str:
     """Ranks or microbatches, runs of them as ranges, for example "0-3, 8"."""
     spans: list[tuple[int, int]] = []

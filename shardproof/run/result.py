@@ -17,6 +17,7 @@ import msgspec
 
 from shardproof.engine.findings import Difference, Finding
 from shardproof.engine.plan.assumption import Assumption
+from shardproof.run.plain import plain
 
 Verdict: TypeAlias = Literal["proved", "refuted", "inconclusive", "invalid input"]
 
@@ -155,7 +156,7 @@ class Result:
         return f"<Result: {self.verdict}, {self.counts.ranks} ranks{where}>"
 
     def __str__(self) -> str:
-        return "\n".join(f"{name}: {text}" for name, text in self.summary_rows())
+        return "\n".join(plain(f"{name}: {text}") for name, text in self.summary_rows())
 
     def _repr_html_(self) -> str:
         """The same as a table, for a notebook."""

@@ -36,6 +36,7 @@ from shardproof.frontends.torch.capture import Limits
 from shardproof.frontends.torch.job import Job
 from shardproof.frontends.torch.stated import Piece, Same, TensorSpec, piece, same
 from shardproof.run.options import Options
+from shardproof.run.plain import plain
 from shardproof.run.progress import Progress
 from shardproof.run.result import Result
 from shardproof.torch import run
@@ -146,14 +147,15 @@ def assert_equivalent(
     """
     result = verify(single, parallel, world_size=world_size, batch=batch, **options)
     if result.verdict == "invalid input":
-        raise InvalidInput(result.reason)
+        raise InvalidInput(plain(result.reason))
     if result.verdict != "proved":
         raise NotEquivalent(result)
     return result
 
 
 def told(result: Result) -> str:
-    """A result in a few lines: the verdict, then its findings.
+    """A result in a few lines: the verdict, then its findings; names that hold line ends or what
+    steers a terminal are shown as `shardproof.run.plain.plain` has them.
 
     Example: "refuted", "  add in mlp on ranks [0, 1]: ... [train.py:12]", "    repair: holds with
     an all-reduce ...".
@@ -164,4 +166,4 @@ def told(result: Result) -> str:
         if finding.repair:
             lines.append(f"    repair: {finding.repair}")
     lines += [f"  {c.message}" for c in result.conclusions if not c.holds][:10]
-    return "\n".join(lines)
+    return "\n".join(map(plain, lines))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from shardproof.report.ci.subject import Problem, place, problems
-from shardproof.report.words import plain
+from shardproof.run.plain import plain
 from shardproof.run.result import Result
 
 #: GitHub shows so many of one step.

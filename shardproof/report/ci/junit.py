@@ -6,7 +6,8 @@ from collections import Counter
 from xml.etree import ElementTree as xml
 
 from shardproof.report.ci.subject import problems
-from shardproof.report.words import numbers, plain
+from shardproof.report.words import numbers
+from shardproof.run.plain import plain
 from shardproof.run.result import Conclusion, Result
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from shardproof.report.ci.subject import Problem, place, problems, relative
-from shardproof.report.words import plain
+from shardproof.run.plain import plain
 from shardproof.run.result import Result
 
 SCHEMA: Final = (

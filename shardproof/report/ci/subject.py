@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from shardproof.engine.findings import Finding
-from shardproof.report.words import plain
+from shardproof.run.plain import plain
 from shardproof.run.result import Result
 
 #: A file and a line, as Python's tracebacks write them and as compilers do.
