@@ -60,6 +60,7 @@ def paired(single: Trace, ranks: Sequence[Trace], relations: Relations) -> Paire
         if getattr(relations, key):
             raise InvalidInput("is about graphs; what ranks do, their traces say", key)
     work = _Pairing(single, ranks, relations)
+    work.check_domains()
     inputs = work.inputs()
     outputs = work.outputs()
     events = [*work.named(inputs), *outputs, single.events[-1]]
@@ -103,6 +104,14 @@ class _Pairing:
         self.assumed.append(Assumption("inferred", about, "", text))
 
     # -- inputs -----------------------------------------------------------------------------------
+
+    def check_domains(self) -> None:
+        """Raise `InvalidInput` for the domain of what is no input of the step."""
+        for name in self.relations.domains:
+            if name not in self.batch:
+                raise InvalidInput(
+                    f"the step has no such input ({_listed(self.batch)})", f"domains.{name}"
+                )
 
     def inputs(self) -> dict[str, str]:
         """The step's name of each input of the program."""

@@ -24,6 +24,7 @@ from shardproof.frontends.fx import (
     files,
     groups,
     place,
+    stated,
     written,
 )
 from shardproof.frontends.fx.choose import Made, chosen
@@ -111,6 +112,7 @@ def _joined(
     hide scores are minus infinity where that is understood (`endless`)."""
     single, ranks = with_states(*archived.alike(single, ranks))
     _same_interface(ranks)
+    stated.check(single, ranks, relations)
     read = endless(single, ranks)
     if read is not None:
         sides = read.single, read.ranks

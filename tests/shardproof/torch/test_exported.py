@@ -164,6 +164,7 @@ def test_parts_of_outputs_are_stated(tmp_path: Path) -> None:
 REFUSED = {
     "shape": (lambda: Scored(), {**BATCH, "x": sp.tensor((4, WIDTH))}, "", "has shape [8, 4]"),
     "relation": (lambda: Scored(), BATCH, "[groups]\na = [[0, 1]]\n", "is about graphs"),
+    "domain": (lambda: Scored(), BATCH, "[domains]\nz = [0, 4]\n", "the step has no such input"),
     "output": (
         lambda: Scored(),
         BATCH,
