@@ -18,6 +18,7 @@ from shardproof.frontends.hlo.known import Known, compact
 from shardproof.frontends.hlo.module import Array
 from shardproof.frontends.hlo.movement import framed, placed
 from shardproof.frontends.hlo.state import Lowering
+from shardproof.frontends.hlo.viewed import viewed
 
 
 class Rows(NamedTuple):
@@ -179,12 +180,17 @@ def _in_box(
     starts: Sequence[int | PerRank],
     sizes: Shape,
 ) -> Item:
-    """What is written to, or added in, one box."""
+    """What is written to, or added in, one box; where that is the whole of zeros, or all is
+    written, it is what it was (numbers that a predicate of ids chooses stay such)."""
     shape = low.shape(node)
     if node.attrs["to_apply"] == "replace":
         ids = _ids_among(low, operand, updates, starts, shape)
         if ids is not None:
             return ids
+    if sizes == shape and all(start == 0 for start in starts):
+        adds = node.attrs["to_apply"] == "add"
+        if not adds or (isinstance(operand, Known) and operand.number() == 0):
+            return viewed(low, updates, shape)
     value = low.values.view(low.tensor(updates), sizes)
     if node.attrs["to_apply"] == "replace":
         return Tensor(placed(low, operand, value, starts, shape))
@@ -218,7 +224,7 @@ def scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         return _added(low, operand, apart)
     box = _box(low, node, ids, low.recorder.shape(updates))
     if box is not None:
-        return _in_box(low, node, operand, xs[2] if how == "replace" else Tensor(updates), *box)
+        return _in_box(low, node, operand, xs[2] if again is None else Tensor(updates), *box)
     rows = _whole_rows(low, node, ids, low.recorder.shape(updates))
     inside = rows is not None and _inside(rows, shape[rows.dim])
     if rows is None or not (inside or how == "add"):

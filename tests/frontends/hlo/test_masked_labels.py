@@ -132,6 +132,29 @@ def test_labels_that_do_not_count(
     verified(SINGLE, text, tmp_path, expected)
 
 
+#: What goes back is written into a column first: the derivative of ``scores[..., 0]``.
+COLUMN = f"""  e1 = f32[4,1] broadcast(z), dimensions={{}}
+  none1 = s32[1] constant({{0}})
+  back1 = f32[4,1] scatter(e1, none1, back), update_window_dims={{0}}, \
+inserted_window_dims={{1}}, scatter_dims_to_operand_dims={{1}}, index_vector_dim=0, to_apply=add
+  i1 = s32[4,1,1] reshape(i)
+  d = f32[4,8] scatter(e, i1, back1), {SCATTER.replace("index_vector_dim=1", "index_vector_dim=2")}
+"""
+
+
+@pytest.mark.parametrize(
+    ("updates", "expected"), [("back1", "proved"), ("all1", "refuted")], ids=["masked", "all"]
+)
+def test_what_goes_back_comes_as_a_column(updates: str, expected: str, tmp_path: Path) -> None:
+    """`optax.softmax_cross_entropy_with_integer_labels` times a mask."""
+    column = COLUMN.replace("e, i1, back1", f"e, i1, {updates}")
+    if updates == "all1":
+        column = column.replace("  i1 =", "  all1 = f32[4,1] reshape(l)\n  i1 =")
+    single = SINGLE.replace(f"  d = f32[4,8] scatter(e, i, back), {SCATTER}\n", column)
+    text = PARALLEL.replace("BODY", LOOKED_UP).replace("BOUND", "LT").replace("MASK", "on")
+    verified(single, text, tmp_path, expected)
+
+
 @pytest.mark.parametrize(
     ("weight", "expected"), [("0.5", "proved"), ("1", "refuted")], ids=["halved", "twice"]
 )
