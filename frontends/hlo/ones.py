@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from fractions import Fraction
 from math import prod
 
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.builder.piecewise import chosen_rows
 from shardproof.frontends.graphs.graph import Graph, Node
+from shardproof.frontends.graphs.recorder import Recorded
 from shardproof.frontends.hlo.items import Lookup
 from shardproof.frontends.hlo.state import Compared, Lowering, integral
 
@@ -144,15 +146,41 @@ def total(low: Lowering, value: int, dims: tuple[int, ...]) -> int | None:
     """The sum of what is scattered, over the rows that it is scattered to. None: it is no such
     sum.
 
-    Example: -1 at ``[i, ids[i]]`` of zeros [6, 24], added up over the 24, is -1 for each i.
+    Example: -1 at ``[i, ids[i]]`` of zeros [6, 24], added up over the 24, is -1 for each i; beside
+    0.1 everywhere (smoothed labels), -1 + 2.4.
     """
     made = low.reaches.maker(value)
-    if made is None:
+    if made is None or len(dims) != 1:
         return None
     if made.name == "mul" and len(made.inputs) == 1:
         inner = total(low, made.inputs[0], dims)
         return None if inner is None else low.op("mul", inner, **made.attrs).value
-    if made.name != "einsum" or len(made.inputs) != 2 or len(dims) != 1:
+    if made.name == "add" and len(made.inputs) == 1:
+        other, inner = made.attrs["other"], total(low, made.inputs[0], dims)
+        if inner is None or not isinstance(other, Fraction | int):
+            return None
+        return low.op("add", inner, other=other * low.recorder.shape(value)[dims[0]]).value
+    if made.name in ("add", "sub") and len(made.inputs) == 2:
+        return _total_of_both(low, made, value, dims)
+    return _total_of_scattered(low, made, dims)
+
+
+def _total_of_both(low: Lowering, made: Recorded, value: int, dims: tuple[int, ...]) -> int | None:
+    """The sum of what is scattered and of something beside it (smoothed labels)."""
+    if any(low.recorder.shape(v) != low.recorder.shape(value) for v in made.inputs):
+        return None
+    parts = [total(low, v, dims) for v in made.inputs]
+    if parts == [None, None]:
+        return None
+    first, second = (
+        low.op("sum", v, dim=dims).value if part is None else part
+        for v, part in zip(made.inputs, parts, strict=True)
+    )
+    return low.op(made.name, first, second).value
+
+
+def _total_of_scattered(low: Lowering, made: Recorded, dims: tuple[int, ...]) -> int | None:
+    if made.name != "einsum" or len(made.inputs) != 2:
         return None
     onehot = low.reaches.maker(made.inputs[0])
     if onehot is not None and onehot.name == "view":

@@ -77,6 +77,29 @@ def test_labels_that_are_compared(how: str, less: str, expected: str, tmp_path: 
 
 
 @pytest.mark.parametrize(
+    ("count", "expected"), [(8, "proved"), (4, "refuted")], ids=["every class", "its own classes"]
+)
+def test_smoothed_labels(count: int, expected: str, tmp_path: Path) -> None:
+    """Beside what is scattered there is a number, or something, for every class: label smoothing,
+    of which ranks write the gradient by hand."""
+    smoothed = """h = f32[] constant(0.25)
+  h0 = f32[4,8] broadcast(h), dimensions={}
+  d0 = f32[4,8] add(d, h0)
+  d1 = f32[4,8] subtract(d0, s)
+  n = f32[4,8] negate(d1)"""
+    by_hand = f"""a0 = f32[4] reduce(s, z), dimensions={{1}}, to_apply=add
+  a1 = f32[4] all-reduce(a0), channel_id=2, replica_groups={{{{0,1}}}}, \
+use_global_device_ids=true, to_apply=add
+  j = f32[] constant({count * 0.25})
+  j0 = f32[4] broadcast(j), dimensions={{}}
+  t0 = f32[4] subtract(a1, l)
+  t = f32[4] subtract(t0, j0)"""
+    right = PARALLEL.replace("HOW", "EQ").replace("LESS", "l")
+    single = SINGLE.replace("n = f32[4,8] negate(d)", smoothed)
+    verified(single, right.replace("t = f32[4] negate(l)", by_hand), tmp_path, expected)
+
+
+@pytest.mark.parametrize(
     ("most", "expected"),
     [(23, "proved"), (22, "refuted")],
     ids=["all", "the last as the one before"],
