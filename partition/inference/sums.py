@@ -107,7 +107,7 @@ class Sums(Values):
         if any(addend.partials for addend in addends):
             if len(addends) > (MOST_NUMBERS if prod(x.shape) == 1 else MOST_TERMS):
                 return self.piece(Lineage(x.shape, tuple(addends)))
-            return Lineage(x.shape, tuple(addends))
+            return self.together(x.shape, addends) or Lineage(x.shape, tuple(addends))
         addends = self._masked(addends)
         if len(addends) < 2:
             return self.known(Lineage(x.shape, tuple(addends)))

@@ -23,6 +23,7 @@ from shardproof.engine.lineage.views import Misaligned
 from shardproof.partition.inference.canonical import Draft, canonical
 from shardproof.partition.inference.closing import composed
 from shardproof.partition.inference.match import Matcher
+from shardproof.partition.inference.one_by_one import OneByOne
 from shardproof.partition.inference.opened import opened
 
 #: Addends that are added up, and sums that are tried for one value.
@@ -84,6 +85,7 @@ class Together:
         self._einsum = einsum
         self._matcher = matcher
         self._opened = matcher.opened
+        self._one_by_one = OneByOne(table, matcher.reference_size, einsum)
         self._memo: dict[tuple[tuple[int, ...], tuple[Addend, ...]], _Made | None] = {}
         self._sums = count()
         self._inside = False
@@ -93,13 +95,13 @@ class Together:
 
         Example: ``n40[a0[4]] + n41[a0[4]]``, which only ranks have, is ``n31[a0[4]]``.
         """
-        if self._inside:
+        if self._inside or not self._one_by_one.fit(x.addends):
             return None
         before = frozenset(self._opened)
         self._inside, self._sums = True, count()
         try:
             with self._matcher.aside():
-                made = self._sum(x)
+                made = self._sum(self._at_positions(x))
         except Misaligned:
             made = None
         finally:
@@ -108,6 +110,11 @@ class Together:
             self._opened.intersection_update(before)
             return None
         return made
+
+    def _at_positions(self, x: Lineage) -> Lineage:
+        """A sum, of whose parts of sums each position is an addend."""
+        self._opened |= {t.node for t in x.addends if t.partials}
+        return x._replace(addends=tuple(self._one_by_one.of(x.addends)))
 
     def _is_known(self, x: Lineage) -> bool:
         return all(t.node < self._reference_size and not t.partials for t in x.addends)
