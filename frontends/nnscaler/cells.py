@@ -132,11 +132,9 @@ class Prim:
         return None if given is None else wholes(given, f"sizes of {self.kind}", MAX_EXTENT)
 
     def ranks(self) -> tuple[int, ...]:
-        """The group; raises `UnreadablePlan` if it is not a list of different ranks."""
-        ranks = wholes(self.kwargs.get("ranks"), f"ranks of {self.kind}", MAX_RANKS)
-        if len(set(ranks)) != len(ranks):
-            raise UnreadablePlan(f"expected different ranks for {self.kind}, found {list(ranks)}")
-        return ranks
+        """The group; raises `UnreadablePlan` if it is not a list of different ranks, at least one:
+        nobody is in a group of none, while a `Group` without ranks is its program's own."""
+        return _group(self.kwargs.get("ranks"), f"ranks of {self.kind}", self.kind)
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -388,8 +386,16 @@ def _adapter(record: Any) -> Adapter:
     )
 
 
+def _group(value: object, what: str, who: str) -> tuple[int, ...]:
+    """The ranks that communicate: different ones, and some."""
+    ranks = wholes(value, what, MAX_RANKS)
+    if not ranks or len(set(ranks)) != len(ranks):
+        raise UnreadablePlan(f"expected different ranks for {who}, found {list(ranks)}")
+    return ranks
+
+
 def _reducer(record: Any) -> Reducer:
-    device = wholes(record._device, "a device", MAX_RANKS)
+    device = _group(record._device, "a device", "a weight reducer")
     return Reducer(record._id, device, tensors(record._inputs))
 
 

@@ -200,6 +200,7 @@ def test_a_record_without_a_state(tmp_path: Path) -> None:
     [
         ({}, "expected a list of ranks of AllReducePrim, found 'NoneType'"),
         ({"ranks": [0, 0]}, r"expected different ranks for AllReducePrim, found \[0, 0\]"),
+        ({"ranks": []}, r"expected different ranks for AllReducePrim, found \[\]"),
         ({"ranks": ["0"]}, "ranks of AllReducePrim from 0"),
     ],
 )
@@ -209,6 +210,15 @@ def test_ranks_of_a_primitive(tmp_path: Path, kwargs: dict[str, Any], message: s
     _, (_, use, _) = viewed(tmp_path, parts)
     with pytest.raises(UnreadablePlan, match=message):
         use.cell.nodes[1].prims[0].ranks()
+
+
+@pytest.mark.parametrize("ranks", [(), (0, 0)])
+def test_ranks_of_a_reducer(tmp_path: Path, ranks: tuple[int, ...]) -> None:
+    """Nobody is in a group of none: by the runtime its device is not in it."""
+    parts = small_plan()
+    parts["reducer"].state["_device"] = ranks
+    with pytest.raises(UnreadablePlan, match="expected different ranks for a weight reducer"):
+        viewed(tmp_path, parts)
 
 
 def test_attributes_of_a_primitive(tmp_path: Path) -> None:
