@@ -294,13 +294,19 @@ def _operand(value: object) -> Constant:
     return tensor(value) if kind_of(value) == "IRSubTensor" else constant(value)
 
 
-def _mirror_id(value: object) -> int | None:
-    """The id of a mirror cell; it is not viewed, since mirrors refer to each other."""
-    if value is None:
+def _mirror_id(record: Any) -> int | None:
+    """The id of a cell's mirror; it is not viewed, since mirrors refer to each other.  One that has
+    another mirror itself, or is a cell of another kind, says of neither what it is the other
+    direction of."""
+    mirror = record._mirror
+    if mirror is None:
         return None
-    if not isinstance(value, Record):
-        raise UnreadablePlan(f"expected a mirror cell, found {printable(kind_of(value))}")
-    return whole(getattr(value, "_id", None), "a mirror cell's id")
+    if not isinstance(mirror, Record):
+        raise UnreadablePlan(f"expected a mirror cell, found {printable(kind_of(mirror))}")
+    number = whole(getattr(mirror, "_id", None), "a mirror cell's id")
+    if getattr(mirror, "_mirror", None) is not record:
+        raise UnreadablePlan(f"expected its mirror, cell {number}, to have this cell for its own")
+    return number
 
 
 def _kwargs(value: object) -> dict[str, Constant]:
@@ -330,7 +336,7 @@ def _forward(record: Any) -> ForwardOp:
         kwargs=_kwargs(record._kwargs),
         module=_module(record._module_stack),
         comment="" if comment is None else text(comment, "a comment"),
-        backward_id=_mirror_id(record._mirror),
+        backward_id=_mirror_id(record),
         annotations=_annotations(record) if _may_be_registered(signature) else (),
     )
 
@@ -347,6 +353,7 @@ def _annotations(record: Any) -> tuple[str, ...]:
 
 def _backward(record: Any) -> BackwardOp:
     mirror = expect(record._mirror, *_FORWARD)
+    _mirror_id(record)
     return BackwardOp(
         record._id, tensors(record._inputs), tensors(record._outputs), _viewed(mirror, _forward)
     )
@@ -382,7 +389,7 @@ def _adapter(record: Any) -> Adapter:
         inputs=tensors(record._inputs),
         outputs=tensors(record._outputs),
         prims=tuple([_prim(item) for item in listed(record._prims, "primitives")]),
-        mirror_id=_mirror_id(record._mirror),
+        mirror_id=_mirror_id(record),
     )
 
 
@@ -413,7 +420,7 @@ def _segment(record: Any) -> Segment:
         inputs=_constants(record._inputs),
         outputs=_constants(record._outputs),
         nodes=tuple(nodes),
-        mirror_id=_mirror_id(record._mirror),
+        mirror_id=_mirror_id(record),
     )
 
 
@@ -423,7 +430,7 @@ def _use_of(record: Any) -> Use:
         cell=_cell(record._cell),
         inputs=_constants(record._inputs),
         outputs=_constants(record._outputs),
-        mirror_id=_mirror_id(record._mirror),
+        mirror_id=_mirror_id(record),
     )
 
 

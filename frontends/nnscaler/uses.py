@@ -66,7 +66,8 @@ class Uses:
                     self._returned[slot] = use.id
             return slots
         if use.mirror_id not in self._forward:
-            return slots
+            # The code names tensors of a use that there is not, or that has not been run here.
+            return [NOWHERE] * count + slots[count:]
         names, mirrored = self._forward[use.mirror_id]
         if id(cell) not in self._bodies:
             own = [x.id for x in (*tensors_of(cell.inputs), *tensors_of(cell.outputs))]

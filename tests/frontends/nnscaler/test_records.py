@@ -109,6 +109,14 @@ def inside(part: str, key: str, inner: str, value: Any) -> Callable[[dict[str, O
 
 
 OPAQUE = Obj("nnscaler.graph.function.dimops", "OpAnno", {"a": 1})
+
+
+def no_mirrors(parts: dict[str, Obj]) -> None:
+    """Neither of the two operators says that it is the other one's mirror."""
+    put("op", "_mirror", None)(parts)
+    put("back", "_mirror", None)(parts)
+
+
 WRONG = [
     (drop("x", "_shape"), X, "expected a field _shape of IRSubTensor"),
     (put("x", "_shape", (2, -4)), X, "expected sizes from 0 to 281474976710656, found -0x4"),
@@ -145,7 +153,9 @@ WRONG = [
     (put("op", "_module_stack", [1]), OP, "expected a module stack"),
     (put("op", "_mirror", 4), OP, "expected a mirror cell"),
     (put("op", "_id", None), "device 0, use 25, segment 24, cell", "expected a cell's id"),
-    (put("back", "_mirror", None), "device 0, use 25, segment 24, cell 21", "IRDimops or IRPyFunc"),
+    (put("back", "_mirror", None), OP, "expected its mirror, cell 21, to have this cell"),
+    (put("op", "_mirror", None), "device 0, use 25, segment 24, cell 21", "expected its mirror, cell 20"),
+    (no_mirrors, "device 0, use 25, segment 24, cell 21", "IRDimops or IRPyFunc"),
     (
         put("prim", "_inputs", [1]),
         "device 0, use 25, segment 24, adapter 22, AllReducePrim",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from shardproof.frontends.errors import UnreadablePlan
 from tests.frontends.plan_families import Families
 from tests.frontends.plan_generator import Plans, laid_out, placed
 from tests.frontends.plan_judge import judged
@@ -48,6 +49,32 @@ def test_a_backward_use_that_is_given_the_loss_of_another_microbatch(
     judgement = judged(made, 1, tmp_path)
     assert bool(judgement.different) == exchanged
     assert judgement.verdict == ("refuted" if exchanged else "proved"), judgement.reason
+
+
+@pytest.mark.parametrize("other", ["exchanged", "none"])
+def test_a_backward_use_without_its_forward_one_has_no_meaning(other: str, tmp_path: Path) -> None:
+    """Generated code names the tensors of the mirror."""
+    made = placed(random.Random(2), model(2), [1, 1], 2, 1)
+    backward = [
+        item
+        for item in made.parallel.state["execplan"].state["_seq"][1]
+        if any(
+            x.name == "IRBpOperation" for x in item.state.get("_cell", item).state.get("_nodes", ())
+        )
+    ]
+    one, two = backward
+    if other == "none":
+        forward = one.state["_mirror"]
+        one.state["_mirror"] = forward.state["_mirror"] = None
+    else:
+        one.state["_mirror"], two.state["_mirror"] = two.state["_mirror"], one.state["_mirror"]
+    if other == "exchanged":
+        with pytest.raises(UnreadablePlan, match="expected its mirror"):
+            judged(made, 1, tmp_path)
+    else:
+        judgement = judged(made, 1, tmp_path)
+        assert "has no forward" in judgement.different
+        assert judgement.verdict == "refuted", judgement.reason
 
 
 @pytest.mark.parametrize("identities", [True, False])
