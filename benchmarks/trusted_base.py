@@ -34,6 +34,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         "engine/simulation/trace_axes.py",
         "engine/simulation/recording.py",
         "engine/simulation/small_shapes.py",
+        "engine/simulation/hiding.py",
     ),
     "`solvers`": ("solvers/*.py",),
     "`checker` but for its proofs": (

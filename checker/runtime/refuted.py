@@ -20,6 +20,7 @@ from shardproof.engine.reference_runtime.compare import Undefined, compared, fit
 from shardproof.engine.reference_runtime.exchange import Stuck
 from shardproof.engine.reference_runtime.lots import exact
 from shardproof.engine.reference_runtime.values import Values
+from shardproof.engine.simulation.hiding import zeros_and_ones
 
 
 class _Sizes(NamedTuple):
@@ -38,7 +39,7 @@ SIZES: Final = (
 #: Random inputs of each size.
 SEEDS: Final = 3
 #: Which of them has marks: of integers that may be negative, as a label that does not count is,
-#: about half are the least.
+#: about half are the least; what hides scores by a large number is zeros and ones.
 MARKED: Final = 1
 
 
@@ -85,6 +86,8 @@ def _off(plan: Plan, sizes: _Sizes, seed: int, *, marked: bool) -> float | None:
         if shard.integer and least < 0:
             full = values.full(shard).data[0]
             values.lots[shard.name] = exact(np.where(random.random(full.shape) < 0.5, least, full))
+    for name, data in zeros_and_ones(plan.single, seed).items() if marked else ():
+        values.lots[name] = exact(data)
     try:
         off = compared(plan, plan, values, together=False)[0]
     except Undefined:

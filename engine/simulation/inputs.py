@@ -71,6 +71,8 @@ class Inputs:
     negative ones where there are any, counts of any size.
     ``roots``: named inputs that roots and logarithms are taken of, which are positive where inputs
     are ``wide``.
+    ``hiding``: named inputs by which a large number hides scores, which are 0 and 1 where indices
+    are ``repeated``: of any others only the scores of one key are seen.
     ``repeated``: an index may come several times in a row, and others not at all: where every index
     comes once, a sum over a row hides which row of a table is which.
     ``positive``: no number is negative, and those of the batch and of named inputs are below 1:
@@ -95,6 +97,7 @@ class Inputs:
     tables: frozenset[str]
     random: np.random.Generator
     roots: frozenset[str] = frozenset()
+    hiding: frozenset[str] = frozenset()
     wide: bool = False
     scale: float = 1.0
     positive: bool = False
@@ -127,6 +130,9 @@ class Inputs:
             own = self.sizes.plan.numbers.get(name) if self.sizes.true else None
             if own is not None:
                 values = np.asarray(own, dtype=float).reshape([count(dim) for dim in dims])
+            elif known is None and self.repeated and name in self.hiding:
+                # They are whole numbers: none next to them is meant.
+                values = np.rint(self.random.uniform(0.2, 1.0, [count(d) for d in dims]))
             elif known is None:
                 values = self._nudged(self._values(name, dims))
             else:

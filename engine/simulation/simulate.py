@@ -32,6 +32,7 @@ from shardproof.engine.simulation.comparisons import (
     straight,
     unrounded,
 )
+from shardproof.engine.simulation.hiding import hiding
 from shardproof.engine.simulation.inputs import BEND, FAINT_SCALE, NUDGE, Inputs, read_by
 from shardproof.engine.simulation.nearer import nearer
 from shardproof.engine.simulation.outcomes import outcomes
@@ -412,6 +413,7 @@ def _evaluated(
         tables=read_by("embedding", 1, single),
         random=np.random.default_rng(seed),
         roots=roots(single),
+        hiding=hiding(plan.single),
         wide=WIDE <= seed < FAINT,
         scale=FAINT_SCALE if faint else scale,
         positive=kind % 4 >= 2,

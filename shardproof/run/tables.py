@@ -14,6 +14,7 @@ from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Plan, Program
 from shardproof.engine.reference_runtime.agreement import agree_on
 from shardproof.engine.reference_runtime.compare import fits
+from shardproof.engine.simulation.hiding import hiding, zeros_and_ones
 from shardproof.engine.simulation.simulate import WIDE
 from shardproof.engine.simulation.true_size import TURNS, every_id, with_numbers
 from shardproof.inputs.load import CONSTANT
@@ -24,6 +25,8 @@ from shardproof.partition.stages.partition import Partition
 SCALES: Final = (1, 1, 2, 4)
 #: On how many inputs a larger plan is run.
 AT_TRUE_SIZES: Final = 2
+#: The seed, after the first wide one, of which inputs that hide scores are zeros and ones.
+ONES: Final = 3
 
 
 def guarded(result: Partition) -> Plan:
@@ -57,7 +60,8 @@ def _seen_at_true_sizes(result: Partition) -> list[bool | None]:
         return [None]
     plan = replace(result.plan, numbers=result.plan.tables)
     made: list[bool | None] = []
-    for seed in range(WIDE, WIDE + AT_TRUE_SIZES):
+    hides = [WIDE + ONES] if hiding(plan.single) else []
+    for seed in [*range(WIDE, WIDE + AT_TRUE_SIZES), *hides]:
         both = with_numbers(plan, result.derived, result.parallel.unrolled, seed)
         if not both.failure and not both.undefined and both.comparisons:
             made.append(not both.differs)
@@ -108,7 +112,12 @@ def _seen(plan: Plan, contents: Mapping[str, Any]) -> list[bool | None]:
     made = [agree_on(plan, contents, seed, scale) for seed, scale in enumerate(SCALES)]
     if False not in made:
         turns = [every_id(plan.single, turn) for turn in range(TURNS)]
-        made += [agree_on(plan, {**contents, **ids}, turn) for turn, ids in enumerate(turns) if ids]
+        turns += [zeros_and_ones(plan.single, turn) for turn in range(TURNS)]
+        made += [
+            agree_on(plan, {**contents, **own}, turn % TURNS)
+            for turn, own in enumerate(turns)
+            if own
+        ]
     return [agree for agree in made if agree is not None] or [None]
 
 
