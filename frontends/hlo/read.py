@@ -28,6 +28,7 @@ from shardproof.frontends.hlo.lower import lower
 from shardproof.frontends.hlo.marks import marked
 from shardproof.frontends.hlo.ones import compared
 from shardproof.frontends.hlo.related import with_relations
+from shardproof.frontends.hlo.residues import narrowed
 from shardproof.frontends.hlo.stacks import stacks
 from shardproof.frontends.hlo.state import REFUSED, Lowering, Other
 from shardproof.frontends.untrusted.inert import printable
@@ -167,7 +168,9 @@ def paired(
     try:
         single, parallel = unflattened(marked(single)), unflattened(parallel)
         stacked = stacks(single, parallel)
+        single, remainders = narrowed(single, parallel)
         parallel, rounded = unfolded(single, parallel)
+        rounded = (*rounded, *remainders)
         made, lowered = _lowered(single, parallel, name, stacked, rounded)
         if orders.is_divided(lowered[0].recorder, lowered[1].recorder):
             made, lowered = _lowered(single, parallel, name, stacked, rounded, by_order=True)
