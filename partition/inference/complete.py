@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from shardproof.engine.lineage.lineage import Addend, Lineage
 from shardproof.engine.lineage.nodes import NodeTable
@@ -116,6 +116,18 @@ class Complete(Sums):
             return made
         self.rewrote = before
         return x
+
+    def of_ended(self, xs: Sequence[Lineage], make: Callable[..., Lineage]) -> Lineage | None:
+        """What ``make`` gives of operands with parts of sums beside complete values, these taken as
+        the values of the single device that they add up to; None where it has none, or not what is
+        made of them.
+
+        Example: the gradient of a weight of keys, where what comes back to these is made of a first
+        position and of the others.
+        """
+        whole = [self.ended(x) for x in xs]
+        made = None if whole == list(xs) else make(*whole)
+        return made if made is not None and self._are_known(made.addends) else None
 
     def _complete(self, addend: Addend) -> Addend:
         """Part of a sum over a constant block as the sum over that block alone, which may be cut

@@ -127,6 +127,42 @@ def each(
     return Lineage((*xs[0].shape[:outer], *behind), tuple(joined(back)))
 
 
+def summed(x: Lineage, make: Callable[[Lineage], Lineage]) -> Lineage:
+    """What ``make`` gives of a tensor where addends lie over each other, region by region; nothing
+    where there are none.  What lies beside something else is not cut where that is.  Raises
+    `Misaligned` where there are no regions.
+
+    Example: queries of the first position beside those of the others, and keys of all positions in
+    other columns: the keys are one region.
+    """
+    spread = _spread([x])
+    virtual = tuple(n for parts in spread.sizes for n in parts)
+    addends: list[Addend] = []
+    for boxes in _apart(_together(spread.addends[0], virtual)):
+        own = [t for _, there in boxes for t in there]
+        bounds = [sorted({end for box, _ in boxes for end in box[d]}) for d in range(len(virtual))]
+        for region in _regions(bounds):
+            there = _region(own, region, virtual)
+            if there.addends:
+                addends += _put(make(there), region, virtual)
+    back = [_unsplit(t, spread.sizes) for t in joined(addends)]
+    return Lineage(x.shape, tuple(joined(back)))
+
+
+def _apart(boxes: Mapping[Region, list[Addend]]) -> list[list[tuple[Region, list[Addend]]]]:
+    """Boxes in groups of which none meets a box of another one."""
+    groups: list[list[tuple[Region, list[Addend]]]] = []
+    for one in boxes.items():
+        met = [g for g in groups if any(_meet(one[0], box) for box, _ in g)]
+        groups = [g for g in groups if g not in met]
+        groups.append([one, *(each for g in met for each in g)])
+    return groups
+
+
+def _meet(one: Region, other: Region) -> bool:
+    return all(a < d and c < b for (a, b), (c, d) in zip(one, other, strict=True))
+
+
 def _together(addends: Sequence[Addend], shape: Shape) -> dict[Region, list[Addend]]:
     """Addends by the box in which they are not zero."""
     result: dict[Region, list[Addend]] = {}

@@ -125,7 +125,9 @@ class Products(Complete):
                 return whole
         elif len(addends) == len(xs[0].addends) and all(len(x.addends) == 1 for x in xs[1:]):
             addends = self._each_distributed(xs, Lineage(shape, tuple(addends)), terms)
-        return self.fold(Lineage(shape, tuple(addends)))
+        made = self.fold(Lineage(shape, tuple(addends)))
+        again = partial(self.einsum, spec, sizes=sizes)
+        return made if self._are_known(made.addends) else self.of_ended(xs, again) or made
 
     def _few_terms(self, xs: Sequence[Lineage], terms: Terms) -> list[Addend]:
         """The products of addends, kept apart where they are few; of operands taken as they are

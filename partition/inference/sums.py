@@ -22,7 +22,7 @@ from shardproof.partition.inference.floats import Way, dropped, spread_behind, w
 from shardproof.partition.inference.masked_sums import completed, in_one_period, vanished
 from shardproof.partition.inference.masks import is_order, unscaled
 from shardproof.partition.inference.opened import cancelled, logarithms, opened
-from shardproof.partition.inference.pieces import each
+from shardproof.partition.inference.pieces import summed
 from shardproof.partition.inference.values import Values, tried
 from shardproof.partition.inference.views import (
     result_view,
@@ -77,7 +77,7 @@ class Sums(Values):
         """Collect equal addends, join partial ones; a complete sum of several becomes a node."""
         if has_places(x):
             try:
-                return each([x], lambda lineages: self.in_region(self.fold(lineages[0])))
+                return summed(x, lambda there: self.in_region(self.fold(there)))
             except Misaligned:
                 return self.piece(x)
         addends = collect(unscaled(self.table, x.addends))
