@@ -35,6 +35,7 @@ from shardproof.frontends.nnscaler.primitives import (
     Steps,
     alone,
     fused_steps,
+    named_otherwise,
     plain_steps,
 )
 from shardproof.frontends.nnscaler.records import Constant, Tensor
@@ -414,8 +415,8 @@ class BodyWriter:
         if fused is not None:
             self.steps(fused, adapter.inputs, adapter.outputs, owners, source)
             return
-        # The data flow of an adapter is its own; a lone primitive is the adapter.
         whole = alone(adapter)
+        self.device.assumed.update(named_otherwise(adapter) if whole else ())
         passing = self.passing_names(adapter)
         last = {x.id: i for i, prim in enumerate(adapter.prims) for x in prim.outputs}
         for number, prim in enumerate(adapter.prims):

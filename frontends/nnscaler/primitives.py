@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from shardproof.engine.plan.assumption import Assumption
 from shardproof.engine.plan.ir import Attr, Group
 from shardproof.frontends.errors import UnreadablePlan
 from shardproof.frontends.nnscaler.cells import Adapter, Prim
@@ -391,7 +392,7 @@ FUSED: Final[Mapping[str, tuple[_Row, _Row]]] = {
 
 def alone(adapter: Adapter) -> bool:
     """Whether an adapter is one primitive that all ranks of its group do alike: its data flow is
-    the adapter's then.
+    the adapter's then (`named_otherwise` says where it is recorded as another one).
 
     Example: an adapter of one ``AllReducePrim`` is; one of two ``MovePrim`` is not.
     """
@@ -399,6 +400,29 @@ def alone(adapter: Adapter) -> bool:
         return False
     row = PLAIN.get(adapter.prims[0].kind)
     return row is not None and row.reads == "one"
+
+
+def named_otherwise(adapter: Adapter) -> tuple[Assumption, ...]:
+    """What is assumed of an adapter that is `alone`, where its primitive names other tensors: that
+    the adapter's count.
+
+    Example: an adapter from #691 to #691 whose ``AllGatherPrim`` is from #843 to #550, as generated
+    code has it.
+    """
+    (prim,) = adapter.prims
+    named = [[x.id for x in both] for both in (prim.inputs, prim.outputs)]
+    if named == [[x.id for x in both] for both in (adapter.inputs, adapter.outputs)]:
+        return ()
+    where = f"adapter {adapter.id}"
+    text = (
+        f"{prim.kind} of {where} reads and gives what the adapter does; its record is "
+        f"from {_named(prim.inputs)} to {_named(prim.outputs)}, which generated code would follow"
+    )
+    return (Assumption("inferred", prim.kind, where, text),)
+
+
+def _named(tensors: Sequence[Tensor]) -> str:
+    return ", ".join(f"{x.name} #{x.id}" for x in tensors) or "nothing"
 
 
 def plain_steps(prim: Prim, device: int, inputs: tuple[Tensor, ...]) -> Steps:

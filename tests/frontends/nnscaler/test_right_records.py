@@ -9,6 +9,7 @@ import pytest
 from shardproof.engine.lineage.places import has_places
 from shardproof.partition.evidence.recorded import metadata
 from shardproof.partition.stages.partition import Partition, partition
+from tests.frontends.pickles import Obj
 from tests.frontends.plan_generator import plans
 from tests.frontends.plan_judge import paired
 from tests.frontends.plan_records import viewed
@@ -46,3 +47,27 @@ def test_other_rows_of_what_lies_side_by_side_are_noticed(tmp_path: Path) -> Non
             break
     (finding,) = metadata(found)
     assert "is recorded as [0:6, 0:2, 0:12]" in finding.message
+
+
+def named_otherwise(folder: Path, *, exchanged: bool) -> list[str]:
+    """Kinds of assumptions about a primitive that is its adapter, in a plan that gathers."""
+    made = plans(46, "small")
+    gathers: list[Obj] = []
+    for sequence in made.parallel.state["execplan"].state["_seq"].values():
+        for item in sequence:
+            cell = item.state.get("_cell", item)
+            for node in cell.state.get("_nodes", [cell]):
+                prims = node.state.get("_prims", ())
+                gathers += [x for x in prims if len(prims) == 1 and x.name == "AllGatherPrim"]
+    one = gathers[0]
+    two = next(x for x in gathers if x.state["_inputs"] != one.state["_inputs"])
+    if exchanged:
+        one.state["_inputs"], two.state["_inputs"] = two.state["_inputs"], one.state["_inputs"]
+    single, many = viewed(made.single, folder, "one"), viewed(made.parallel, folder, "many")
+    return [x.kind for x in paired(single, many).assumed if x.about == "AllGatherPrim"]
+
+
+def test_a_primitive_that_names_other_tensors_than_its_adapter_is_assumed(tmp_path: Path) -> None:
+    """Generated code has the primitive's names; the adapter's are followed, which is printed."""
+    assert named_otherwise(tmp_path, exchanged=False) == []
+    assert named_otherwise(tmp_path, exchanged=True) == ["inferred", "inferred"]
