@@ -14,7 +14,7 @@ import numpy as np
 from shardproof.checker.result import Problems
 from shardproof.checker.runtime.rank_by_rank import TOLERANCE
 from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
-from shardproof.engine.plan.assumption import has_rows
+from shardproof.engine.plan.assumption import has_rows, hides_scores
 from shardproof.engine.plan.ir import Plan
 from shardproof.engine.reference_runtime.compare import Undefined, compared, fits
 from shardproof.engine.reference_runtime.exchange import Stuck
@@ -92,5 +92,6 @@ def _off(plan: Plan, sizes: _Sizes, seed: int, *, marked: bool) -> float | None:
         off = compared(plan, plan, values, together=False)[0]
     except Undefined:
         return None
-    # Where a rank has no such rows, their mean is no number.
-    return None if has_rows(plan.assumed) and not np.isfinite(off) else off
+    # Where a rank has no such rows, their mean is no number, nor is a softmax of hidden scores.
+    assumed = has_rows(plan.assumed) or hides_scores(plan.assumed)
+    return None if assumed and not np.isfinite(off) else off

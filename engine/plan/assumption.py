@@ -37,6 +37,10 @@ KINDS: Final[tuple[str, ...]] = get_args(Kind)
 #: none, a mean of them is no number, and that tells nothing.
 SOME_ROWS: Final = "rows whose number data say"
 
+#: What is assumed of scores that a mask hides by minus infinity: that it hides no row altogether.
+#: Of one that it does, a softmax is no number, and that tells nothing.
+HIDDEN_SCORES: Final = "minus infinity"
+
 #: What a proof may rest on with ``--strict``.
 STRICT: Final = frozenset({"default", "stated", "framework"})
 
@@ -98,6 +102,14 @@ def has_rows(assumptions: Iterable[Assumption]) -> bool:
     Example: of "of rows whose number data say (x[mask]) there is at least one" it is True.
     """
     return any(assumption.about == SOME_ROWS for assumption in assumptions)
+
+
+def hides_scores(assumptions: Iterable[Assumption]) -> bool:
+    """Whether it is assumed that no row of scores is hidden altogether.
+
+    Example: of "minus infinity that hides entries is taken for -1e30 ..." it is True.
+    """
+    return any(assumption.about == HIDDEN_SCORES for assumption in assumptions)
 
 
 # -- as plain data -------------------------------------------------------------------------------

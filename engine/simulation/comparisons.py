@@ -212,3 +212,14 @@ def is_no_number(comparison: Comparison) -> bool:
     Example: 0 / 0 beside 1.
     """
     return comparison.demand.program >= 0 and bool(np.isnan(comparison.actual).any())
+
+
+def is_infinite(comparison: Comparison) -> bool:
+    """Whether a rank computes what is no finite number, as a softmax by hand of a row without
+    scores does, where the single device has one.
+
+    Example: 0 / 0 or the logarithm of 0 beside 1.
+    """
+    expected, actual = comparison.expected, comparison.actual
+    same = expected.shape == actual.shape and comparison.demand.program >= 0
+    return same and bool((np.isfinite(expected) & ~np.isfinite(actual)).any())

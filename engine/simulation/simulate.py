@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from shardproof.engine.errors import InvalidInput, ShapeMismatch, Unsupported
 from shardproof.engine.lineage.sums import SOME
-from shardproof.engine.plan.assumption import has_rows
+from shardproof.engine.plan.assumption import has_rows, hides_scores
 from shardproof.engine.plan.expectations import GRADIENT, LOSS
 from shardproof.engine.plan.ir import MICROBATCH, Plan
 from shardproof.engine.schedule.instances import Unrolled
@@ -25,6 +25,7 @@ from shardproof.engine.simulation.comparisons import (
     Comparison,
     compare,
     divides_by_zero,
+    is_infinite,
     is_no_number,
     may_be_left,
     seen_again,
@@ -376,6 +377,7 @@ def run_both(
     undefined = any(bool(np.isnan(data).any()) for data in wanted.values())
     undefined |= any(map(divides_by_zero, comparisons))
     undefined |= has_rows(plan.assumed) and any(map(is_no_number, comparisons))
+    undefined |= hides_scores(plan.assumed) and any(map(is_infinite, comparisons))
     if seed % WIDE >= SHARP or seed >= STEEP:
         # Exponentials of large numbers that are no numbers tell nothing.
         ends = [x for c in comparisons for x in (c.expected, c.actual)]

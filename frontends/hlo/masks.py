@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from shardproof.engine.errors import Unsupported
-from shardproof.engine.plan.assumption import Assumption
+from shardproof.engine.plan.assumption import HIDDEN_SCORES, Assumption
 from shardproof.frontends.hlo import endless, origins
 from shardproof.frontends.hlo.endless import Endless
 from shardproof.frontends.hlo.extended import HIDDEN, May
@@ -38,7 +38,7 @@ def hidden(low: Lowering, mask: Item, item: Item) -> Item:
         return low.op("mul", item.value, other=Fraction(item.sign * endless.LARGE))
     if not isinstance(item, Known) or item.number() != -inf:
         return item
-    low.recorder.notes.append(Assumption("inferred", "minus infinity", "", ASSUMED))
+    low.recorder.notes.append(Assumption("inferred", HIDDEN_SCORES, "", ASSUMED))
     return Tensor(low.values.full(item.shape, Fraction(HIDDEN)))
 
 
