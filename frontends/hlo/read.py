@@ -24,6 +24,7 @@ from shardproof.frontends.hlo.flattened import unflattened
 from shardproof.frontends.hlo.folded import unfolded
 from shardproof.frontends.hlo.frontend import STABLE
 from shardproof.frontends.hlo.hides import endless
+from shardproof.frontends.hlo.late import divided_late
 from shardproof.frontends.hlo.lower import lower
 from shardproof.frontends.hlo.marks import marked
 from shardproof.frontends.hlo.ones import compared
@@ -167,8 +168,9 @@ def paired(
         )
     try:
         single, parallel = unflattened(marked(single)), unflattened(parallel)
-        stacked = stacks(single, parallel)
         single, remainders = narrowed(single, parallel)
+        given, single = single, divided_late(single, parallel)
+        stacked = stacks(single, parallel)
         parallel, rounded = unfolded(single, parallel)
         rounded = (*rounded, *remainders)
         made, lowered = _lowered(single, parallel, name, stacked, rounded)
@@ -178,8 +180,9 @@ def paired(
             sides, notes = (read.single, read.parallel), (*rounded, *read.assumed)
             other, again = _lowered(*sides, name, stacked, notes, by_order=True)
             if not any(REFUSED in op.name for low in again for op in low.recorder.ops):
-                return other[0], _as_given(other[1], single), _as_given(other[2], parallel)
-        return made
+                alone = replace(other[1], graph=given)
+                return other[0], alone, _as_given(other[2], parallel)
+        return made[0], replace(made[1], graph=given), made[2]
     except Unsupported as error:
         raise InvalidInput(f"not supported: {error}") from None
 
