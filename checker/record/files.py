@@ -80,7 +80,7 @@ def _result(run: Run, problems: Problems) -> None:
         "kept_whole": list(kept_whole(run.nodes)),
         "conclusions": [_listed(conclusion) for conclusion in run.conclusions],
     }
-    if verdict == "refuted" and "conclusions" in document:
+    if verdict in ("refuted", "inconclusive") and "conclusions" in document:
         document = {**document, "conclusions": _but_for_agreeing(document.get("conclusions"))}
     for name, expected in known.items():
         if name in document and document[name] != expected:
@@ -90,7 +90,7 @@ def _result(run: Run, problems: Problems) -> None:
 
 
 def _but_for_agreeing(conclusions: object) -> object:
-    """The conclusions of a refutation without what they add of rows that agreed where they were
+    """The conclusions of what is no proof without what they add of rows that agreed where they were
     run: nothing rests on that, and a run does not keep it."""
     if not isinstance(conclusions, list):
         return conclusions
