@@ -14,7 +14,15 @@ from math import prod
 from typing import Any, Final
 
 from shardproof.frontends.aten.alike import alike
-from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real
+from shardproof.frontends.aten.lowering import (
+    Const,
+    Lowered,
+    Lowering,
+    Real,
+    broadcast,
+    fraction,
+)
+from shardproof.frontends.aten.roots import scaled
 
 #: Operators whose result has the entries of their operand, in their order.
 _MOVES: Final = frozenset({"view", "expand"})
@@ -50,7 +58,13 @@ def product(lo: Lowering, x: Any, y: Any) -> Any:
     many rows a mask chooses.
     """
     short = _shortened(lo, x, y, over=False)
-    return lo.mul(x, y) if short is None else short
+    if short is not None:
+        return short
+    for one, other in ((x, y), (y, x)):
+        number = _constant(other)
+        if isinstance(one, Real) and number is not None:
+            return scaled(lo, _as_wide(lo, one, other), number)
+    return lo.mul(x, y)
 
 
 def quotient(lo: Lowering, x: Any, y: Any) -> Any:
@@ -60,7 +74,24 @@ def quotient(lo: Lowering, x: Any, y: Any) -> Any:
     have several entries.
     """
     short = _shortened(lo, x, y, over=True)
-    return lo.div(x, y) if short is None else short
+    if short is not None:
+        return short
+    number = _constant(y)
+    if isinstance(x, Real) and number:
+        return scaled(lo, _as_wide(lo, x, y), 1 / number)
+    return lo.div(x, y)
+
+
+def _constant(x: Any) -> Fraction | None:
+    """The number that an operand is at all places; None: it is none."""
+    if isinstance(x, Const):
+        return x.value
+    return fraction(x) if isinstance(x, (int, float)) else None
+
+
+def _as_wide(lo: Lowering, x: Real, y: Any) -> Any:
+    """``x`` in the shape that it has in common with a constant."""
+    return lo.expand(x, broadcast(x.shape, y.shape)) if isinstance(y, Const) else x
 
 
 def _shortened(lo: Lowering, x: Any, y: Any, over: bool) -> Any:

@@ -63,12 +63,25 @@ def rooted(factor: Fraction) -> Fraction:
     Example: 0.35355339059327373, the double next to 1 / sqrt(8), is 14142135623730950 / 10**16 / 4,
     and so is 1 / 2.8284271247461903; 0.3 is itself.
     """
-    if factor.denominator < SHORT or not factor:
-        return factor
-    near = (factor * factor).limit_denominator(MOST)
-    if not 0 < near.numerator <= MOST or abs(factor * factor / near - 1) > ROUNDING:
+    near = squared(factor)
+    if near is None:
         return factor
     return root(near) if factor > 0 else -root(near)
+
+
+@lru_cache(maxsize=4096)
+def squared(factor: Fraction) -> Fraction | None:
+    """The fraction of which a factor is a root but for rounding; None: of none, or it is a short
+    number.
+
+    Example: of 0.35355339059327373 it is 1/8, of 0.5 and of 0.3 None.
+    """
+    if factor.denominator < SHORT or not factor:
+        return None
+    near = (factor * factor).limit_denominator(MOST)
+    if not 0 < near.numerator <= MOST or abs(factor * factor / near - 1) > ROUNDING:
+        return None
+    return near
 
 
 def root(of: Fraction) -> Fraction:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, fraction
 from shardproof.frontends.aten.masks import _maximum
+from shardproof.frontends.aten.roots import scaled
 from shardproof.frontends.aten.rules import lowers
 
 
@@ -70,7 +71,7 @@ def _adam_step(
     most = [_maximum(lo, largest, second) for largest in most]
     root = (1 - settings.beta2**step) ** 0.5
     scale = lo.unary("sqrt", most[0] if most else second)
-    below = lo.shift(lo.scale(scale, 1 / fraction(root)), fraction(settings.eps))
+    below = lo.shift(scaled(lo, scale, 1 / fraction(root)), fraction(settings.eps))
     size = settings.lr / (1 - settings.beta1**step)
     parameter = lo.add(parameter, lo.div(first, below), -fraction(size))
     return parameter, first, second, *most

@@ -3,6 +3,9 @@
 Norms of shards are squared, added up and rooted again (``clip_grad_norm_`` of DTensors), and norms
 of tensors are stacked, of which the norm is taken.  Such a root is of a sum of squares, which is
 never negative, so its square is that sum: nothing is lost but a root that nobody reads.
+
+A root times a number that is itself a root of a fraction is one root: Adam's second moments are
+divided by their correction before the root is taken, or by its root afterwards.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from fractions import Fraction
 from typing import Any, Final
 
 from shardproof.engine.plan.ir import Op
-from shardproof.frontends.aten.irrational import MOST, root
+from shardproof.frontends.aten.irrational import MOST, root, squared
 from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real
 from shardproof.frontends.aten.rules import lowers
 
@@ -83,6 +86,34 @@ def square(lo: Lowering, x: object) -> Real | None:
     return lo.emits(op.name, known, op.attrs)[0]
 
 
+def scaled(lo: Lowering, x: Lowered, factor: Fraction) -> Any:
+    """``x`` times a number: a root, or a view of one, times a root of a fraction as the root of
+    both.
+
+    Example: ``v.sqrt() / 0.001**0.5`` is ``(v * 1000).sqrt()``, ``v.rsqrt() / 2**0.5`` is
+    ``(v * 2).rsqrt()``; ``v.sqrt() * 3`` is that.
+    """
+    fraction = squared(factor) if factor > 0 and isinstance(x, Real) else None
+    inside = None if fraction is None else _inside(lo, lo.real(x), fraction)
+    if fraction is None or inside is None:
+        return lo.scale(x, factor)
+    _note(lo, factor, fraction)
+    return inside
+
+
+def _inside(lo: Lowering, x: Real, fraction: Fraction) -> Real | None:
+    """A root times that of a fraction, as one; None: ``x`` is no root."""
+    op = maker(lo, x.number)
+    if op is None or op.backward:
+        return None
+    operand = value(lo, op.inputs[0])
+    if op.name in ("sqrt", "rsqrt"):
+        power = fraction if op.name == "sqrt" else 1 / fraction
+        return lo.emit(op.name, lo.real(lo.scale(operand, power)))
+    inner = _inside(lo, operand, fraction) if op.name in VIEWS else None
+    return None if inner is None else lo.emits(op.name, [inner], op.attrs, x.dtype)[0]
+
+
 def _filled(lo: Lowering, op: Op) -> Fraction | None:
     """The number that a value is at all places, as `Lowering.real` writes constants; None: it is
     none.
@@ -103,10 +134,14 @@ def _squared(lo: Lowering, factor: Fraction) -> Fraction:
     near = exact.limit_denominator(MOST_DENOMINATOR)
     if near == exact or not near or abs(exact / near - 1) > ROUNDING:
         return exact
+    _note(lo, factor, near)
+    return near
+
+
+def _note(lo: Lowering, factor: Fraction, near: Fraction) -> None:
     lo.notes.setdefault(
         f"{float(factor)!r} is read as the root of {near}, which it is but for rounding"
     )
-    return near
 
 
 def _never_negative(lo: Lowering, number: int) -> bool:

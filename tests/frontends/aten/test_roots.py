@@ -14,7 +14,7 @@ from shardproof.engine.plan.ir import Shard
 from shardproof.frontends.aten import Const, Lowering, rule_of
 from shardproof.frontends.aten.irrational import rooted
 from shardproof.frontends.aten.lowering import Real
-from shardproof.frontends.aten.roots import maker, square
+from shardproof.frontends.aten.roots import maker, origin, square
 
 
 def rule(lo: Lowering, name: str, shape: tuple[int, ...], *args: Any) -> Any:
@@ -106,3 +106,23 @@ def test_the_root_of_a_number_is_a_number() -> None:
     assert rule(lo, "aten.sqrt.default", (), Const(Fraction(9, 4), (), "float32")).value == 1.5
     with pytest.raises(Unsupported):
         rule(lo, "aten.rsqrt.default", (), Const(Fraction(0), (), "float32"))
+
+
+@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize("name", ["sqrt", "rsqrt"])
+def test_a_root_times_a_root_of_a_fraction_is_one_root(name: str, moved: bool) -> None:
+    """Adam's correction, before and after the root; a number that is no root stays outside."""
+    lo = Lowering()
+    operand = given(lo)
+    root = lo.unary(name, operand)
+    root = lo.reshape(root, (2, 2)) if moved else root
+    one = rule(lo, "aten.div.Tensor", root.shape, root, math.sqrt(1 - 0.999))
+    op = origin(lo, one.number)
+    assert op is not None
+    assert op.name == name
+    inner = maker(lo, op.inputs[0])
+    assert inner is not None
+    assert inner.attrs["other"] == (1000 if name == "sqrt" else Fraction(1, 1000))
+    assert inner.inputs == (operand.number,)
+    other = rule(lo, "aten.mul.Tensor", root.shape, root, 3.0)
+    assert maker(lo, other.number).attrs["other"] == 3  # type: ignore[union-attr]
