@@ -9,7 +9,7 @@ from math import inf, prod
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
-from shardproof.frontends.aten import cancelled, ids, indicators
+from shardproof.frontends.aten import cancelled, ids, indicators, rounded
 from shardproof.frontends.aten.attention import added as added_mask
 from shardproof.frontends.aten.bits import Additive, Bits
 from shardproof.frontends.aten.filled import Filled, cast
@@ -246,7 +246,7 @@ def _add(lo: Lowering, x: Lowered, y: Operand, alpha: float = 1) -> Any:
     if _of_masks(lo) and alpha == 1:
         return rule_of("aten.logical_or.default")(lo, x, y)  # type: ignore[misc]
     _wide(lo)
-    factor = fraction(alpha)
+    y, factor = rounded.decimal(lo, y), fraction(alpha)
     symbolic = _whole(lo, x, y, factor) or (added_mask(lo, x, y) if factor == 1 else None)
     symbolic = symbolic or plus(x, y, factor)
     made = symbolic or lo.add(operand(lo, x), operand(lo, y), factor)
