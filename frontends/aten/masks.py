@@ -13,6 +13,7 @@ from math import inf, isinf
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
+from shardproof.frontends.aten import guarded
 from shardproof.frontends.aten.infinite import finite
 from shardproof.frontends.aten.lowering import (
     Const,
@@ -150,6 +151,9 @@ def chosen(lo: Lowering, mask: Lowered, x: Operand, y: Operand) -> Any:
     shape, dtype = lo.expected[0]
     if not floating(dtype):
         raise Unsupported(f"a choice between values of {dtype}")
+    undivided = guarded.quotient(lo, mask, x, y)
+    if undivided is not None:
+        return lo.expand(undivided, shape)
     holds = lo.expand(numbers(lo, mask, dtype), shape)
     note_if_none(lo, x, y)
     return lo.add(lo.mul(x, holds), lo.mul(y, inverse(lo, holds)))
