@@ -76,6 +76,8 @@ _MOVED: Final = frozenset(
         *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"),
     }
 )
+#: Operators that give one value of several.
+_SUMS: Final = frozenset({"sum", "mean", "amax", "all_reduce", "reduce_scatter"})
 _ALWAYS: Final[Mapping[str, Sign]] = {
     **dict.fromkeys(("exp", "sigmoid", "softmax"), Sign.POSITIVE),
     **dict.fromkeys(("relu", "abs"), Sign.NOT_NEGATIVE),
@@ -96,6 +98,11 @@ class Signs:
 
     known: dict[int, Sign] = field(default_factory=dict)
     may_be_none: set[int] = field(default_factory=set)
+    #: Scores of which a mask may hide some (minus infinity); what may be 0 where these are hidden,
+    #: sums of it included (of which something is shown, or they are no numbers); and without sums.
+    hidden: set[int] = field(default_factory=set)
+    emptied: set[int] = field(default_factory=set)
+    bare: set[int] = field(default_factory=set)
     _read: int = 0
 
     def read(self, ops: Sequence[Made], shape: Callable[[int], Shape]) -> Signs:
@@ -105,8 +112,24 @@ class Signs:
                 self.may_be_none.update(op.outputs)
             if sign := self._sign(op):
                 self.known.update(dict.fromkeys(op.outputs, sign))
+            self._hide(op)
         self._read = len(ops)
         return self
+
+    def _hide(self, op: Made) -> None:
+        """Note what of a mask's minus infinity, or of 0 in its place, an operator gives on."""
+        if _backward(op):
+            return
+        of_hidden = not self.hidden.isdisjoint(op.inputs)
+        if op.name in _ALWAYS:
+            self.emptied.update(op.outputs if of_hidden else ())
+            self.bare.update(op.outputs if of_hidden else ())
+        elif op.name == "apply_mask" or of_hidden:
+            self.hidden.update(op.outputs)
+        elif not self.emptied.isdisjoint(op.inputs) and not _is_more(op):
+            self.emptied.update(op.outputs)
+            summed = op.name in _SUMS or self.bare.isdisjoint(op.inputs)
+            self.bare.update(() if summed else op.outputs)
 
     def _is_partial(self, op: Made, shape: Callable[[int], Shape]) -> bool:
         """Of one number nothing can be left out by itself."""
@@ -116,6 +139,8 @@ class Signs:
         exponent = op.attrs.get("exponent")
         if _whole(exponent) and exponent > 0:
             return False
+        if op.name != "sqrt" and op.inputs[place] in self.bare:
+            return True
         enough = Sign.NOT_NEGATIVE if op.name == "sqrt" and not _backward(op) else Sign.POSITIVE
         return self.known.get(op.inputs[place], Sign.ANY) < enough
 
@@ -144,6 +169,11 @@ def _backward(op: Made) -> bool:
     return bool(getattr(op, "backward", False))
 
 
+def _is_more(op: Made) -> bool:
+    """Whether an operator adds a positive number."""
+    return op.name == "add" and _of_number(op.attrs.get("other")) == Sign.POSITIVE
+
+
 def _is_square(op: Made) -> bool:
     if op.name == "pow":
         exponent = op.attrs.get("exponent")
@@ -160,11 +190,13 @@ def _of_number(number: object) -> Sign:
 def is_positive(lo: Lowering, x: Operand) -> bool:
     """Whether all entries are positive, as far as the operators say so that made them.
 
-    Example: of ``softmax(x)``, a row of it, and ``relu(x) + 1``; not of ``x``, nor of ``relu(x)``.
+    Example: of ``softmax(x)``, a row of it, and ``relu(x) + 1``; not of ``x``, nor of ``relu(x)``,
+    nor of ``softmax(x)`` where a mask hides some of ``x``.
     """
     if not isinstance(x, Real):
         return _of_number(x.value if isinstance(x, Const) else x) == Sign.POSITIVE
-    return _signs(lo).known.get(x.number) == Sign.POSITIVE
+    signs = _signs(lo)
+    return signs.known.get(x.number) == Sign.POSITIVE and x.number not in signs.emptied
 
 
 def note_if_none(lo: Lowering, *values: Operand, note: str = LEFT_OUT) -> None:
