@@ -29,6 +29,7 @@ from shardproof.frontends.torch import begun
 from shardproof.frontends.torch.communicators import mismatched
 from shardproof.frontends.torch.earlier import draws_before
 from shardproof.frontends.torch.families import shown
+from shardproof.frontends.torch.late import divided_late
 from shardproof.frontends.torch.plan import (
     CANDIDATE,
     LOSS,
@@ -158,7 +159,7 @@ def answered(
         differs = looked and undrawn_differs(placed.standing, combine)
         traces = placed.standing if differs else placed.sides
         assumed = (*assumed, *assumed_of_draws(placed, differs))
-    made = make_plan(traces, combination=combination(traces, combine))
+    made = divided_late(make_plan(traces, combination=combination(traces, combine)))
     check_plan(made)
     moved = {name: d for name, (d, _) in traces.single.derived.items()}
     made = unexcused(replace(made, tables=tables_of(traces)), moved)
