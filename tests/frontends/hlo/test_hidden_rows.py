@@ -46,6 +46,28 @@ SHARES = """  t = f32[ROWS] reduce(e, z), dimensions={1}, to_apply=total
   ROOT r = f32[ROWS,6] divide(e, u)
 }
 """
+BOUNDED = """  t = f32[ROWS] reduce(e, z), dimensions={1}, to_apply=total
+  q = f32[] constant(1e-30)
+  j = f32[ROWS] broadcast(q), dimensions={}
+  g = f32[ROWS] maximum(t, j)
+  u = f32[ROWS,6] broadcast(g), dimensions={0}
+  ROOT r = f32[ROWS,6] divide(e, u)
+}
+"""
+LARGEST = """  h = f32[ROWS,6] broadcast(i), dimensions={}
+  s = f32[ROWS,6] select(p, x, h)
+  ROOT m = f32[ROWS] reduce(s, i), dimensions={1}, to_apply=largest
+}
+"""
+BOUNDED_LARGEST = LARGEST.replace("ROOT m", "m").replace(
+    "\n}\n",
+    """
+  q = f32[] constant(BOUND)
+  j = f32[ROWS] broadcast(q), dimensions={}
+  ROOT g = f32[ROWS] maximum(m, j)
+}
+""",
+)
 LOGARITHM = {
     "softmax": """  t = f32[ROWS] reduce(e, z), dimensions={1}, to_apply=total
   l = f32[ROWS] log(t)
@@ -80,6 +102,22 @@ def test_a_logarithm_by_hand_of_hidden_scores(number: str, expected: str, tmp_pa
     """Of a row that is hidden altogether it is the logarithm of 0."""
     hand = BY_HAND.replace("NUMBER", number) + LOGARITHM["by hand"]
     verified(module(SOFTMAX + LOGARITHM["softmax"], 1), module(hand, 2), tmp_path, expected)
+
+
+@pytest.mark.parametrize(("number", "expected"), [("0", "inconclusive"), ("1", "refuted")])
+def test_a_softmax_by_hand_that_is_0_where_all_is_hidden(
+    number: str, expected: str, tmp_path: Path
+) -> None:
+    hand = BY_HAND.replace("NUMBER", number) + BOUNDED
+    verified(module(SOFTMAX + SHARES, 1), module(hand, 2), tmp_path, expected)
+
+
+@pytest.mark.parametrize(("bound", "expected"), [("-1e20", "inconclusive"), ("0.1", "refuted")])
+def test_a_largest_score_that_is_bounded_where_all_is_hidden(
+    bound: str, expected: str, tmp_path: Path
+) -> None:
+    ranks = BOUNDED_LARGEST.replace("BOUND", bound)
+    verified(module(LARGEST, 1), module(ranks, 2), tmp_path, expected)
 
 
 def test_the_same_softmax_is_proved(tmp_path: Path) -> None:
