@@ -15,7 +15,15 @@ import numpy as np
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.bits import Additive, Bits
-from shardproof.frontends.aten.lowering import Const, Lowered, Lowering, Real, Shape, fraction
+from shardproof.frontends.aten.lowering import (
+    Const,
+    Lowered,
+    Lowering,
+    Real,
+    Shape,
+    Undefined,
+    fraction,
+)
 from shardproof.frontends.aten.masks import flags
 from shardproof.frontends.aten.positions import Compared, Positions, whole
 from shardproof.frontends.aten.scores import nothing
@@ -54,6 +62,8 @@ def constant(lo: Lowering, data: bytes, shape: Shape, dtype: str) -> Any:
     4, dtype=torch.bool).tril()`` is `Compared`, [0.1, 0.3] is a table.
     """
     array = values(data, shape, dtype)
+    if array.size and array.dtype.kind == "f" and (array == np.inf).all():
+        return Undefined(shape, dtype, "infinity")
     if array.size and (array == array.flat[0]).all() and isfinite(float(array.flat[0])):
         return Const(number_of(array.flat[0]), shape, dtype)
     if dtype == "bool":

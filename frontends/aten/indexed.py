@@ -128,6 +128,11 @@ def _dimension(indices: Sequence[Lowered | None]) -> int | None:
     return dim if domain is not None and domain[0] >= 0 else None
 
 
+def _is_false(mask: Const) -> bool:
+    """Whether a mask is true nowhere."""
+    return mask.dtype == "bool" and mask.value == 0
+
+
 @lowers("aten.index_put.default")
 def _index_put(
     lo: Lowering,
@@ -137,6 +142,8 @@ def _index_put(
     accumulate: bool = False,
 ) -> Any:
     """A number where a mask is true; or an entry of each row, less what ids decide."""
+    if len(indices) == 1 and isinstance(indices[0], Const) and _is_false(indices[0]):
+        return x
     if len(indices) == 2 and isinstance(values, Less) and not accumulate:
         chosen = _entries(x, indices)
         if chosen is not None:

@@ -27,7 +27,7 @@ from shardproof.frontends.aten.lowering import (
     fraction,
     reduced,
 )
-from shardproof.frontends.aten.positive import FINDS_NUMBERS, note_if_none
+from shardproof.frontends.aten.positive import FINDS_NUMBERS, is_positive, note_if_none
 from shardproof.frontends.aten.roots import square
 from shardproof.frontends.aten.rules import lowers, number_as, scratch
 from shardproof.frontends.aten.scores import Hidden
@@ -109,11 +109,12 @@ COMPARISONS: dict[str, Callable[[Lowering, Lowered], Any]] = {
 }
 
 
-def compared(lo: Lowering, name: str, x: Operand, y: Operand) -> Real:
-    """A comparison of two floating-point values; raises `Unsupported` for others.
+def compared(lo: Lowering, name: str, x: Operand, y: Operand) -> Real | Const:
+    """A comparison of two floating-point values, known where one is positive by how it is made and
+    the other one 0; raises `Unsupported` for others.
 
-    Example: ``x > 0.5`` is the slope of ``relu`` at ``x - 1/2``; ``ids > 3`` is refused here
-    (`ids.compared` has it).
+    Example: ``x > 0.5`` is the slope of ``relu`` at ``x - 1/2``, ``x.softmax(-1) == 0`` is false;
+    ``ids > 3`` is refused here (`ids.compared` has it).
     """
     if isinstance(x, Hidden) and isinstance(y, (int, float)):
         return _of_hidden(lo, name, x, y)
@@ -127,6 +128,8 @@ def compared(lo: Lowering, name: str, x: Operand, y: Operand) -> Real:
         return flags(lo.real(Const(Fraction(int(holds)), shape, "float32")))
     if isinstance(x, Real) and isinstance(y, Real) and x.number == y.number:
         note_if_none(lo, x, note=FINDS_NUMBERS)
+    if isinstance(y, (int, float)) and y == 0 and is_positive(lo, x):
+        return Const(Fraction(int(name in ("gt", "ge", "ne"))), lo.operands(x, 0)[2], "bool")
     return flags(lo.real(COMPARISONS[name](lo, lo.sub(x, y))))
 
 
