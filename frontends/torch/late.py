@@ -17,8 +17,8 @@ from shardproof.engine.plan.ir import Body, Op, Plan
 
 #: The rows of a plan that are gradients.
 GRADIENT: Final = "gradient"
-#: What moves entries of its one operand, or adds them up.
-_MOVES: Final = frozenset({"view", "expand", "permute", "slice", "sum"})
+#: What moves entries of its one operand, adds them up, or multiplies them by a number.
+_MOVES: Final = frozenset({"view", "expand", "permute", "slice", "sum", "mul"})
 #: What is linear in either of two operands, and not in both.
 _PRODUCTS: Final = frozenset({"mul", "matmul"})
 #: What is linear in all operands together.
@@ -72,19 +72,29 @@ class Reading:
                     yield op, linear
 
     def is_divided(self, value: int) -> bool:
-        """Whether a value is the quotient of one that ranks have added up by one number that is
-        computed, or moved after it was.
+        """Whether a value was divided by one number that is computed, whatever it is multiplied by
+        (to clip it) and where it is moved then.
 
         Example: ``all_reduce(gradient) / all_reduce(count)``.
         """
+        while (op := self._scaled(value)) is not None:
+            value, number = op.inputs
+            if op.name == "div" or self._is_inverse(number):
+                return True
+        return False
+
+    def _is_inverse(self, value: int) -> bool:
+        op = self._origin(value, _MOVES)
+        return op is not None and self._is_quotient(op)
+
+    def _scaled(self, value: int) -> Op | None:
+        """The operator that multiplied a value by one number that is computed, or divided it,
+        before it was moved and added up over ranks; None: there is none."""
         op = self._origin(value, _MOVES | _JOINS)
-        if op is None or op.backward or len(op.inputs) != 2:
-            return False
-        first, second = op.inputs
-        if op.name == "div":
-            return self._is_computed(second) and not self._is_one(first)
-        below = self._origin(second, _MOVES) if op.name == "mul" else None
-        return below is not None and self._is_quotient(below)
+        if op is None or op.backward or op.name not in ("mul", "div") or len(op.inputs) != 2:
+            return None
+        first, number = op.inputs
+        return op if self._is_computed(number) and not self._is_one(first) else None
 
     def _origin(self, value: int, through: frozenset[str]) -> Op | None:
         op = self._makers.get(value)
@@ -137,7 +147,7 @@ class Reading:
             return sum(value in linear for value in op.inputs) == 1
         if op.name in _SUMS and len(op.inputs) > 1:
             return self._are_linear(op.inputs, linear)
-        return len(op.inputs) == 1 and op.name in (*_MOVES, "mul")
+        return len(op.inputs) == 1 and op.name in _MOVES
 
     def _are_linear(self, values: Sequence[int], linear: set[int]) -> bool:
         return all(v in linear or v < 0 or self._number(v) == 0 for v in values)

@@ -15,6 +15,8 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+from torch.distributed.fsdp import fully_shard  # noqa: E402
 
 import shardproof.torch as sp  # noqa: E402
 from shardproof.engine.plan.expectations import GRADIENT  # noqa: E402
@@ -126,6 +128,57 @@ def test_gradients_that_are_divided_once_they_are_added_up(
         world_size=2,
         batch={"ids": IDS, "labels": IDS},
         validate=True,
+        executor="local",
+        cache=False,
+        out=tmp_path / "run",
+    )
+    assert result.verdict == ("refuted" if mistake else "proved"), sp.told(result)
+
+
+def sharded(mistake: bool) -> Callable[[sp.Job], None]:
+    """Under FSDP2, whose gradients are means over ranks, clipped by their norm; ``mistake``: that
+    they are means is left out."""
+
+    def run(job: sp.Job) -> None:
+        mesh = init_device_mesh("cpu", (2,))
+        model = Model()
+        for part in (*model.layers, model):
+            fully_shard(part, mesh=mesh)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        job.start(model, optimizer)
+        ids, labels = (job.batch[name].chunk(2)[job.rank] for name in ("ids", "labels"))
+        count = (labels != IGNORED).sum()
+        dist.all_reduce(count)
+        total = summed(model, ids, labels)
+        total.backward()
+        for parameter in model.parameters():
+            assert parameter.grad is not None
+            parameter.grad *= (1 if mistake else 2) / count
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        job.end(loss=total.detach() / count)
+
+    return run
+
+
+def clipped(job: sp.Job) -> None:
+    model, optimizer = begun(job, optimizes=True)
+    logits = model(job.batch["ids"]).flatten(0, 1)
+    loss = F.cross_entropy(logits, job.batch["labels"].flatten(), ignore_index=IGNORED)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    assert optimizer is not None
+    optimizer.step()
+    job.end(loss=loss)
+
+
+@pytest.mark.parametrize("mistake", [False, True])
+def test_means_of_shards_that_are_scaled_and_clipped(mistake: bool, tmp_path: Path) -> None:
+    result = sp.verify(
+        clipped,
+        sharded(mistake),
+        world_size=2,
+        batch={"ids": IDS, "labels": IDS},
         executor="local",
         cache=False,
         out=tmp_path / "run",
