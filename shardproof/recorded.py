@@ -197,16 +197,17 @@ def unlike_sums(sides: Sides) -> str:
 
 
 def unread_collective(sides: Sides) -> str:
-    """Why a collective of a rank has no meaning, though the others' may have one: they wait for it
-    all the same; "" where all have one.
+    """Why a collective of some ranks has no meaning, and which they are, though the others' may
+    have one: they wait for it all the same; "" where all have one.
 
-    Example: an all-reduce of memory that rank 1 alone has not written.
+    Example: "ranks 1: comm.all_reduce: ..." of memory that rank 1 alone has not written.
     """
+    ranks: dict[str, list[int]] = {}
     for side, step in zip(sides.ranks, sides.steps, strict=True):
         for name, reason in side.gaps.items():
             if name.startswith("comm."):
-                return f"rank {step.trace.rank}: {name}: {reason}"
-    return ""
+                ranks.setdefault(f"{name}: {reason}", []).append(step.trace.rank)
+    return next((f"ranks {shown(tuple(own))}: {reason}" for reason, own in ranks.items()), "")
 
 
 def undrawn_differs(standing: Sides, combine: Combine) -> bool:

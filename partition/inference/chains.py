@@ -14,7 +14,7 @@ from fractions import Fraction
 from math import prod
 
 from shardproof.engine.claims.cone import operand_nodes
-from shardproof.engine.lineage.blocks import extents
+from shardproof.engine.lineage.blocks import Block, extents, is_shift
 from shardproof.engine.lineage.expressions import Combine, Einsum, Expression, Operand, Restrict
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.partition.inference.substitution import Labels, Read, TooLarge
@@ -56,13 +56,36 @@ def in_blocks(table: NodeTable, definition: Expression) -> Combine | Einsum | No
                 return None
             blocks.append(block._replace(axis=axis))
             intervals.append((axis, 1, sizes[whole.definition.outputs.index(label)], label))
-        node = operand.node
-        if blocks:
-            node = table.define(
-                Restrict(node, tuple(sorted(blocks))), extents(blocks, table[node].extents)
-            )
+        node = _block(table, operand.node, sorted(blocks)) if blocks else operand.node
         operands.append(Operand(node, tuple(intervals), operand.fixed))
     return replace(whole.definition, operands=tuple(operands))
+
+
+def _block(table: NodeTable, node: int, blocks: Sequence[Block]) -> int:
+    """Blocks of axes of a node; of what is itself blocks of another node, as blocks of that.
+
+    Example: of ``n9``, which is ``n3 where a0[32 +32 of *]``, the first three positions of 32 are
+    ``n3 where a0[32 +3 of *]``.
+    """
+    definition = table[node].definition
+    if isinstance(definition, Restrict):
+        full, own = table[definition.node].extents, table[node].extents
+        there = {b.axis: b for b in definition.blocks}
+        alone = len(there) == len(definition.blocks)
+        if alone and all(
+            is_shift(blocks, b.axis, own[b.axis])
+            and is_shift(definition.blocks, b.axis, full[b.axis])
+            for b in blocks
+        ):
+            for axis, start, size, extent in blocks:
+                outer = there.get(axis, Block(axis, 0, extent, extent))
+                there[axis] = Block(axis, outer.start + start, size, outer.extent)
+            try:
+                composed = tuple(sorted(there.values()))
+                return table.define(Restrict(definition.node, composed), extents(composed, full))
+            except ValueError:  # A position of a digit, which is no block of its own.
+                pass
+    return table.define(Restrict(node, tuple(blocks)), extents(blocks, table[node].extents))
 
 
 def _sum_in_blocks(table: NodeTable, definition: Expression) -> Combine | None:

@@ -312,12 +312,10 @@ class Values:
         return isinstance(definition, Combine | Einsum) and self._is_of_all(number)
 
     def _masked(self, addends: Sequence[Addend]) -> list[Addend]:
-        """The addends of a sum without the masks that another has already; on the parallel side
-        without those that hide nothing, too."""
+        """The addends of a sum without the masks that another has already, and without those that
+        hide nothing."""
         once = masked_once(self.table, addends)
-        if self.reference_size is None or len(once) == 1:
-            return once
-        return [t for t in once if not shows_all(self.table, t)]
+        return [t for t in once if len(once) == 1 or not shows_all(self.table, t)]
 
     def piece(self, x: Lineage) -> Lineage:
         """The tensor as a node of its own (a value that only the parallel program has), without the

@@ -159,5 +159,4 @@ def test_masks_that_differ_in_one_group_of_two(tmp_path: Path, unlike: bool) -> 
     result = locally(tmp_path, lambda job: step(job, 1), lambda job: step(job, 4), batch, ranks=4)
     assert result.verdict == ("inconclusive" if unlike else "proved"), sp.told(result)
     if unlike:
-        for rank in range(4):
-            assert f"rank {rank}: comm.all_reduce" in sp.told(result)
+        assert "ranks 0-3: comm.all_reduce" in sp.told(result)
