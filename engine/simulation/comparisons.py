@@ -24,6 +24,9 @@ LEFT = 1e-8
 FINER = 4.0
 #: So may those below this one of large numbers.
 COARSE = 1e-3
+#: Which part of a difference is another among numbers with more digits, at most, if none of it is
+#: rounding.
+FIRM = 1e-2
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,15 @@ def may_be_left(comparison: Comparison, *, small: bool) -> bool:
     Example: of 0.5 and 0.50001, unless these are small; of 0.5 and 0.6, not.
     """
     return comparison.differs and difference(comparison) < (LEFT if small else COARSE)
+
+
+def is_firm(comparison: Comparison, longer: Comparison) -> bool:
+    """Whether a difference is as large among numbers with more digits, so that it is no rounding.
+
+    Example: 0.0013416 beside 0.0013417, where it is 1.0e-7, too; 1e-16, which is 5e-20, is not.
+    """
+    here, there = (_largest(c.expected - c.actual) for c in (comparison, longer))
+    return abs(here - there) <= FIRM * here
 
 
 def settled(comparison: Comparison, near: Comparison) -> Comparison:

@@ -27,15 +27,10 @@ from shardproof.engine.simulation.comparisons import (
     divides_by_zero,
     is_infinite,
     is_no_number,
-    may_be_left,
-    seen_again,
-    settled,
-    straight,
     unrounded,
 )
 from shardproof.engine.simulation.hiding import hiding
-from shardproof.engine.simulation.inputs import BEND, FAINT_SCALE, NUDGE, Inputs, read_by
-from shardproof.engine.simulation.nearer import nearer
+from shardproof.engine.simulation.inputs import FAINT_SCALE, Inputs, read_by
 from shardproof.engine.simulation.outcomes import outcomes
 from shardproof.engine.simulation.replay import (
     Coordinates,
@@ -44,6 +39,7 @@ from shardproof.engine.simulation.replay import (
     needed_axes,
 )
 from shardproof.engine.simulation.roots import roots
+from shardproof.engine.simulation.rounding import Sides, without_rounding
 from shardproof.engine.simulation.small_shapes import Sizes, small_shapes
 from shardproof.engine.specification.demands import Demand, demands
 from shardproof.engine.specification.gradients import Derived
@@ -74,16 +70,15 @@ SLIGHT, STEEP, VARIOUS = 20_000, 30_000, 40_000
 SHARP_SCALE = 3.0
 #: From which magnitude on a negative number is what minus infinity is read as (-1e30).
 HIDES = -1e29
-#: On how many ways it is looked at whether a small difference is rounding.
-WAYS = 4
 #: Operator instances up to which a second run takes distinct slices of the batch.
 BUDGET = 6_000
 #: Rows beyond which the losses are looked at first; gradients only where those do not differ.
 LARGE = 30_000
 #: Numbers in all tensors together, above which a plan cannot be simulated.
 MOST_ENTRIES = 200_000_000
-#: Numbers in all tensors together, above which they are not run with more digits.
-MOST_LONG = 1 << 20
+#: Numbers in all tensors together, above which they are not run with more digits, and above which
+#: they are not either where that one run would take the place of eight.
+MOST_LONG, MOST_LONG_ONCE = 1 << 20, 1 << 21
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,13 +237,20 @@ def with_longer_numbers(
 
     Example: of ``sqrt(x * x + 1e16) - 1e8`` beside another form of it, nothing differs.
     """
-    members = (m for side in simulation.sides.values() for t in side.values for m in t.values())
-    if not simulation.differs or sum(m.data.size for m in members) > MOST_LONG:
+    if not simulation.differs or entries(*simulation.sides.values()) > MOST_LONG:
         return simulation
     longer = simulate_again(simulation, plan, single, parallel, long=True)
     if len(longer.comparisons) != len(simulation.comparisons):
         return simulation
     return replace(simulation, comparisons=unrounded(simulation.comparisons, longer.comparisons))
+
+
+def entries(*sides: Replay) -> int:
+    """How many numbers are kept of all tensors.
+
+    Example: 12 of one tensor [2, 3] with two members.
+    """
+    return sum(m.data.size for side in sides for values in side.values for m in values.values())
 
 
 def expanded_axes(plan: Plan, parallel: Unrolled, every: Sequence[Demand]) -> frozenset[str]:
@@ -353,29 +355,32 @@ def run_both(
     alone."""
 
     def evaluated(
-        way: int, nudge: float, first: Unrolled = single, second: Unrolled = parallel
+        way: int = 0,
+        nudge: float = 0.0,
+        sides: Sides = (single, parallel),
+        long: bool = long,
     ) -> tuple[Replay, Replay, dict[int, Floats]]:
+        first, second = sides
         return _evaluated(
             plan, first, second, sizes, seed, demands, way, nudge, forgetful=forgetful, long=long
         )
 
-    def beside(way: int, nudge: float, *sides: Unrolled) -> tuple[Comparison, ...]:
-        near = evaluated(way, nudge, *sides)
+    def again(
+        way: int = 0,
+        nudge: float = 0.0,
+        sides: Sides = (single, parallel),
+        long: bool = False,
+    ) -> tuple[Comparison, ...]:
+        near = evaluated(way, nudge, sides, long)
         return tuple(_comparisons(demands, near[2], near[0], near[1]))
 
-    one, many, wanted = evaluated(0, 0.0)
+    one, many, wanted = evaluated()
     comparisons = tuple(_comparisons(demands, wanted, one, many))
-    looked = not long and not plain
-    if looked and any(comparison.differs for comparison in comparisons):
-        comparisons = tuple(map(settled, comparisons, beside(1, NUDGE)))
-    # What is too large for values to be kept is too large to be run so often, too.
-    if looked and any(may_be_left(c, small=forgetful) for c in comparisons):
-        ways = ((beside(n, BEND), beside(n, -BEND)) for n in range(1, WAYS + 1))
-        comparisons = straight(comparisons, ways)
-    if looked and any(comparison.differs for comparison in comparisons):
-        sides = nearer(single, parallel)
-        if sides:
-            comparisons = seen_again(comparisons, beside(0, 0.0, *sides))
+    if not long and not plain:
+        longer = not forgetful and entries(one, many) <= MOST_LONG_ONCE
+        comparisons = without_rounding(
+            comparisons, again, (single, parallel), small=forgetful, longer=longer
+        )
     undefined = any(bool(np.isnan(data).any()) for data in wanted.values())
     undefined |= any(map(divides_by_zero, comparisons))
     undefined |= has_rows(plan.assumed) and any(map(is_no_number, comparisons))

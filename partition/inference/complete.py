@@ -31,6 +31,8 @@ class Complete(Sums):
     ) -> None:
         super().__init__(table, reference_size, mesh)
         self._singles: dict[Lineage, Addend] = {}
+        #: Parts of sums that are no complete values, which many readings ask again.
+        self._incomplete: set[Addend] = set()
 
     def _closed_product(self, spec: str, addends: Sequence[Addend], over: frozenset[str]) -> Addend:
         """A product whose labels ``over`` run along what its operands have of them (products
@@ -132,11 +134,12 @@ class Complete(Sums):
     def _complete(self, addend: Addend) -> Addend:
         """Part of a sum over a constant block as the sum over that block alone, which may be cut
         like any other value; as it is where it is none, or none that the single device has."""
-        if not addend.partials or addend.places:
+        if not addend.partials or addend.places or addend in self._incomplete:
             return addend
         made = tried(lambda t: closed(self.table, t, self._closed_product), addend)
         size = self.reference_size
         if made is None or (size is not None and made.node >= size):
+            self._incomplete.add(addend)
             return addend
         self.rewrote = True
         return made

@@ -19,7 +19,7 @@ from shardproof.engine.lineage.views import Misaligned, align
 from shardproof.partition.inference.blocks import uncut
 from shardproof.partition.inference.canonical import Draft, canonical
 from shardproof.partition.inference.floats import Way, dropped, spread_behind, ways
-from shardproof.partition.inference.masked_sums import completed, in_one_period, vanished
+from shardproof.partition.inference.masked_sums import in_one_period
 from shardproof.partition.inference.masks import is_order, unscaled
 from shardproof.partition.inference.opened import cancelled, logarithms, opened
 from shardproof.partition.inference.pieces import summed
@@ -127,7 +127,7 @@ class Sums(Values):
 
     def whole(self, addend: Addend) -> Addend:
         """Part of a sum as the whole one, where a causal mask hides all else of it."""
-        made = completed(self.table, addend) if addend.partials else None
+        made = self.completed(addend) if addend.partials else None
         if made is None:
             return addend
         self.rewrote = True
@@ -153,7 +153,7 @@ class Sums(Values):
     def _vanishes(self, addend: Addend) -> bool:
         """Whether a causal mask hides all of a part of a sum that ranks have."""
         ranked = self.reference_size is not None and addend.partials
-        by = vanished(self.table, addend) if ranked else None
+        by = self.vanished(addend) if ranked else None
         if by is None:
             return False
         self.rewrote = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from fractions import Fraction
+from functools import cache, partial
 from itertools import islice
 from math import prod
 from typing import TypeVar
@@ -33,6 +34,7 @@ from shardproof.partition.inference.floats import (
     Way,
     sizes_of,
 )
+from shardproof.partition.inference.masked_sums import completed, vanished
 from shardproof.partition.inference.masks import masked_once
 from shardproof.partition.inference.match import Matcher
 from shardproof.partition.inference.regrouped import Regrouped
@@ -89,6 +91,9 @@ class Values:
         self.mesh = mesh or {}
         self._reads: AsRead | None = None
         self.windows = Windows(table, reference_size is None, self.mesh)
+        #: What a mask says of a part of a sum, which many readings ask again.
+        self.completed = cache(partial(completed, table))
+        self.vanished = cache(partial(vanished, table))
         self.partial: list[tuple[str, Addend]] = []
         self.counted: set[int] = set()
         self.rewrote = False
