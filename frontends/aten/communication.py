@@ -23,7 +23,7 @@ def _issued(lo: Lowering, name: str, x: Real, ranks: Sequence[int], **attrs: Any
 
 
 def _reduction(op: str, count: int) -> tuple[str, Fraction]:
-    """The engine's reduction, and the factor afterwards."""
+    """The engine's reduction, and the factor afterwards, which a group of one rank has, too."""
     if op == "avg":
         return "sum", Fraction(1, count)
     name, _, before = op.partition(" ")
@@ -34,10 +34,15 @@ def _reduction(op: str, count: int) -> tuple[str, Fraction]:
     return op, Fraction(1)
 
 
+def _alone(lo: Lowering, x: Lowered, op: str) -> Any:
+    """What one rank reduces by itself: nothing is added, but what multiplies first does."""
+    return lo.scale(x, _reduction(op, 1)[1]) if op.startswith("premul_sum") else x
+
+
 @lowers("comm.all_reduce")
 def _all_reduce(lo: Lowering, x: Lowered, ranks: Sequence[int], op: str) -> Any:
     if len(ranks) == 1:
-        return x
+        return _alone(lo, x, op)
     if op == "min":
         most = _issued(lo, "all_reduce", lo.real(lo.scale(x, Fraction(-1))), ranks, op="max")
         return lo.scale(most, Fraction(-1))
@@ -65,7 +70,7 @@ def _reduce_scatter(lo: Lowering, x: Lowered, ranks: Sequence[int], op: str, dim
     if kind != "sum":
         raise Unsupported(f"a reduce-scatter by {op}")
     if len(ranks) == 1:
-        return x
+        return _alone(lo, x, op)
     return lo.scale(_issued(lo, "reduce_scatter", lo.real(x), ranks, dim=dim), factor)
 
 

@@ -12,12 +12,18 @@ from typing import Any, Final
 
 import torch.distributed as dist
 
-from shardproof.frontends.torch.places import is_own
+from shardproof.frontends.torch import refusals
+from shardproof.frontends.torch.places import is_own, place
 from shardproof.frontends.torch.standins import replace
 
 #: What is printed where the program asks for what it has not named.
 UNNAMED: Final = (
     "stand-in: the step asks for the backend of a process group, of which it named none: gloo"
+)
+#: What is printed of a reduction that multiplies first where the program has named no backend.
+MULTIPLIES_FIRST: Final = (
+    "stand-in: a reduction multiplies by a number first (PREMUL_SUM), which NCCL alone can do; the "
+    "step names no backend: NCCL"
 )
 #: Which backend the program named for groups, by their names.
 _NAMED: Final[dict[str, str]] = {}
@@ -30,6 +36,24 @@ def is_gloo(group_name: str) -> bool:
     """
     world: Any = dist.group.WORLD
     return _NAMED.get(group_name, _NAMED.get(world.group_name, "gloo")) == "gloo"
+
+
+def multiplies_first(group_name: str, note: Callable[[str], None]) -> None:
+    """A group reduces by what multiplies first: refused where the program named gloo, which raises
+    an error; ``note`` is told where it named none.
+
+    Example: FSDP2 with ``set_gradient_divide_factor`` after ``dist.init_process_group("gloo")``.
+    """
+    world: Any = dist.group.WORLD
+    own = _NAMED.get(group_name, _NAMED.get(world.group_name))
+    if own == "gloo":
+        where, _ = place(sys._getframe(2))
+        refusals.refuse(
+            "gloo has no reduction that multiplies by a number first (PREMUL_SUM; of FSDP2: "
+            f"set_force_sum_reduction_for_comms), at {where}"
+        )
+    if own is None:
+        note(MULTIPLIES_FIRST)
 
 
 def install(note: Callable[[str], None]) -> None:

@@ -17,6 +17,7 @@ from shardproof.frontends.torch import backends, refusals
 from shardproof.frontends.torch.futures import Awaited
 from shardproof.frontends.torch.places import place
 from shardproof.frontends.torch.record import Recorder
+from shardproof.frontends.torch.reductions import multiplies_first
 from shardproof.frontends.torch.shadows import flat
 
 #: Who refers to the handle of a message that the program does not keep: the list of them, what
@@ -44,6 +45,8 @@ def watch(recorder: Recorder) -> None:
 
     def issued(name: str, work: Any, args: tuple[Any, ...]) -> None:
         recorder.handle(work)
+        if any(map(multiplies_first, args)):
+            backends.multiplies_first(args[0].group_name, recorder.notes.setdefault)
         if name == "send":
             sent.append((work, args[0].group_name, place(sys._getframe(2))[0]))
         written[id(work)] = [x for x in flat(args[1:2]) if isinstance(x, torch.Tensor)]

@@ -26,13 +26,22 @@ def reduction(number: int) -> str:
         return name
     frame: FrameType | None = sys._getframe()
     while frame is not None:
-        op: Any = getattr(frame.f_locals.get("opts"), "reduceOp", None)
-        state: Any = op.__getstate__() if isinstance(op, dist.ReduceOp) else None
-        if state is not None and state[0] == dist.ReduceOp.PREMUL_SUM:
-            factor = state[1]
+        options: Any = frame.f_locals.get("opts")
+        if multiplies_first(options):
+            factor: Any = options.reduceOp.__getstate__()[1]
             return f"{name} {factor!r}" if isinstance(factor, float) else name
         frame = frame.f_back
     return name
+
+
+def multiplies_first(options: Any) -> bool:
+    """Whether the options of a collective reduce by what multiplies by a number first.
+
+    Example: those of ``dist.all_reduce(x, dist._make_nccl_premul_sum(0.5))``.
+    """
+    op: Any = getattr(options, "reduceOp", None)
+    state: Any = op.__getstate__() if isinstance(op, dist.ReduceOp) else None
+    return state is not None and bool(state[0] == dist.ReduceOp.PREMUL_SUM)
 
 
 def communicator_of(func: Any, args: Sequence[Any]) -> str:
