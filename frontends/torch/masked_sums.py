@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import prod
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -163,40 +162,41 @@ def _is_masked(op: Op, makers: Mapping[int, Op]) -> bool:
 
 
 def _gradients(step: Functional) -> Iterator[Masked]:
-    """What is written at the labels of rows, in zeros that are multiplied by a factor of each row
-    which is 0 where a mask is false: the gradient that goes with such a sum."""
-    readers = _readers(step)
+    """What is written at the labels of rows, in zeros of which nothing is read but their product
+    with a factor of each row which is 0 where a mask is false: the gradient that goes with such a
+    sum."""
+    readers, compared = _readers(step), {c.value for c in step.compared}
     makers = {value: op for op in step.ops for value in op.outputs}
     for place, op in enumerate(step.ops):
         put = op.name == _PUT and len(op.args) == 3 and not _is_masked(op, makers)
-        if not put or not _by_rows(op, makers, step):
+        if not put or op.outputs[0] in compared or not _by_rows(op, makers, step):
             continue
         (values,) = (a for a in op.args[2:] if isinstance(a, Tensor))
-        factors = [_factor(x, op.outputs[0], readers, makers) for x in readers[op.outputs[0]]]
-        masks = [mask for mask in factors if mask is not None]
-        alike = len(masks) == len(factors) > 0 and len({m.args for m in masks}) == 1
+        own = readers.get(op.outputs[0], [])
+        added = [x.outputs[0] for x in own]
+        masks = [mask for x in own if (mask := _factor(x, readers, makers)) is not None]
+        alike = len(masks) == len(own) > 0 and len({m.args for m in masks}) == 1
         rows = step.values[op.outputs[0]].shape[0]
-        sizes = [values.number, *(m.outputs[0] for m in masks)]
-        if alike and {prod(step.values[n].shape) for n in sizes} == {rows}:
+        of_rows = {_shape(mask, step) for mask in masks} == {(rows, 1)}
+        if alike and of_rows and compared.isdisjoint(added):
             yield Masked(place, values.number, masks[0])
 
 
 def _by_rows(op: Op, makers: Mapping[int, Op], step: Functional) -> bool:
     """Whether an operator writes one number in each row of zeros."""
-    base, indices = op.args[:2]
+    base, indices, values = op.args[:3]
     if not isinstance(base, Tensor) or not isinstance(indices, Items) or len(indices.items) != 2:
         return False
+    one_each = {step.values[n].shape for n in tensors_of(indices, values)}
     zeros = makers.get(base.number)
     rows, shape = indices.items[0], step.values[base.number].shape
     data = step.constants.get(rows.number) if isinstance(rows, Tensor) else None
     if zeros is None or zeros.name != "aten.zeros_like.default" or data is None or len(shape) != 2:
         return False
-    return data == np.arange(shape[0]).tobytes()
+    return one_each == {shape[:1]} and data == np.arange(shape[0]).tobytes()
 
 
-def _factor(
-    op: Op, number: int, readers: Mapping[int, Sequence[Op]], makers: Mapping[int, Op]
-) -> Op | None:
+def _factor(op: Op, readers: Mapping[int, Sequence[Op]], makers: Mapping[int, Op]) -> Op | None:
     """The mask of the factor by which what is added to a value is multiplied, in its only reader;
     None: it is read otherwise."""
     plain = op.name == "aten.add.Tensor" and len(op.args) == 2 and not op.kwargs
