@@ -1,14 +1,14 @@
 """Vectors of several indices, as ``x[jnp.arange(n), ids]`` makes them: each index by itself.
 
-A gather or scatter by such vectors is one by the only index that is computed of ids, where every
-other one counts the positions of a dimension: that is a dimension of the batch.  XLA's passes let
-every result be a box of one position, which changes nothing of what is read.
+A gather or scatter by such vectors is one by each index that is computed of ids, one after the
+other, where every other one counts the positions of a dimension: that is a dimension of the batch.
+XLA's passes let every result be a box of one position, which changes nothing of what is read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -19,6 +19,18 @@ from shardproof.frontends.hlo.items import Ids, Item, Vectors
 from shardproof.frontends.hlo.known import Known, compact
 from shardproof.frontends.hlo.module import Type
 from shardproof.frontends.hlo.state import Lowering, Rule
+
+#: Which attributes say what the indices are of, which dimensions are dropped, which are of the
+#: batch, of the tensor and of the ids, and where the dimensions of boxes are.
+Keys: TypeAlias = tuple[str, str, str, str, str]
+
+
+class Chosen(NamedTuple):
+    """Ids that choose along a dimension.  Example: of ``x[:, ids]``, dimension 1 and the ids."""
+
+    dim: int
+    ids: Ids
+
 
 #: What is done to every index by itself.
 EACH = frozenset(
@@ -118,11 +130,11 @@ def _all(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
 
 def dropped(
-    attrs: Mapping[str, Any], count: int, result: Shape, keys: tuple[str, str, str, str, str]
+    attrs: Mapping[str, Any], count: int, result: Shape, keys: Keys
 ) -> tuple[Mapping[str, Any], Shape]:
     """Attributes and the shape of the result (or of the updates) of a gather or scatter by vectors,
     of a tensor of ``count`` dimensions, whose boxes have no dimension that an index chooses;
-    ``keys``: as for `single`, and which attribute says what boxes are.
+    ``keys``: see `Keys`.
 
     Example: results ``f32[8,1,1]`` of vectors ``s32[8,2]`` are ``f32[8]``.
 
@@ -143,41 +155,117 @@ def dropped(
     return {**attrs, **more}, tuple(result[p] for p in kept)
 
 
-def single(
-    given: Mapping[str, Any], x: Vectors, shape: Shape, keys: tuple[str, str, str, str]
-) -> tuple[Mapping[str, Any], Ids]:
-    """Attributes and ids of the gather or scatter of a tensor of this shape by the one index that
-    is of ids; ``keys``: which attributes say what the indices are of, which dimensions are dropped,
-    and which are of the batch, of the tensor and of the ids.
+def resolved(
+    given: Mapping[str, Any], x: Vectors, shape: Shape, boxes: Shape, keys: Keys
+) -> tuple[Mapping[str, Any], Shape, list[Chosen]]:
+    """A gather or scatter of a tensor of this shape by what is left of its index vectors:
+    attributes, the shape of the result (or of the updates, which was ``boxes``), and which ids
+    choose along which dimension.
+
+    An index that counts the positions of a dimension makes that a dimension of the batch.  One that
+    is 0 where a box has all positions of its dimension says nothing
+    (``vmap(dynamic_update_slice)``).
 
     Example: of ``x[jnp.arange(4), ids]`` with ``x = f32[4,9]``, a gather along dimension 1 by the
     ids, where dimension 0 of ``x`` and of the ids is of the batch.
+
+    Raises `Unsupported` for other known indices.
     """
-    to_dims, dropped, batching, own_batching = keys
-    attrs = dict(given)
-    dims = attrs[to_dims]
-    if attrs["index_vector_dim"] != len(x.shape) - 1 or attrs.get(batching, ()):
+    attrs, parts = _without_whole(given, x, shape, boxes, keys)
+    attrs, boxes = dropped(attrs, len(shape), boxes, keys)
+    to_dims, gone, batching, own_batching, _ = keys
+    if attrs["index_vector_dim"] != len(x.shape) - 1:
         raise Unsupported("rows chosen by vectors of several indices")
-    ids: list[tuple[int, Ids]] = []
-    pairs: list[tuple[int, int]] = []
-    for dim, part in zip(dims, x.parts, strict=True):
+    chosen: list[Chosen] = []
+    pairs = list(zip(attrs.get(batching, ()), attrs.get(own_batching, ()), strict=True))
+    for dim, part in zip(attrs[to_dims], parts, strict=True):
         along = _counted(part, shape[dim]) if isinstance(part, Known) else -1
         if isinstance(part, Ids):
-            ids.append((dim, part))
+            own = Ids(part.origin, part.axes[:-1], part.shape[:-1], part.functions)
+            chosen.append(Chosen(dim, own))
         elif along >= 0:
             pairs.append((dim, along))
         else:
             raise Unsupported("rows chosen by vectors of several indices")
-    if len(ids) != 1 or not set(dims) <= set(attrs.get(dropped, ())):
-        raise Unsupported("rows chosen by vectors of several indices")
-    ((dim, chosen),) = ids
     pairs.sort()
-    attrs[to_dims] = (dim,)
-    attrs[dropped] = tuple(d for d in attrs[dropped] if d == dim)
-    attrs[batching] = tuple(d for d, _ in pairs)
-    attrs[own_batching] = tuple(e for _, e in pairs)
-    attrs["index_vector_dim"] = len(chosen.shape) - 1
-    return attrs, Ids(chosen.origin, chosen.axes[:-1], chosen.shape[:-1], chosen.functions)
+    dims = tuple(one.dim for one in chosen)
+    counted = {d for d, _ in pairs}
+    more = {
+        to_dims: dims,
+        gone: tuple(d for d in attrs[gone] if d not in counted),
+        batching: tuple(d for d, _ in pairs),
+        own_batching: tuple(e for _, e in pairs),
+        "index_vector_dim": len(x.shape) - 1,
+    }
+    return {**attrs, **more}, boxes, chosen
+
+
+def _without_whole(
+    attrs: Mapping[str, Any], x: Vectors, shape: Shape, boxes: Shape, keys: Keys
+) -> tuple[Mapping[str, Any], list[Ids | Known]]:
+    """Attributes and indices without those that are 0 where a box has the whole dimension."""
+    to_dims, gone, batching, _, windows_of = keys
+    left = (*attrs.get(gone, ()), *attrs.get(batching, ()))
+    windows = [d for d in range(len(shape)) if d not in left]
+    places = dict(zip(windows, attrs.get(windows_of, ()), strict=True))
+    kept = [
+        (dim, part)
+        for dim, part in zip(attrs[to_dims], x.parts, strict=True)
+        if not (
+            dim in places
+            and boxes[places[dim]] == shape[dim]
+            and isinstance(part, Known)
+            and part.number() == 0
+        )
+    ]
+    return {**attrs, to_dims: tuple(d for d, _ in kept)}, [part for _, part in kept]
+
+
+class Step(NamedTuple):
+    """A gather, or a scatter, along one dimension, of several: its attributes, by which ids, of
+    what shape the tensor between it and the others is, and the attributes and ids of these.
+
+    Example: of ``table[i, j]`` with ``table = f32[5,7]`` and ids of shape (4,), the gather of rows
+    ``i`` into ``between = (4, 7)``, of which ``others`` take entry ``j`` of each.
+    """
+
+    attrs: Mapping[str, Any]
+    ids: Ids
+    between: Shape
+    others: Mapping[str, Any]
+    left: tuple[Chosen, ...]
+
+
+def step(attrs: Mapping[str, Any], chosen: Sequence[Chosen], shape: Shape, keys: Keys) -> Step:
+    """The first of several indices by itself: what it chooses has the dimensions of the ids before
+    those that are left, in their order, and is a batch for the others.
+
+    Example: see `Step`.
+    """
+    to_dims, gone, batching, own_batching, boxes = keys
+    (dim, ids), batch = chosen[0], len(chosen[0].ids.shape)
+    rest = [d for d in range(len(shape)) if d != dim and d not in attrs[batching]]
+    left = tuple(Chosen(batch + rest.index(one.dim), one.ids) for one in chosen[1:])
+    others = tuple(one.dim for one in left)
+    first = {
+        **attrs,
+        to_dims: (dim,),
+        gone: (dim,),
+        boxes: tuple(range(batch, batch + len(rest))),
+        "slice_sizes": tuple(n if d in rest else 1 for d, n in enumerate(shape)),
+        "index_vector_dim": batch,
+    }
+    sizes = attrs.get("slice_sizes", shape)
+    second = {
+        **attrs,
+        to_dims: others,
+        gone: others,
+        batching: tuple(range(batch)),
+        own_batching: tuple(range(batch)),
+        "slice_sizes": (1,) * batch + tuple(sizes[d] for d in rest),
+        "index_vector_dim": batch,
+    }
+    return Step(first, ids, (*ids.shape, *(shape[d] for d in rest)), second, left)
 
 
 def _counted(x: Known, count: int) -> int:

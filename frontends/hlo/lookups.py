@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, Final
+
+import numpy as np
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.builder import piecewise
@@ -27,33 +29,30 @@ from shardproof.frontends.hlo.state import Lowering
 from shardproof.frontends.hlo.viewed import viewed
 
 _LETTERS = "abcdefghijklmnopqrstuwxyz"
-#: Attributes: what indices are of; which dimensions are dropped; which are of the batch, of the
-#: tensor and of the ids.
-_GATHER = (
+_GATHER: Final[index_vectors.Keys] = (
     "start_index_map",
     "collapsed_slice_dims",
     "operand_batching_dims",
     "start_indices_batching_dims",
+    "offset_dims",
 )
-_SCATTER = (
+_SCATTER: Final[index_vectors.Keys] = (
     "scatter_dims_to_operand_dims",
     "inserted_window_dims",
     "input_batching_dims",
     "scatter_indices_batching_dims",
+    "update_window_dims",
 )
 
 
 def _aimed(
-    x: Item, given: Mapping[str, Any], shape: Shape, keys: tuple[str, str, str, str]
+    x: Item, given: Mapping[str, Any], key: str
 ) -> tuple[Mapping[str, Any], Ids, tuple[int, ...]]:
     """Attributes, scalar ids without the dimension of index vectors, and its dimensions."""
-    if isinstance(x, Vectors):
-        attrs, ids = index_vectors.single(given, x, shape, keys)
-        return attrs, ids, tuple(range(len(ids.shape)))
     if not isinstance(x, Ids):
         raise Unsupported("rows chosen by computed numbers")
     vector = given["index_vector_dim"]
-    if len(given[keys[0]]) != 1 or (vector < len(x.shape) and x.shape[vector] != 1):
+    if len(given[key]) != 1 or (vector < len(x.shape) and x.shape[vector] != 1):
         raise Unsupported("rows chosen by vectors of several indices")
     if vector == len(x.shape):
         return given, x, tuple(range(len(x.shape)))
@@ -70,23 +69,42 @@ def gather(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     """
     table = low.tensor(xs[0])
     shape = low.recorder.shape(table)
-    if isinstance(xs[1], Vectors):
-        keys = (*_GATHER, "offset_dims")
-        own, whole = index_vectors.dropped(node.attrs, len(shape), low.shape(node), keys)
-        return viewed(low, _rows(low, own, table, xs[1], whole), low.shape(node))
-    return _rows(low, node.attrs, table, xs[1], low.shape(node))
+    if not isinstance(xs[1], Vectors):
+        return _rows(low, node.attrs, table, xs[1], low.shape(node))
+    attrs, whole, chosen = index_vectors.resolved(
+        node.attrs, xs[1], shape, low.shape(node), _GATHER
+    )
+    return viewed(low, _by_each(low, attrs, table, chosen, whole), low.shape(node))
+
+
+def _by_each(
+    low: Lowering,
+    attrs: Mapping[str, Any],
+    table: int,
+    chosen: Sequence[index_vectors.Chosen],
+    whole: Shape,
+) -> Item:
+    """What each of several ids chooses of what those before it chose.
+
+    Example: ``table[i, j]`` is entry ``j`` of each of the rows ``i``.
+    """
+    if len(chosen) == 1:
+        return _rows(low, attrs, table, chosen[0].ids, whole)
+    step = index_vectors.step(attrs, chosen, low.recorder.shape(table), _GATHER)
+    rows = low.tensor(_rows(low, step.attrs, table, step.ids, step.between))
+    return _by_each(low, step.others, rows, step.left, whole)
 
 
 def _rows(low: Lowering, given: Mapping[str, Any], table: int, x: Item, whole: Shape) -> Item:
     """Rows of a table, of the shape ``whole``."""
-    attrs, ids, kept = _aimed(x, given, low.recorder.shape(table), _GATHER)
-    at = _window(attrs, _GATHER, "offset_dims", len(low.recorder.shape(table)))
+    attrs, ids, kept = _aimed(x, given, _GATHER[0])
+    at = _window(attrs, _GATHER, len(low.recorder.shape(table)))
     if at < 0:
         rows = _gathered(low, attrs, table, ids, kept, whole)
         apart = ones.difference(low, rows)
         return rows if apart is None else Tensor(apart)
     # The chosen row stays a dimension of one position.
-    attrs = _dropped(attrs, _GATHER, "offset_dims", at)
+    attrs = _dropped(attrs, _GATHER, at)
     rest = (*whole[:at], *whole[at + 1 :])
     boxed = reshaped(_gathered(low, attrs, table, ids, kept, rest), whole)
     if boxed is None:
@@ -94,20 +112,19 @@ def _rows(low: Lowering, given: Mapping[str, Any], table: int, x: Item, whole: S
     return boxed
 
 
-def _window(attrs: Mapping[str, Any], keys: tuple[str, ...], own: str, count: int) -> int:
+def _window(attrs: Mapping[str, Any], keys: index_vectors.Keys, count: int) -> int:
     """Which dimension of the result (or of the updates) the chosen one of ``count`` is; -1: it is
     dropped."""
     (dim,), gone = attrs[keys[0]], (*attrs.get(keys[1], ()), *attrs.get(keys[2], ()))
     if dim in gone:
         return -1
     windows = [d for d in range(count) if d not in gone]
-    return int(attrs[own][windows.index(dim)])
+    return int(attrs[keys[4]][windows.index(dim)])
 
 
-def _dropped(
-    attrs: Mapping[str, Any], keys: tuple[str, ...], own: str, at: int
-) -> Mapping[str, Any]:
+def _dropped(attrs: Mapping[str, Any], keys: index_vectors.Keys, at: int) -> Mapping[str, Any]:
     """Attributes where the chosen dimension, which is dimension ``at``, is dropped."""
+    own = keys[4]
     left = tuple(d - (d > at) for d in attrs[own] if d != at)
     return {**attrs, keys[1]: tuple(sorted((*attrs.get(keys[1], ()), *attrs[keys[0]]))), own: left}
 
@@ -176,17 +193,44 @@ def scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     32], ``einsum`` with the rows by ``av,ab->vb``, and ``add``.
     """
     shape = low.shape(node)
-    attrs, written = node.attrs, xs[2]
-    if isinstance(xs[1], Vectors):
-        keys = (*_SCATTER, "update_window_dims")
-        boxes = low.graph.values[node.operands[2]].shape
-        attrs, whole = index_vectors.dropped(attrs, len(shape), boxes, keys)
-        written = viewed(low, written, whole)
-    attrs, ids, kept = _aimed(xs[1], attrs, shape, _SCATTER)
+    if not isinstance(xs[1], Vectors):
+        return _scattered(low, node.attrs, shape, xs[0], xs[1], xs[2])
+    boxes = low.graph.values[node.operands[2]].shape
+    attrs, whole, chosen = index_vectors.resolved(node.attrs, xs[1], shape, boxes, _SCATTER)
+    if len(chosen) > 1 and attrs["to_apply"] != "add":
+        raise Unsupported("values written at vectors of several indices")
+    return _added_by_each(low, attrs, shape, xs[0], chosen, viewed(low, xs[2], whole))
+
+
+def _added_by_each(
+    low: Lowering,
+    attrs: Mapping[str, Any],
+    shape: Shape,
+    base: Item,
+    chosen: Sequence[index_vectors.Chosen],
+    written: Item,
+) -> Item:
+    """What several ids add to ``base``, or one id adds or writes.
+
+    Example: entries ``(i, j)`` are added as the rows ``i`` of zeros to which entries ``j`` are.
+    """
+    if len(chosen) == 1:
+        return _scattered(low, attrs, shape, base, chosen[0].ids, written)
+    step = index_vectors.step(attrs, chosen, shape, _SCATTER)
+    zeros = Known((np.broadcast_to(np.array(0, dtype="float32"), step.between),), "float32")
+    rows = _added_by_each(low, step.others, step.between, zeros, step.left, written)
+    return _scattered(low, step.attrs, shape, base, step.ids, rows)
+
+
+def _scattered(
+    low: Lowering, attrs: Mapping[str, Any], shape: Shape, base: Item, x: Item, written: Item
+) -> Item:
+    """Rows along one dimension of ``base``, of this shape."""
+    attrs, ids, kept = _aimed(x, attrs, _SCATTER[0])
     (dim,) = attrs["scatter_dims_to_operand_dims"]
-    cut = _window(attrs, _SCATTER, "update_window_dims", len(shape))
+    cut = _window(attrs, _SCATTER, len(shape))
     if cut >= 0:
-        attrs = _dropped(attrs, _SCATTER, "update_window_dims", cut)
+        attrs = _dropped(attrs, _SCATTER, cut)
         written = _without(low, written, cut)
     given_item, live = _live(low, attrs, ids, written)
     updates = low.tensor(given_item)
@@ -224,18 +268,18 @@ def scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     else:
         onehot = low.values.onehot(ids.origin, _written(low, ids, shape[dim], live), shape[dim])
         added = Tensor(low.values.contracted(onehot, updates, equation))
-    if isinstance(xs[0], Known) and xs[0].number() == 0 and attrs["to_apply"] == "add":
+    if isinstance(base, Known) and base.number() == 0 and attrs["to_apply"] == "add":
         return added
     if attrs["to_apply"] == "add":
-        return Tensor(low.recorder.op("add", low.tensor(xs[0]), added.value))
+        return Tensor(low.recorder.op("add", low.tensor(base), added.value))
     _once(low, ids, set(own) & set(names), own, set(given) - set(own) - set(names))
-    if isinstance(xs[0], Known) and xs[0].number() == 0:
+    if isinstance(base, Known) and base.number() == 0:
         return added
     rows = "".join(n for n in names if n in (*own, "v"))
     hit = low.op("einsum", onehot, equation=f"{''.join(own)}v->{rows}").value
     missed = low.op("add", low.op("mul", hit, other=Fraction(-1)).value, other=Fraction(1)).value
     wide = low.values.broadcast(missed, [names.index(n) for n in rows], shape)
-    left = low.op("mul", low.tensor(xs[0]), wide).value
+    left = low.op("mul", low.tensor(base), wide).value
     return Tensor(low.recorder.op("add", left, added.value))
 
 
