@@ -83,7 +83,7 @@ def lower(
         n: item.domain for n, item in enumerate(graph.inputs) if item.domain is not None
     }
     domains_of = user_domains | dict(domains or {})
-    settled = domains is not None
+    settled, divided = domains is not None, set[int]()
     while True:
         lowering = Lowering(graph, domains_of, settled, expressions, other)
         notes = (Assumption("framework", graph.dialect, "", text) for text in graph.notes)
@@ -92,15 +92,18 @@ def lower(
             _run(lowering, stacked)
             return lowering, _outputs(lowering), domains_of
         except Narrow as error:
-            position = lowering.origins.get(error.origin, -1)
+            position, rows = lowering.narrowed(error)
             whole = (0, MOST)
             if position >= 0:
                 given = graph.inputs[position]
                 whole = _whole(given, graph.values[given.value].dtype)
             low, high = domains_of.get(position, whole)
-            settled = position < 0 or position in user_domains or error.rows >= high
+            known = position in user_domains or position in divided
+            settled = position < 0 or known or rows >= high
+            if error.origin in lowering.quotients:
+                divided.add(position)
             if not settled:
-                domains_of[position] = (low, error.rows)
+                domains_of[position] = (low, rows)
 
 
 def _run(low: Lowering, stacked: frozenset[int]) -> None:

@@ -28,19 +28,22 @@ MOST = 100
 def nonnegative(recorder: Recorder, value: int) -> bool:
     """Whether a value has no negative entry, as far as the operators that it is made by say so.
 
-    Example: ``exp(x)``, its sum and ``x * x`` have none; ``x`` and ``x + x`` may have some.
+    Example: ``exp(x)``, its sum and ``x * x`` have none, nor have ids in [0, 9); ``x`` and
+    ``x + x`` may have some.
     """
     made = {op.outputs[0]: op for op in recorder.ops if op.outputs}
-    return _holds(made, value, {}, MOST)
+    ids = {x.value: True for x in recorder.placed if x.domain is not None and x.domain[0] >= 0}
+    return _holds(made, value, ids, MOST)
 
 
 def _holds(made: Mapping[int, Recorded], value: int, known: dict[int, bool], most: int) -> bool:
     op = made.get(value)
+    if value in known:
+        return known[value]
     if op is None or not most:
         return False
-    if value not in known:
-        known[value] = False
-        known[value] = _made(made, op, known, most - 1)
+    known[value] = False
+    known[value] = _made(made, op, known, most - 1)
     return known[value]
 
 

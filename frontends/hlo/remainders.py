@@ -17,7 +17,7 @@ import numpy as np
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.graphs.graph import Node
-from shardproof.frontends.hlo import elementwise, functions, overflow
+from shardproof.frontends.hlo import elementwise, functions, indices, overflow
 from shardproof.frontends.hlo.functions import Number
 from shardproof.frontends.hlo.items import Ids, Item, Tensor
 from shardproof.frontends.hlo.known import Known, constant
@@ -112,6 +112,38 @@ def _parts(low: Lowering, x: Item, divisor: int, what: str) -> tuple[Item, Item]
     value = low.tensor(x)
     if not isinstance(x, Ids) and not nonnegative(low.recorder, value):
         raise Unsupported(f"a {what} of integers that may be negative")
-    number = Number(low, value)
-    whole = (number * Fraction(1, divisor)).of("floor")
-    return Tensor(whole.value), Tensor((number - whole * divisor).value)
+    count, left = _divided(low, value, divisor)
+    return _often(low, x, count, divisor), ids_of(low, left, divisor)
+
+
+def _divided(low: Lowering, value: int, divisor: int) -> tuple[int, int]:
+    """Quotient and remainder as values, which are emitted once."""
+    keys = ("quotient", value, divisor), ("remainder", value, divisor)
+    count, left = (low.recorder.known(key) for key in keys)
+    if count is None or left is None:
+        number = Number(low, value)
+        whole = (number * Fraction(1, divisor)).of("floor")
+        count = low.recorder.once(keys[0], whole.value)
+        left = low.recorder.once(keys[1], (number - whole * divisor).value)
+    return count, left
+
+
+def _often(low: Lowering, x: Item, value: int, divisor: int) -> Item:
+    """How often a number has the divisor, which is ``value``: of ids from where to where is known.
+    Rows that it chooses say how large ids are (`Lowering.quotients`)."""
+    if not isinstance(x, Ids):
+        return Tensor(value)
+    if len(x.functions) == 1 and [p.slope for p in x.functions[0]] == [1]:
+        low.quotients[value] = x.origin, divisor, x.functions[0][0].offset
+    most = max(max(p.at(p.low), p.at(p.high - 1)) for f in x.functions for p in f)
+    return ids_of(low, value, most // divisor + 1)
+
+
+def ids_of(low: Lowering, value: int, count: int) -> Ids:
+    """Whole numbers from 0 on and below ``count`` that are computed, as ids of their own: rows that
+    they choose, and positions that they are compared with, are those of any ids.
+
+    Example: what ``position - 4 floor(position / 4)`` leaves, by 4: the slot of a cache of four.
+    """
+    shape = low.recorder.shape(value)
+    return Ids(value, indices.own_axes(shape), shape, (piecewise.identity(0, count),))

@@ -104,6 +104,8 @@ class Lowering:
         #: What floats are that constants alone make (`doubles`).
         self.numbers: dict[int, Numbers] = {}
         self.origins: dict[int, int] = {}
+        #: Quotients by their value: of which ids, by which number, and what is added to the ids.
+        self.quotients: dict[int, tuple[int, int, int]] = {}
         #: Integer inputs by which the other side looks nothing up (`ones.compared`).
         self.compared_ids: set[int] = set()
         #: Values of places, none of which is twice in a row along the axis.
@@ -117,6 +119,17 @@ class Lowering:
         if not self._makers:
             self._makers = {v: node for node in self.graph.nodes for v in node.results}
         return self._makers.get(value)
+
+    def narrowed(self, error: Narrow) -> tuple[int, int]:
+        """Which input lies among how many rows (-1: nobody says how large it is).
+
+        Example: of five rows that ``ids // 2`` chooses, the input of the ids, and 10.
+        """
+        origin, rows = error.origin, error.rows
+        if origin in self.quotients:
+            origin, divisor, offset = self.quotients[origin]
+            rows = rows * divisor - offset
+        return self.origins.get(origin, -1), rows
 
     def narrow(self, node: Node, error: Narrow) -> None:
         """Ids may choose rows that are none: their domain is narrowed, unless it is settled."""
