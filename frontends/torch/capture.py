@@ -384,7 +384,7 @@ def watch_ranks(recorder: Recorder) -> None:
     ``splits``.
     """
     known: dict[tuple[int, ...], Watched] = {}
-    number = dist.get_rank
+    number, coordinate = dist.get_rank, device_mesh.DeviceMesh.get_coordinate
 
     def get_rank(group: Any = None) -> Any:
         own = number(group)
@@ -396,8 +396,18 @@ def watch_ranks(recorder: Recorder) -> None:
             known[ranks] = Watched.of(own, values, recorder.splits)
         return known[ranks]
 
+    def get_coordinate(self: Any) -> Any:
+        own: Any = coordinate(self)
+        if own is None or not recorder.splits.own(sys._getframe(1).f_code.co_filename):
+            return own
+        watched = own
+        with suppress(RuntimeError):  # A mesh may have no groups.
+            watched = tuple(get_rank(self.get_group(dim)) for dim in range(self.ndim))
+        return watched if watched == own else own
+
     dist.get_rank = get_rank
     device_mesh.get_rank = get_rank  # type: ignore[attr-defined]
+    device_mesh.DeviceMesh.get_coordinate = get_coordinate  # type: ignore[method-assign]
 
 
 def _join(rank: int, world_size: int) -> None:

@@ -118,11 +118,11 @@ class Watched(int):
 
 
 #: What is computed of a rank's number and watched.  (Not ``1 << rank``: numbers as long as there
-#: are ranks, for each of them.)
+#: are ranks, for each of them, nor ``2**rank``.)
 COMPUTED = (
     *("add", "radd", "sub", "rsub", "mul", "rmul", "floordiv", "rfloordiv", "mod", "rmod"),
     *("and", "rand", "or", "ror", "xor", "rxor", "lshift", "rshift", "rrshift"),
-    *("neg", "pos", "abs", "invert"),
+    *("neg", "pos", "abs", "invert", "pow", "round", "floor", "ceil", "trunc"),
 )
 
 

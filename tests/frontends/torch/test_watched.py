@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from shardproof.frontends.torch.watched import COMPUTED, Splits, Watched
 
 RANKS = range(12)
+UNARY = ("neg", "pos", "abs", "invert", "round", "floor", "ceil", "trunc")
 
 
 def apart(program: Callable[[Any], object], rank: int) -> set[tuple[int, ...]]:
@@ -34,6 +36,10 @@ def apart(program: Callable[[Any], object], rank: int) -> set[tuple[int, ...]]:
         lambda rank: abs(rank - 11) < 2,
         lambda rank: 11 // (rank + 1) == 3,
         lambda rank: 23 % (rank + 1) == 5,
+        lambda rank: rank**2 == 25,
+        lambda rank: pow(rank, 2, 7) == 4,
+        lambda rank: round(rank) + math.floor(rank) == 6,
+        lambda rank: math.ceil(rank) * math.trunc(rank) > 100,
     ],
 )
 @pytest.mark.parametrize("rank", [0, 5])
@@ -47,7 +53,7 @@ def test_ranks_that_are_treated_apart_are_named(
 def test_numbers_are_those_that_integers_give() -> None:
     own = Watched.of(5, {r: r for r in RANKS}, Splits(lambda _: True))
     for name in COMPUTED:
-        others = () if name in ("neg", "pos", "abs", "invert") else (3,)
+        others = () if name in UNARY else (3,)
         actual, plain = (getattr(x, f"__{name}__")(*others) for x in (own, 5))
         assert (int(actual), actual.values[5]) == (plain, plain)
     assert own.__add__("3") is NotImplemented

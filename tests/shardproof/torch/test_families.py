@@ -8,7 +8,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
 from ray import cloudpickle
+from torch.distributed.device_mesh import init_device_mesh
 
 import shardproof.torch as sp
 from shardproof.cluster.settings import Settings
@@ -130,6 +132,22 @@ def test_a_row_that_the_program_names_is_captured(tmp_path: Path) -> None:
     result = verify(tmp_path, meshes.on_mesh(5, 4, "group", 2), 5, 4)
     assert result.verdict == "refuted", sp.told(result)
     assert not uncaptured(result)
+
+
+def test_a_place_in_a_mesh_is_compared_as_a_rank_is() -> None:
+    """What a step asks of its coordinates, wherever it is recorded: that it tells rank 13 apart."""
+
+    def step(job: sp.Job) -> None:
+        mesh = init_device_mesh("cpu", (5, 4))
+        place = mesh.get_coordinate()
+        assert place == divmod(job.rank, 4)
+        job.start(torch.nn.Linear(2, 2))
+        row, column = place
+        job.end(outputs={"x": job.batch["x"] * (2 if row == 3 and column == 1 else 1)})
+
+    first, other = captured(step, 5, 4, [0, 14])
+    assert (12,) in first.splits
+    assert (13,) in other.splits
 
 
 def test_too_few_ranks_are_inconclusive_and_named(tmp_path: Path) -> None:
