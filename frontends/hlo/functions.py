@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from shardproof.engine.errors import Unsupported
+from shardproof.engine.plan.assumption import Assumption
 from shardproof.frontends.graphs.graph import Node
 from shardproof.frontends.hlo import elementwise, erf_inv
 from shardproof.frontends.hlo.elementwise import finite
@@ -24,6 +25,7 @@ from shardproof.frontends.hlo.positive import nonnegative
 from shardproof.frontends.hlo.state import Lowering, Rule
 
 HALF: Final = Fraction(1, 2)
+_POSITIVE: Final = "what is raised to a power that is no constant is positive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,16 +101,20 @@ def of_one(form: Callable[[Number], Number]) -> Rule:
 
 def power(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     """x ** c for a known exponent, and by the exponential c ** x for a known positive base, and
-    x ** y where x is never negative.
+    x ** y; that x is positive there is an assumption where nothing says so, since it may be raised
+    to whole numbers.
 
-    Example: ``power(x, 3)`` is ``pow`` with exponent 3, ``power(3, x)`` is ``exp(x * log(3))``.
+    Example: ``power(x, 3)`` is ``pow`` with exponent 3, ``power(3, x)`` is ``exp(x * log(3))``;
+    ``power(beta, count)`` of two inputs (a step of Adam) is ``exp(count * log(beta))``.
     """
     base, exponent = (finite(x) for x in xs)
     if exponent is not None:
         return low.op("pow", low.tensor(xs[0]), exponent=exponent)
     of = low.tensor(xs[0])
-    if (base is None or base <= 0) and not nonnegative(low.recorder, of):
-        raise Unsupported("a power of two tensors, of which the first may be negative")
+    if base is not None and base <= 0:
+        raise Unsupported("a power of a number that is not positive")
+    if base is None and not nonnegative(low.recorder, of):
+        low.recorder.notes.append(Assumption("inferred", "powers", "", _POSITIVE))
     power_of = Number(low, low.tensor(xs[1]))
     return Tensor((power_of * Number(low, of).of("log")).of("exp").value)
 
