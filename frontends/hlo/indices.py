@@ -294,7 +294,26 @@ def ids_after_move(
     if x.origin in low.origins:
         low.origins[origin] = low.origins[x.origin]
     shape = low.recorder.shape(origin)
+    _stays_distinct(low, x, key[0], origin)
     return Ids(origin, own_axes(shape), shape, x.functions)
+
+
+def _stays_distinct(low: Lowering, x: Ids, how: object, origin: int) -> None:
+    """Places none of which is twice along an axis are so in a part of them, and where dimensions of
+    one position come or go."""
+    along, shape = low.distinct.get(x.origin, -1), low.recorder.shape(origin)
+    if along < 0 or along not in x.axes:
+        return
+    dim = x.axes.index(along)
+    before, after = ([d for d, n in enumerate(own) if n != 1] for own in (x.shape, shape))
+    if how == "slice":
+        low.distinct[origin] = dim
+    elif (
+        how == "view"
+        and dim in before
+        and [x.shape[d] for d in before] == [shape[d] for d in after]
+    ):
+        low.distinct[origin] = after[before.index(dim)]
 
 
 def joined(low: Lowering, xs: Sequence[Item], dim: int) -> Ids | None:

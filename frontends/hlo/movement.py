@@ -13,11 +13,11 @@ from shardproof.engine.errors import Unsupported
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.graphs.graph import Node, PerRank, Shape
 from shardproof.frontends.hlo import (
+    data_starts,
     elementwise,
     exchange,
     index_vectors,
     indices,
-    lookups,
     ones,
     windows,
 )
@@ -138,7 +138,7 @@ def dynamic_slice(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     ``PerRank((0, 2, 4, 6))``.
     """
     if "starts" not in node.attrs:
-        return lookups.dynamic_slice(low, node, xs)
+        return data_starts.dynamic_slice(low, node, xs)
     return _cut(low, xs[0], node.attrs["starts"], low.shape(node))
 
 
@@ -150,7 +150,7 @@ def dynamic_update(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     entries and the part.
     """
     if "starts" not in node.attrs:
-        return lookups.dynamic_update(low, node, xs)
+        return data_starts.dynamic_update(low, node, xs)
     starts, shape = node.attrs["starts"], low.shape(node)
     return Tensor(placed(low, xs[0], low.tensor(xs[1]), starts, shape))
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.graphs.graph import Node, PerRank, Shape
-from shardproof.frontends.hlo import boxes, indices, lookups, many_rows, picked
+from shardproof.frontends.hlo import boxes, indices, lookups, many_rows, picked, scatters
 from shardproof.frontends.hlo.items import Ids, Item, Tensor, table_of
 from shardproof.frontends.hlo.known import Known, compact
 from shardproof.frontends.hlo.module import Array
@@ -208,7 +208,7 @@ def scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     if how not in ("add", "replace"):
         raise Unsupported(f"a scatter by {how}")
     if not isinstance(xs[1], Known):
-        return lookups.scatter(low, node, xs)
+        return scatters.scatter(low, node, xs)
     operand, ids, updates = xs[0], xs[1], low.tensor(xs[2])
     shape = low.shape(node)
     again = _repeated(node, ids, "scatter_indices_batching_dims") if how == "add" else None

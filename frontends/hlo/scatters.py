@@ -1,0 +1,246 @@
+"""Scatters to rows that ids choose: what is added there, or written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any, Final
+
+import numpy as np
+
+from shardproof.engine.errors import Unsupported
+from shardproof.frontends.builder import piecewise
+from shardproof.frontends.builder.piecewise import Function, chosen_rows
+from shardproof.frontends.graphs.graph import Node, Shape
+from shardproof.frontends.hlo import elementwise, index_vectors, repeats
+from shardproof.frontends.hlo.indices import reshape
+from shardproof.frontends.hlo.items import (
+    Gated,
+    Ids,
+    Item,
+    Narrow,
+    Tensor,
+    Vectors,
+    per_rank,
+)
+from shardproof.frontends.hlo.known import Known
+from shardproof.frontends.hlo.lookups import LETTERS, aimed, dropped, window
+from shardproof.frontends.hlo.state import Lowering
+from shardproof.frontends.hlo.viewed import viewed
+
+_SCATTER: Final[index_vectors.Keys] = (
+    "scatter_dims_to_operand_dims",
+    "inserted_window_dims",
+    "input_batching_dims",
+    "scatter_indices_batching_dims",
+    "update_window_dims",
+)
+
+
+def scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """Rows added or written along one dimension, entries that are added by several ids, and one
+    number wherever an id is; what is out of bounds is dropped, as XLA says.
+
+    Example: rows ``f32[4,8]`` added at four ids to ``f32[32,8]``: the ``onehot`` of the ids, [4,
+    32], ``einsum`` with the rows by ``av,ab->vb``, and ``add``; 1 written there: a choice by where
+    the sum of the ``onehot`` is positive.
+    """
+    shape, attrs, written = low.shape(node), node.attrs, xs[2]
+    boxes = low.graph.values[node.operands[2]].shape
+    if isinstance(xs[1], Vectors):
+        attrs, boxes, chosen = index_vectors.resolved(attrs, xs[1], shape, boxes, _SCATTER)
+        written = viewed(low, written, boxes)
+    else:
+        attrs, ids, kept = aimed(xs[1], attrs, _SCATTER[0])
+        batch = tuple(kept.index(d) for d in attrs.get(_SCATTER[3], ()))
+        attrs = {**attrs, _SCATTER[3]: batch, "index_vector_dim": len(ids.shape)}
+        chosen = [index_vectors.Chosen(attrs[_SCATTER[0]][0], ids)]
+    several = len(chosen) > 1 or _repeats(low, attrs, chosen[0].ids)
+    if attrs["to_apply"] == "add" or not several:
+        return _by_each(low, attrs, shape, xs[0], chosen, written)
+    if not isinstance(xs[2], Known) or xs[2].number() is None:
+        raise Unsupported("values of which several may be written to one place")
+    ones, zeros, number = (
+        Known((np.broadcast_to(np.array(n, dtype="float32"), own),), "float32")
+        for n, own in ((1, boxes), (0, shape), (xs[2].number(), shape))
+    )
+    count = _by_each(low, {**attrs, "to_apply": "add"}, shape, zeros, chosen, ones)
+    hit = low.op("step", low.tensor(count))
+    return elementwise.select(low, node, [hit, number, xs[0]])
+
+
+def _by_each(
+    low: Lowering,
+    attrs: Mapping[str, Any],
+    shape: Shape,
+    base: Item,
+    chosen: Sequence[index_vectors.Chosen],
+    written: Item,
+) -> Item:
+    """What several ids add to ``base``, or ids along one dimension add or write.
+
+    Example: entries ``(i, j)`` are added as the rows ``i`` of zeros to which entries ``j`` are.
+    """
+    if len(chosen) == 1:
+        return _scattered(low, attrs, shape, base, chosen[0].ids, written)
+    step = index_vectors.step(attrs, chosen, shape, _SCATTER)
+    zeros = Known((np.broadcast_to(np.array(0, dtype="float32"), step.between),), "float32")
+    rows = _by_each(low, step.others, step.between, zeros, step.left, written)
+    return _scattered(low, step.attrs, shape, base, step.ids, rows)
+
+
+def _scattered(
+    low: Lowering, attrs: Mapping[str, Any], shape: Shape, base: Item, ids: Ids, written: Item
+) -> Item:
+    """Rows added or written along one dimension of ``base``, of this shape."""
+    (dim,) = attrs["scatter_dims_to_operand_dims"]
+    cut = window(attrs, _SCATTER, len(shape))
+    if cut >= 0:
+        attrs = dropped(attrs, _SCATTER, cut)
+        written = _without(low, written, cut)
+    given_item, live = _live(low, attrs, ids, written)
+    updates = low.tensor(given_item)
+    batching = dict(
+        zip(attrs.get("input_batching_dims", ()), attrs.get(_SCATTER[3], ()), strict=True)
+    )
+    if attrs.get("inserted_window_dims", ()) != (dim,):
+        raise Unsupported("a scatter of other boxes than whole rows")
+    letters = iter(LETTERS)
+    own = [next(letters) for _ in low.recorder.shape(ids.origin)]
+    windows = [d for d in range(len(shape)) if d != dim and d not in batching]
+    names = ["v" if d == dim else "" for d in range(len(shape))]
+    given = []
+    at, batch = iter(windows), iter(range(len(ids.shape)))
+    back = {e: d for d, e in batching.items()}
+    for d, n in enumerate(low.recorder.shape(updates)):
+        if d in attrs.get("update_window_dims", ()):
+            target = next(at)
+            if shape[target] != n:
+                raise Unsupported("a scatter of other boxes than whole rows")
+            names[target] = name = next(letters)
+        else:
+            e = next(batch)
+            name = own[ids.axes[e]] if ids.axes[e] >= 0 else next(letters)
+            if e in back:
+                names[back[e]] = name
+        given.append(name)
+    equation = f"{''.join(own)}v,{''.join(given)}->{''.join(names)}"
+    if attrs["to_apply"] == "add":
+        added = _added(low, ids, live, updates, equation, shape, dim)
+    else:
+        onehot = low.values.onehot(ids.origin, writers(low, ids, shape[dim], live), shape[dim])
+        added = Tensor(low.values.contracted(onehot, updates, equation))
+    if isinstance(base, Known) and base.number() == 0 and attrs["to_apply"] == "add":
+        return added
+    if attrs["to_apply"] == "add":
+        return Tensor(low.recorder.op("add", low.tensor(base), added.value))
+    if isinstance(base, Known) and base.number() == 0:
+        return added
+    rows = "".join(n for n in names if n in (*own, "v"))
+    hit = low.op("einsum", onehot, equation=f"{''.join(own)}v->{rows}").value
+    missed = low.op("add", low.op("mul", hit, other=Fraction(-1)).value, other=Fraction(1)).value
+    wide = low.values.broadcast(missed, [names.index(n) for n in rows], shape)
+    left = low.op("mul", low.tensor(base), wide).value
+    return Tensor(low.recorder.op("add", left, added.value))
+
+
+def _added(
+    low: Lowering,
+    ids: Ids,
+    live: Sequence[Function],
+    updates: int,
+    equation: str,
+    shape: Shape,
+    dim: int,
+) -> Tensor:
+    """Updates at the rows that ids choose, added up, among zeros."""
+    ranks, count = low.graph.ranks, shape[dim]
+    functions = per_rank(ids.functions, ranks)
+    inside = [
+        _inside(f, own, count) for f, own in zip(functions, per_rank(live, ranks), strict=True)
+    ]
+    if not low.settled and any(
+        chosen_rows(f, own, count) is None for f, own in zip(functions, inside, strict=True)
+    ):
+        raise Narrow(ids.origin, count)
+    total: int | None = None
+    for part in repeats.parts(functions, inside, count):
+        onehot = low.values.choice(ids.origin, part)
+        value = low.values.of_ranks(part, low.values.contracted(onehot, updates, equation))
+        size = low.recorder.shape(value)[dim]
+        zeros = [(*shape[:dim], n, *shape[dim + 1 :]) for n in (part.row, count - part.row - size)]
+        before, after = ([low.values.full(z, Fraction(0))] if z[dim] else [] for z in zeros)
+        if before or after:
+            value = low.op("concat", *before, value, *after, dim=dim).value
+        total = value if total is None else low.op("add", total, value).value
+    return Tensor(low.values.full(shape, Fraction(0)) if total is None else total)
+
+
+def _inside(f: Function, live: Function, count: int) -> Function:
+    """For which ids a row is one that there is, and counts."""
+    return piecewise.combine("and", repeats.inside(f, count), live)
+
+
+def _without(low: Lowering, updates: Item, dim: int) -> Item:
+    """Updates without a dimension of one position."""
+    value = updates.value if isinstance(updates, Gated) else low.tensor(updates)
+    shape = low.recorder.shape(value)
+    if shape[dim] != 1:
+        raise Unsupported("a scatter of other boxes than whole rows")
+    rest = (*shape[:dim], *shape[dim + 1 :])
+    viewed = low.values.view(value, rest)
+    if isinstance(updates, Gated):
+        gate = reshape(low, updates.gate, rest)
+        if isinstance(gate, Ids):
+            return Gated(viewed, gate)
+        return Tensor(low.values.view(low.tensor(updates), rest))
+    return Tensor(viewed)
+
+
+def _repeats(low: Lowering, attrs: Mapping[str, Any], ids: Ids) -> bool:
+    """Whether several ids may choose one place: not where every other axis of the ids than those of
+    the batch has one position, or is one along which no place is twice."""
+    batch = attrs.get(_SCATTER[3], ())
+    if any(n != 1 for d, n in enumerate(ids.shape) if ids.axes[d] < 0 and d not in batch):
+        return True
+    shape = low.recorder.shape(ids.origin)
+    of_batch = {ids.axes[e] for e in batch}
+    free = [a for a, n in enumerate(shape) if n != 1 and a not in of_batch]
+    return any(low.distinct.get(ids.origin) != a for a in free)
+
+
+def _live(
+    low: Lowering, attrs: Mapping[str, Any], ids: Ids, updates: Item
+) -> tuple[Item, tuple[Function, ...]]:
+    """What is written, and for which ids it is not zero (1), of all: where it is gated by the ids
+    that say where it is written."""
+    every = (piecewise.constant(ids.functions[0], 1),)
+    if not isinstance(updates, Gated) or attrs["to_apply"] != "add":
+        return updates, every
+    gate = updates.gate
+    batch = [d for d in range(len(gate.shape)) if d not in attrs.get("update_window_dims", ())]
+    axes = tuple(gate.axes[d] for d in batch)
+    rest = [a for d, a in enumerate(gate.axes) if d not in batch]
+    if gate.origin != ids.origin or axes != ids.axes or any(a >= 0 for a in rest):
+        return updates, every
+    return Tensor(updates.value), gate.functions
+
+
+def writers(low: Lowering, ids: Ids, count: int, live: tuple[Function, ...] = ()) -> list[int]:
+    """The first id of those that write to the rows, on every rank; ``live``: for which ids at all.
+
+    Example: of ids in [0, 12) that are written less 4 on rank 1 to 8 rows, 0 and 4.
+
+    Raises `Unsupported` where some row has no id, and `Narrow` where an id has no row.
+    """
+    starts = []
+    ranks = low.graph.ranks
+    live = live or (piecewise.constant(ids.functions[0], 1),)
+    for f, own in zip(per_rank(ids.functions, ranks), per_rank(live, ranks), strict=True):
+        rows = chosen_rows(f, _inside(f, own, count), count)
+        if rows is None:
+            raise Narrow(ids.origin, count)
+        if len(rows) != 1 or rows[0].size != count:
+            raise Unsupported("a scatter that writes some of the rows")
+        starts.append(rows[0].id)
+    return starts
