@@ -176,6 +176,22 @@ def _added(
     return Tensor(low.values.full(shape, Fraction(0)) if total is None else total)
 
 
+def added_row(low: Lowering, at: Ids, row: int, dim: int, count: int) -> int:
+    """A row among zeros, ``count`` of them altogether along a dimension, at a scalar id.
+
+    Example: ``f32[1,6]`` at ``i`` of 5 along dimension 0 is ``onehot(i)`` and ``einsum`` by
+    ``v,a->va``.
+    """
+    shape = list(low.recorder.shape(row))
+    rest = LETTERS[: len(shape) - 1]
+    own = LETTERS[len(shape) : len(shape) + len(low.recorder.shape(at.origin))]
+    updates = low.values.view(row, tuple(n for d, n in enumerate(shape) if d != dim))
+    shape[dim] = count
+    equation = f"{own}v,{rest}->{rest[:dim]}v{rest[dim:]}"
+    live = (piecewise.constant(at.functions[0], 1),)
+    return _added(low, at, live, updates, equation, tuple(shape), dim).value
+
+
 def _inside(f: Function, live: Function, count: int) -> Function:
     """For which ids a row is one that there is, and counts."""
     return piecewise.combine("and", repeats.inside(f, count), live)

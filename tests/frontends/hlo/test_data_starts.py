@@ -1,0 +1,78 @@
+"""Slices and updates of several positions, or along several dimensions, that begin where data says:
+the keys of several words written to a cache, a crop of a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shardproof.frontends.hlo import read
+from tests.frontends.hlo.test_lower import agree
+from tests.frontends.hlo.verdicts import verified
+
+#: ``START`` begins two positions of six; all columns of a rank belong to them.
+WRITTEN = """  x = f32[6,COLUMNS] parameter(0)SHARDED
+  u = f32[2,COLUMNS] parameter(1)SHARDED
+  p = s32[] parameter(2)
+  one = s32[] constant(1)
+  q = s32[] add(p, one)
+  o = s32[] constant(0)
+  y = f32[6,COLUMNS] dynamic-update-slice(x, u, START, o)
+"""
+READ = """  x = f32[6,COLUMNS] parameter(0)SHARDED
+  p = s32[] parameter(1)
+  one = s32[] constant(1)
+  q = s32[] add(p, one)
+  o = s32[] constant(0)
+  r = f32[2,COLUMNS] dynamic-slice(x, START, o), dynamic_slice_sizes={2,COLUMNS}
+  y = f32[2,COLUMNS] multiply(r, r)
+"""
+PROGRAMS = {
+    "written": WRITTEN.replace("START", "p"),
+    "read": READ.replace("START", "q"),
+    "a crop": """  x = f32[6,7,3] parameter(0)
+  p = s32[] parameter(1)
+  q = s32[] parameter(2)
+  o = s32[] constant(1)
+  y = f32[2,3,2] dynamic-slice(x, p, q, o), dynamic_slice_sizes={2,3,2}
+""",
+    "one entry": """  x = f32[6,7] parameter(0)
+  p = s32[] parameter(1)
+  q = s32[] parameter(2)
+  y = f32[1,1] dynamic-slice(x, p, q), dynamic_slice_sizes={1,1}
+""",
+    "a patch, beside a known place": """  x = f32[6,7,3] parameter(0)
+  u = f32[2,3,1] parameter(1)
+  p = s32[] parameter(2)
+  q = s32[] parameter(3)
+  o = s32[] constant(0)
+  y = f32[6,7,3] dynamic-update-slice(x, u, p, q, o)
+""",
+}
+GATHER = "channel_id=1, replica_groups={{0,1}}, dimensions={1}, use_global_device_ids=true"
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_begins_at_ids_is_what_is_computed(name: str) -> None:
+    body = PROGRAMS[name].replace("COLUMNS", "4").replace("SHARDED", "")
+    body = body.replace("  y = ", "  ROOT y = ")
+    graph = read.parsed(f"HloModule m\n\nENTRY main {{\n{body}\n}}\n")
+    for seed in range(4):
+        agree(graph, None, seed)
+
+
+@pytest.mark.parametrize("wrong", [False, True], ids=["alike", "one later"])
+@pytest.mark.parametrize(("program", "rows"), [(WRITTEN, 6), (READ, 2)], ids=["written", "read"])
+def test_positions_from_an_id_on(program: str, rows: int, wrong: bool, tmp_path: Path) -> None:
+    one = program.replace("COLUMNS", "4").replace("SHARDED", "").replace("START", "p")
+    own = program.replace("COLUMNS", "2").replace("SHARDED", ", sharding={devices=[1,2]<=[2]}")
+    own = own.replace("START", "q" if wrong else "p")
+    single = f"HloModule m\n\nENTRY main {{\n{one}  ROOT z = f32[{rows},4] copy(y)\n}}\n"
+    parallel = f"""HloModule m, num_partitions=2
+
+ENTRY main {{
+{own}  ROOT z = f32[{rows},4] all-gather(y), {GATHER}
+}}
+"""
+    verified(single, parallel, tmp_path, "refuted" if wrong else "proved")
