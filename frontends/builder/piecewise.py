@@ -7,7 +7,7 @@ then ``id - 16``, then 15.  Comparisons give 0 or 1.  Nothing is assumed of the 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from shardproof.engine.errors import Unsupported
@@ -59,6 +59,14 @@ def constant(like: Function, number: int) -> Function:
     Example: 7 beside ids in [-9, 9) is ``Piece(-9, 9, 0, 7)``.
     """
     return (Piece(like[0].low, like[-1].high, 0, number),)
+
+
+def vary(functions: Iterable[Function]) -> bool:
+    """Whether some of the functions, of as many ranks, is not one number for all ids.
+
+    Example: ``identity(0, 8)`` is not; 7 for all ids is.
+    """
+    return any(value(f) is None for f in functions)
 
 
 def value(f: Function) -> int | None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from shardproof.engine.errors import Unsupported
+from shardproof.frontends.builder import piecewise
 from shardproof.frontends.graphs.graph import Node, Shape
 from shardproof.frontends.hlo import known
 from shardproof.frontends.hlo.items import Ids, Item, Vectors
@@ -169,6 +170,8 @@ def resolved(
     Example: of ``x[jnp.arange(4), ids]`` with ``x = f32[4,9]``, a gather along dimension 1 by the
     ids, where dimension 0 of ``x`` and of the ids is of the batch.
 
+    An index that is one number everywhere is that number for every id.
+
     Raises `Unsupported` for other known indices.
     """
     attrs, parts = _without_whole(given, x, shape, boxes, keys)
@@ -186,7 +189,7 @@ def resolved(
         elif along >= 0:
             pairs.append((dim, along))
         else:
-            raise Unsupported("rows chosen by vectors of several indices")
+            chosen.append(Chosen(dim, _always(part, x)))
     pairs.sort()
     dims = tuple(one.dim for one in chosen)
     counted = {d for d, _ in pairs}
@@ -198,6 +201,18 @@ def resolved(
         "index_vector_dim": len(x.shape) - 1,
     }
     return {**attrs, **more}, boxes, chosen
+
+
+def _always(part: Known, x: Vectors) -> Ids:
+    """One number (of each rank), as a function of ids beside it."""
+    like = next(other for other in x.parts if isinstance(other, Ids))
+    functions = []
+    for array in part.arrays:
+        number = Known((array,), part.dtype).number()
+        if not isinstance(number, int):
+            raise Unsupported("rows chosen by vectors of several indices")
+        functions.append(piecewise.constant(like.functions[0], number))
+    return Ids(like.origin, like.axes[:-1], like.shape[:-1], tuple(functions))
 
 
 def _without_whole(

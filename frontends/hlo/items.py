@@ -399,8 +399,8 @@ class Values:
         rows = self.recorder.shape(item.table)[item.dim]
         functions, live = per_rank(item.ids.functions, ranks), per_rank(item.live, ranks)
         windows = [chosen_rows(f, own, rows) for f, own in zip(functions, live, strict=True)]
-        alike = len({len(parts) for parts in windows if parts is not None}) == 1
-        if not self.settled and (None in windows or (any(windows) and not alike)):
+        sizes = {-1 if parts is None else len(parts) for parts in windows}
+        if (-1 in sizes or len(sizes) > 1) and not self.settled and piecewise.vary(functions):
             raise Narrow(item.ids.origin, rows)
         if not any(windows) and None not in windows:
             return self.full(item.shape, Fraction(0))

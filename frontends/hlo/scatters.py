@@ -159,7 +159,8 @@ def _added(
     inside = [
         _inside(f, own, count) for f, own in zip(functions, per_rank(live, ranks), strict=True)
     ]
-    if not low.settled and any(
+    free = not low.settled and piecewise.vary(ids.functions)
+    if free and any(
         chosen_rows(f, own, count) is None for f, own in zip(functions, inside, strict=True)
     ):
         raise Narrow(ids.origin, count)

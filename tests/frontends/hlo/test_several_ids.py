@@ -19,6 +19,13 @@ TWO = """  i = s32[2,4] parameter(1)
   j1 = s32[2,4,1] reshape(j)
   v = s32[2,4,2] concatenate(i1, j1), dimensions={2}
 """
+#: ``t[i, NUMBER]``.
+COLUMN = """  i = s32[2,4] parameter(1)
+  i1 = s32[2,4,1] reshape(i)
+  n = s32[] constant(NUMBER)
+  j1 = s32[2,4,1] broadcast(n), dimensions={}
+  v = s32[2,4,2] concatenate(i1, j1), dimensions={2}
+"""
 #: ``(p, 0)`` of each row: a position, and all that lies there.
 PLACE = """  p = s32[4,1] parameter(1)
   c = s32[] constant(0)
@@ -47,6 +54,13 @@ scatter_dims_to_operand_dims={{0,1}}, index_vector_dim=2, to_apply=add""",
 {TWO}  u = f32[2,3,4] parameter(3)
   ROOT s = f32[5,3,7] scatter(t, v, u), update_window_dims={{1}}, inserted_window_dims={{0,2}}, \
 scatter_dims_to_operand_dims={{2,0}}, index_vector_dim=2, to_apply=add""",
+    "entries of a known column": f"""  t = f32[5,7] parameter(0)
+{COLUMN}  ROOT g = f32[2,4] gather(t, v), offset_dims={{}}, collapsed_slice_dims={{0,1}}, \
+start_index_map={{0,1}}, index_vector_dim=2, slice_sizes={{1,1}}""".replace("NUMBER", "2"),
+    "added to a known column": f"""  t = f32[5,7] parameter(0)
+{COLUMN}  u = f32[2,4] parameter(2)
+  ROOT s = f32[5,7] scatter(t, v, u), update_window_dims={{}}, inserted_window_dims={{0,1}}, \
+scatter_dims_to_operand_dims={{0,1}}, index_vector_dim=2, to_apply=add""".replace("NUMBER", "2"),
     "a position of each row": f"""  t = f32[4,6,3] parameter(0)
 {PLACE}  ROOT g = f32[4,1,3] gather(t, v), offset_dims={{1,2}}, collapsed_slice_dims={{}}, \
 start_index_map={{1,2}}, operand_batching_dims={{0}}, start_indices_batching_dims={{0}}, \
@@ -101,6 +115,31 @@ def test_entries_of_a_table_by_two_ids(
 {own}  s = f32[3,3] {SCATTER}
   ROOT a = f32[3,3] all-reduce(s), channel_id=1, replica_groups={{{{0,1}}}}, \
 use_global_device_ids=true, to_apply=add
+}}
+"""
+    verified(single, parallel, tmp_path, expected)
+
+
+@pytest.mark.parametrize(("column", "expected"), [("2", "proved"), ("1", "refuted")])
+def test_entries_of_a_known_column(column: str, expected: str, tmp_path: Path) -> None:
+    body = """  t = f32[5,3] parameter(0)
+  i = s32[ROWS,1] parameter(1)SHARDED
+  n = s32[] constant(NUMBER)
+  j = s32[ROWS,1] broadcast(n), dimensions={}
+  v = s32[ROWS,2] concatenate(i, j), dimensions={1}
+  g = f32[ROWS] gather(t, v), offset_dims={}, collapsed_slice_dims={0,1}, \
+start_index_map={0,1}, index_vector_dim=1, slice_sizes={1,1}
+  e = f32[ROWS] exponential(g)
+"""
+    one = body.replace("ROWS", "4").replace("SHARDED", "").replace("NUMBER", "2")
+    own = body.replace("ROWS", "2").replace("SHARDED", ", sharding={devices=[2,1]<=[2]}")
+    own = own.replace("NUMBER", column)
+    single = f"HloModule m\n\nENTRY main {{\n{one}  ROOT z = f32[4] copy(e)\n}}\n"
+    parallel = f"""HloModule m, num_partitions=2
+
+ENTRY main {{
+{own}  ROOT z = f32[4] all-gather(e), channel_id=1, replica_groups={{{{0,1}}}}, \
+dimensions={{0}}, use_global_device_ids=true
 }}
 """
     verified(single, parallel, tmp_path, expected)
