@@ -32,6 +32,7 @@ from shardproof.frontends.aten.hidden import (
     is_zero_there,
     keep,
     masked,
+    offset,
     position_flags,
     softmax,
 )
@@ -310,7 +311,7 @@ def added(lo: Lowering, x: Operand, y: Operand) -> Any:
     """
     for scores, mask in ((x, y), (y, x)):
         if isinstance(mask, Additive) and isinstance(scores, Real):
-            return _without(lo, scores, mask.where)
+            return _without(lo, _shifted(lo, scores, mask), mask.where)
         hidden = masked(lo, mask)
         if hidden is not None:
             other = masked(lo, scores)
@@ -388,18 +389,29 @@ def _scores(
     turned = lo.real(lo.transpose(k, len(k.shape) - 2, len(k.shape) - 1))
     scores = lo.real(lo.scale(lo.emit("matmul", q, turned), factor))
     if later is not None:
+        if isinstance(mask, Additive):
+            scores = _shifted(lo, scores, _by_group(lo, mask, scores))
         scores = hide(lo, scores, later)
     elif mask is not None:
         hidden = masked(lo, mask)
-        given: Any = lo.real(mask) if hidden is None else hidden
-        if len(scores.shape) > 4 and len(mask.shape) == 4 and mask.shape[1] != 1:
-            given = lo.reshape(given, (mask.shape[0], *scores.shape[1:3], *mask.shape[2:]))
-        elif len(scores.shape) > 4 and len(mask.shape) == 4:
-            given = lo.reshape(given, (mask.shape[0], 1, 1, *mask.shape[2:]))
+        given = _by_group(lo, lo.real(mask) if hidden is None else hidden, scores)
         if isinstance(given, Hidden):
             return lo.real(softmax(lo, added(lo, scores, given), len(scores.shape) - 1, safe=True))
         scores = lo.real(lo.add(scores, given))
     return lo.emit("softmax", scores, dim=len(scores.shape) - 1)
+
+
+def _shifted(lo: Lowering, scores: Real, mask: Additive) -> Real:
+    """Scores and the numbers that a mask adds beside minus infinity."""
+    return scores if mask.numbers is None else lo.real(lo.add(scores, offset(lo, mask)))
+
+
+def _by_group(lo: Lowering, mask: Any, scores: Real) -> Any:
+    """A mask of query heads, with a dimension of key heads where the scores have one."""
+    if len(scores.shape) > 4 and len(mask.shape) == 4:
+        heads = scores.shape[1:3] if mask.shape[1] != 1 else (1, 1)
+        return lo.reshape(mask, (mask.shape[0], *heads, *mask.shape[2:]))
+    return mask
 
 
 @lowers("aten._scaled_dot_product_flash_attention_for_cpu.default")

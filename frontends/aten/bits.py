@@ -7,7 +7,7 @@ or move with the row: each run is a mask that compares positions, or two of them
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
@@ -70,36 +70,45 @@ class Bits:
         raise Unsupported("a mask of constants as numbers")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Additive:
-    """What is added to scores: minus infinity where ``where`` is true, 0 elsewhere.
+    """What is added to scores: minus infinity where ``where`` is true, elsewhere ``numbers``, which
+    are 0 where it is (None: 0 everywhere).
 
-    Example: ``torch.full((4, 4), -inf).triu(1)``, the causal mask of scores.
+    Example: ``torch.full((4, 4), -inf).triu(1)``, the causal mask of scores; that and the slopes of
+    ALiBi have the slopes as numbers.
     """
 
     where: Compared | Bits
     dtype: str
+    numbers: NDArray[Any] | None = None
 
     @property
     def shape(self) -> Shape:
         """That of the mask."""
         return self.where.shape
 
+    def _both(
+        self, where: Compared | Bits, move: Callable[[NDArray[Any]], NDArray[Any]]
+    ) -> Additive:
+        return Additive(where, self.dtype, None if self.numbers is None else move(self.numbers))
+
     def reshape(self, shape: Shape) -> Additive:
         """The same mask in another shape."""
-        return Additive(self.where.reshape(shape), self.dtype)
+        return self._both(self.where.reshape(shape), lambda n: n.reshape(shape))
 
     def expand(self, shape: Shape) -> Additive:
         """The mask repeated along dimensions of size 1 and new leading ones."""
-        return Additive(self.where.expand(shape), self.dtype)
+        return self._both(self.where.expand(shape), lambda n: np.broadcast_to(n, shape))
 
     def permute(self, order: Sequence[int]) -> Additive:
         """The mask with its dimensions in another order."""
-        return Additive(self.where.permute(order), self.dtype)
+        return self._both(self.where.permute(order), lambda n: n.transpose(order))
 
     def slice(self, dim: int, start: int, size: int) -> Additive:
         """The mask of ``size`` positions of a dimension, from ``start`` on."""
-        return Additive(self.where.slice(dim, start, size), self.dtype)
+        index = (*(slice(None) for _ in range(dim)), slice(start, start + size))
+        return self._both(self.where.slice(dim, start, size), lambda n: n[index])
 
     def real(self, lo: Lowering) -> Real:
         """Refused: minus infinity is no number; a softmax reads it as a mask."""

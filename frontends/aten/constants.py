@@ -59,7 +59,8 @@ def constant(lo: Lowering, data: bytes, shape: Shape, dtype: str) -> Any:
     """A tensor of known values.
 
     Example: [0.5, 0.5] is ``Const(1/2)``, [0, 1, 2, 3] are `Positions` with step 1, ``torch.ones(4,
-    4, dtype=torch.bool).tril()`` is `Compared`, [0.1, 0.3] is a table.
+    4, dtype=torch.bool).tril()`` is `Compared`, [0.1, 0.3] is a table, [0.1, -inf] is what is added
+    to scores of which the second one is hidden.
     """
     array = values(data, shape, dtype)
     if array.size and array.dtype.kind == "f" and (array == np.inf).all():
@@ -77,7 +78,10 @@ def constant(lo: Lowering, data: bytes, shape: Shape, dtype: str) -> Any:
     elif ((array == 0) | (array == -np.inf)).all():
         return Additive(mask(array == -np.inf), dtype)
     elif not np.isfinite(array).all():
-        raise Unsupported("constants that are no numbers")
+        hidden = array == -np.inf
+        if not (np.isfinite(array) | hidden).all():
+            raise Unsupported("constants that are no numbers")
+        return Additive(mask(hidden), dtype, np.where(hidden, 0, array).astype(array.dtype))
     return table(lo, array, dtype)
 
 

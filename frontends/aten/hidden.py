@@ -28,7 +28,7 @@ from shardproof.frontends.aten.bits import (
     shown_columns,
     stretches,
 )
-from shardproof.frontends.aten.constants import as_flags
+from shardproof.frontends.aten.constants import as_flags, constant
 from shardproof.frontends.aten.ids import Ids
 from shardproof.frontends.aten.lowering import (
     Const,
@@ -288,8 +288,22 @@ def masked(lo: Lowering, x: Operand) -> Hidden | None:
         return x
     if isinstance(x, Additive):
         kept = as_numbers(lo, x.where.inverse())
-        return Hidden(lo, Const(Fraction(0), x.shape, x.dtype), kept, x.dtype)
+        return Hidden(lo, lo.expand(offset(lo, x), x.shape), kept, x.dtype)
     return None
+
+
+def offset(lo: Lowering, x: Additive) -> Any:
+    """The numbers that are added to scores beside minus infinity.
+
+    Example: of the slopes of ALiBi under a causal mask a table of them; of a causal mask alone 0.
+    """
+    if x.numbers is None:
+        return Const(Fraction(0), x.shape, x.dtype)
+    own = x.numbers.dtype.name
+    made = constant(lo, x.numbers.tobytes(), x.shape, own)
+    if own == x.dtype:
+        return made
+    return lo.emits("to", [lo.real(made)], {"dtype": x.dtype}, x.dtype)[0]
 
 
 def softmax(lo: Lowering, x: Hidden, dim: int, safe: bool) -> Any:
