@@ -10,6 +10,7 @@ from itertools import islice
 from math import prod
 from typing import TypeVar
 
+from shardproof.engine.claims.cone import operands
 from shardproof.engine.lineage.expressions import (
     Combine,
     Comparison,
@@ -17,6 +18,7 @@ from shardproof.engine.lineage.expressions import (
     Expression,
     Local,
     Opaque,
+    Operand,
 )
 from shardproof.engine.lineage.floating import sunk
 from shardproof.engine.lineage.lineage import BROADCAST, Addend, Lineage, PartialRange
@@ -114,6 +116,8 @@ class Values:
             None if reference_size is None else Stencils(table, reference_size, self.mesh)
         )
         self.shared_blocks = SharedBlocks(table, reference_size or 0, self.mesh)
+        #: Fixed positions at which the single-device program reads values.
+        self._parts: Set[tuple[int | None, object]] | None = None
         self.shares = None if reference_size is None else Shares(table, reference_size)
 
     def shape(self, x: Lineage) -> tuple[int, ...]:
@@ -259,10 +263,24 @@ class Values:
         return first
 
     def _is_of_all(self, number: int) -> bool:
-        """Whether a value is defined over all positions of its operands, not at a fixed one."""
+        """Whether a value is defined over all positions of its operands, or at those at which the
+        single-device program reads them, too: half of the columns of a fused projection.  Not at a
+        fixed one of a rank's."""
         node = self.table[number]
         inside = node.definition.operands if isinstance(node.definition, Combine | Einsum) else ()
-        return not node.coordinates and not any(operand.fixed for operand in inside)
+        return not node.coordinates and all(self._is_parted(operand) for operand in inside)
+
+    def _is_parted(self, operand: Operand) -> bool:
+        """Whether the single-device program reads an operand at its fixed positions, too; of what
+        only the parallel side has, any of its values."""
+        if not operand.fixed or self.reference_size is None:
+            return not operand.fixed
+        if self._parts is None:
+            numbers = range(self.reference_size)
+            reads = [own for n in numbers for own in operands(self.table, n) if own.fixed]
+            self._parts = {(node, own.fixed) for own in reads for node in (own.node, None)}
+        node = operand.node if operand.node < self.reference_size else None
+        return (node, operand.fixed) in self._parts
 
     def _of_all(self, first: Addend | None, readings: Sequence[Addend]) -> Addend | None:
         """The first reading, or one that keeps its fixed positions as axes, or has fewer axes where
