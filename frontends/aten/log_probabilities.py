@@ -36,31 +36,35 @@ def taken_apart(lo: Lowering, table: Real) -> tuple[Real, Lowered] | None:
 def picks(lo: Lowering) -> Reading:
     """How losses are read beside what a program picks by ids.
 
-    Example: of ``logits.gather(-1, ids)``, where ``logits.amax(-1)`` is read too, `Reading.SCORES`.
+    Example: of ``logits.gather(-1, ids)``, where ``logits.amax(-1)`` is read too, `Reading.SCORES`;
+    of ``log_softmax(z, -1) * one_hot(ids, n)``, `Reading.LOGARITHMS`.
     """
-    if any(_of_logarithms(lo, table) for table in lo.picked):
+    tables = [table.number for table in lo.picked] + _times_one_hot(lo)
+    if any(_of_logarithms(lo, table) for table in tables):
         return Reading.LOGARITHMS
     largest = [origin(lo, op.inputs[0]) for op in lo.ops if op.name == "amax"]
-    tables = [table.number for table in lo.picked] + (_times_one_hot(lo) if largest else [])
     scores = [origin(lo, table) for table in tables]
     every = any(one is not None and one is other for one in scores for other in largest)
     return Reading.SCORES if every else Reading.SHIFTED
 
 
 def _times_one_hot(lo: Lowering) -> list[int]:
-    """Values that a one-hot of ids multiplies: it picks of them."""
+    """Values that a one-hot of ids multiplies, or one that is scaled and shifted (smoothed labels):
+    it picks of them."""
     hot, tables = set[int](), list[int]()
     for op in lo.ops:
-        if (op.name == "pick" and op.backward) or (op.name in VIEWS and op.inputs[0] in hot):
+        numbers = op.name in ("mul", "add", "to") and len(op.inputs) == 1
+        moved = numbers or op.name in VIEWS
+        if (op.name == "pick" and op.backward) or (moved and op.inputs[0] in hot):
             hot.update(op.outputs)
         elif op.name == "mul" and not hot.isdisjoint(op.inputs):
             tables += [n for n in op.inputs if n not in hot]
     return tables
 
 
-def _of_logarithms(lo: Lowering, table: Real) -> bool:
+def _of_logarithms(lo: Lowering, table: int) -> bool:
     """Whether a value is the difference of something and a logarithm."""
-    op = origin(lo, table.number)
+    op = origin(lo, table)
     if op is None or op.name != "sub" or op.backward:
         return False
     less = origin(lo, op.inputs[1]) if len(op.inputs) == 2 else None

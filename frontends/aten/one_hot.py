@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 from shardproof.engine.errors import Unsupported
+from shardproof.engine.plan.ir import Op
 from shardproof.frontends.aten.ids import Ids
-from shardproof.frontends.aten.lowering import Const, Lowering, Real, Shape, Unviewed, floating
+from shardproof.frontends.aten.lowering import (
+    Const,
+    Lowered,
+    Lowering,
+    Real,
+    Shape,
+    Unviewed,
+    floating,
+)
 from shardproof.frontends.aten.masks import flags
+from shardproof.frontends.aten.roots import maker, value
 from shardproof.frontends.aten.scattered import Scattered, outside
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.builder.piecewise import Function
@@ -108,6 +118,69 @@ class Choices(Unviewed):
             return made
         whole = self.dtype.startswith(("int", "uint"))
         return lo.whole(made, (0, 2), self.dtype) if whole else replace(made, dtype=self.dtype)
+
+
+class Spread(NamedTuple):
+    """``each`` at every row's id, and ``other`` at all places.
+
+    Example: ``one_hot(ids, 8) * 0.9 + 0.1 / 8`` has 0.9 at the ids and 0.1 / 8 at every place.
+    """
+
+    ids: Real
+    each: Lowered
+    other: Lowered | None
+
+
+def spread_by(lo: Lowering, x: Lowered) -> Spread | None:
+    """What the one-hot rows [..., n] of ids that are known to lie among these places are scaled by,
+    each row by a number of its own, and what is added at every place; None of any other value.
+
+    Example: ``one_hot(ids, 8) * weights[:, None]`` is ``weights`` at each row's id. Where an id may
+    lie elsewhere (an ignored label) a row may be all zeros, and it is None.
+    """
+    if not isinstance(x, Real) or not x.shape:
+        return None
+    number, scale, shift, rows = x.number, Fraction(1), Fraction(0), list[Real]()
+    while (op := maker(lo, number)) is not None and lo.values[number].shape[-1:] == x.shape[-1:]:
+        if op.name == "pick" and op.backward:
+            return _spread(lo, x, op, scale, shift, rows)
+        one, other = op.inputs[0], op.attrs.get("other")
+        if len(op.inputs) == 1 and op.name in ("mul", "add") and isinstance(other, Fraction | int):
+            shift += scale * other if op.name == "add" else 0
+            scale *= other if op.name == "mul" else 1
+        elif len(op.inputs) == 2 and op.name == "mul" and not shift and scale:
+            each = [n for n in op.inputs if _is_of_rows(lo, n)]
+            if len(each) != 1 or lo.values[op.inputs[0]].shape != lo.values[op.inputs[1]].shape:
+                return None
+            rows.append(lo.slice(value(lo, each[0]), len(x.shape) - 1, 0, 1))
+            one = next(n for n in op.inputs if n != each[0])
+        elif op.name not in ("view", "to"):
+            return None
+        number = one
+    return None
+
+
+def _is_of_rows(lo: Lowering, number: int) -> bool:
+    """Whether a value is one number for every row, repeated along the last dimension."""
+    op = maker(lo, number)
+    if op is None or op.name != "expand":
+        return False
+    return lo.values[op.inputs[0]].shape[-1:] == (1,)
+
+
+def _spread(
+    lo: Lowering, x: Real, op: Op, scale: Fraction, shift: Fraction, rows: Sequence[Real]
+) -> Spread | None:
+    _, index, given = op.inputs
+    shard = lo.origins.get(index)
+    low, high = (0, 0) if shard is None else lo.shards[shard].domain or (0, 0)
+    if not 0 <= low < high <= x.shape[-1] or op.attrs.get("start", 0):
+        return None
+    each: Any = lo.scale(lo.reshape(value(lo, given), x.shape[:-1]), scale)
+    for row in rows:
+        each = lo.mul(each, lo.reshape(row, x.shape[:-1]))
+    ids = lo.real(lo.reshape(replace(value(lo, index), domain=(low, high)), x.shape[:-1]))
+    return Spread(ids, each, Const(shift, x.shape, x.dtype) if shift else None)
 
 
 def one_hot_values(lo: Lowering, index: Real, first: int, size: int) -> Real:

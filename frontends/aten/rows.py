@@ -20,6 +20,7 @@ from shardproof.frontends.aten.lowering import (
 )
 from shardproof.frontends.aten.masks import flags
 from shardproof.frontends.aten.merges import gathered_logarithms
+from shardproof.frontends.aten.one_hot import spread_by
 from shardproof.frontends.aten.rules import lowers
 from shardproof.frontends.aten.scores import Hidden
 from shardproof.frontends.aten.statistics import _logsumexp, normalised_gradients
@@ -87,7 +88,8 @@ def _log_softmax_backward(
 ) -> Any:
     at = dimensions(y.shape, dim)
     y, kept = (y.scores, y.kept) if isinstance(y, Hidden) else (y, 1)
-    chosen = lo.spread.get(gradient.number) if isinstance(gradient, Real) else None
+    gathered = lo.spread.get(gradient.number) if isinstance(gradient, Real) else None
+    chosen = gathered or spread_by(lo, gradient)
     if chosen is not None and at == (len(y.shape) - 1,):
         # Of one entry of each row: as that of a loss which picks it.
         ids, each, other = chosen
