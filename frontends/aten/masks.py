@@ -28,7 +28,7 @@ from shardproof.frontends.aten.lowering import (
     reduced,
 )
 from shardproof.frontends.aten.positive import FINDS_NUMBERS, is_positive, note_if_none
-from shardproof.frontends.aten.roots import square
+from shardproof.frontends.aten.roots import maker, origin, square, value
 from shardproof.frontends.aten.rules import lowers, number_as, scratch
 from shardproof.frontends.aten.scores import Hidden
 
@@ -159,7 +159,48 @@ def chosen(lo: Lowering, mask: Lowered, x: Operand, y: Operand) -> Any:
         return lo.expand(undivided, shape)
     holds = lo.expand(numbers(lo, mask, dtype), shape)
     note_if_none(lo, x, y)
-    return lo.add(lo.mul(x, holds), lo.mul(y, inverse(lo, holds)))
+    first, second = rectified(lo, x, holds), _fallen(lo, y, holds)
+    first = lo.mul(x, holds) if first is None else first
+    return lo.add(first, lo.mul(y, inverse(lo, holds)) if second is None else second)
+
+
+def _fallen(lo: Lowering, y: Operand, holds: Operand) -> Any:
+    """``c x`` where a mask that is 1 where ``x`` is positive is 0, 0 elsewhere, as ``c x`` less ``c
+    relu(x)``; None where it is another value or mask."""
+    op = maker(lo, y.number) if isinstance(y, Real) else None
+    if op is None or op.name != "mul" or len(op.inputs) != 1:
+        return None
+    factor, x = op.attrs.get("other"), value(lo, op.inputs[0])
+    if not isinstance(factor, Fraction | int):
+        return None
+    above = rectified(lo, x, holds)
+    return None if above is None else lo.sub(y, lo.scale(above, Fraction(factor)))
+
+
+def rectified(lo: Lowering, x: Operand, y: Operand) -> Any:
+    """The product of a number and of where it is positive, as ``relu``, which it is at all real
+    numbers, with the same derivative; None of any other product.
+
+    Example: ``x * (x > 0)`` and ``torch.where(x > 0, x, 0)`` are ``relu(x)``.
+    """
+    for number, mask in ((x, y), (y, x)):
+        if not isinstance(number, Real) or not isinstance(mask, Real):
+            continue
+        op = maker(lo, mask.number)
+        if op is None or op.name != "relu" or not op.backward or number.shape != mask.shape:
+            continue
+        if op.inputs[0] == number.number and _is_one(lo, op.inputs[1]):
+            return _relu(lo, number)
+    return None
+
+
+def _is_one(lo: Lowering, number: int) -> bool:
+    """Whether a value is 1 at all places, as constants are made: an input times 0, plus 1."""
+    op = origin(lo, number)
+    if op is None or op.name != "add" or op.attrs.get("other") != 1:
+        return False
+    zero = origin(lo, op.inputs[0])
+    return zero is not None and zero.name == "mul" and zero.attrs.get("other") == 0
 
 
 # -- functions with a kink -----------------------------------------------------------------------
@@ -197,8 +238,8 @@ def _threshold_backward(lo: Lowering, gradient: Lowered, x: Lowered, threshold: 
 
 @lowers("aten.leaky_relu.default")
 def _leaky_relu(lo: Lowering, x: Lowered, negative: float = 0.01) -> Any:
-    below = lo.unary("relu", lo.scale(x, -ONE))
-    return lo.add(lo.unary("relu", x), below, -fraction(negative))
+    above = lo.unary("relu", x)
+    return lo.add(above, lo.sub(x, above), fraction(negative))
 
 
 @lowers("aten.leaky_relu_backward.default")

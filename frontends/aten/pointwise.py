@@ -32,7 +32,7 @@ from shardproof.frontends.aten.lowering import (
     fraction,
     reduced,
 )
-from shardproof.frontends.aten.masks import compared, flags, numbers
+from shardproof.frontends.aten.masks import compared, flags, numbers, rectified
 from shardproof.frontends.aten.merges import merged
 from shardproof.frontends.aten.one_hot import Choices, OneHot
 from shardproof.frontends.aten.positions import Compared, added
@@ -285,7 +285,8 @@ def _mul(lo: Lowering, x: Lowered, y: Operand) -> Any:
     product = ids.computed(lo, "multiply", x, y, Fraction(1))
     if product is None:
         product = indicators.times(lo, x, y)
-    return product or cancelled.product(lo, operand(lo, x), operand(lo, y))
+    a, b = operand(lo, x), operand(lo, y)
+    return product or rectified(lo, a, b) or cancelled.product(lo, a, b)
 
 
 @lowers("aten.div.Tensor", "aten.div.Scalar")
