@@ -37,6 +37,7 @@ from shardproof.frontends.hlo import (
     remainders,
     rows,
     stacks,
+    turned,
     windows,
     writes,
 )
@@ -198,7 +199,7 @@ def _single(low: Lowering, node: Node, operands: Sequence[Item]) -> Item:
         return stored
     if not (prod(low.shape(node)) or node.groups or node.pairs):
         return known.constant(np.zeros(low.shape(node), low.dtype(node)), low.type(node))
-    folded = _folded(low, node, operands) or doubles.whole(low, node)
+    folded = _folded(low, node, operands) or doubles.whole(low, node) or turned.whole(low, node)
     if folded is None and any(isinstance(x, Bits) for x in operands):
         folded = bits.apply(low, node, [bits.beside(low, v) for v in node.operands])
     if folded is not None:

@@ -17,7 +17,7 @@ from shardproof.frontends.graphs.graph import Graph, Placement
 from shardproof.frontends.graphs.recorder import Array, Recorder, mesh_of, programs
 from shardproof.frontends.graphs.replayed import NOT_REPLAYED
 from shardproof.frontends.graphs.sides import Side, as_many, placed_inputs, placed_outputs, plan
-from shardproof.frontends.hlo import borders, inline, orders, places, stablehlo, text
+from shardproof.frontends.hlo import borders, inline, orders, places, stablehlo, text, turned
 from shardproof.frontends.hlo.divided import divided
 from shardproof.frontends.hlo.expressions import Expressions
 from shardproof.frontends.hlo.flattened import unflattened
@@ -31,7 +31,7 @@ from shardproof.frontends.hlo.ones import compared
 from shardproof.frontends.hlo.related import with_relations
 from shardproof.frontends.hlo.residues import narrowed
 from shardproof.frontends.hlo.stacks import stacks
-from shardproof.frontends.hlo.state import REFUSED, Lowering, Other
+from shardproof.frontends.hlo.state import REFUSED, Compared, Lowering, Other
 from shardproof.frontends.untrusted.inert import printable
 
 #: Numbers that are longer are refused; the digits of an array in hexadecimal are no number.
@@ -199,7 +199,8 @@ def _lowered(
     already; ``by_order``: causal masks are no constants."""
     expressions = Expressions()
     windows = divided(single, parallel)
-    beside = Other(compared(parallel), windows=windows, by_order=by_order)
+    turns = turned.shifts(single) & turned.shifts(parallel)
+    beside = Other(compared(parallel), windows=windows, by_order=by_order, turns=turns)
     alone, results, domains = lower(single, None, stacked, expressions, beside)
     parallel, inferred = placed_inputs(single, parallel)
     parallel, assumptions = places.with_output_places(single, parallel, domains)
@@ -208,7 +209,7 @@ def _lowered(
     tables = list(contents(alone.recorder).values())
     masks = {op.outputs[0] for op in alone.recorder.ops if op.name == "create_mask"}
     causal = tuple(sorted({alone.recorder.shape(mask)[-1] for mask in masks}))
-    beside = Other(tables=tables, windows=windows, by_order=by_order, causal=causal)
+    beside = Other(Compared(), tables, windows, by_order, causal, turns)
     other, others, _ = lower(parallel, domains, stacked, expressions, beside)
     one = Side(single, alone.recorder, tuple(results))
     many = Side(parallel, other.recorder, tuple(others))

@@ -31,7 +31,8 @@ class Other(NamedTuple):
     """What is known of the other side: how it reads ids, its constants of unlike numbers, and which
     windows it has over other positions; ``by_order``: causal masks are read by their positions, on
     both sides, and are no constants; ``causal``: of how many positions its scores are that have
-    minus infinity where the key comes after the query.
+    minus infinity where the key comes after the query; ``turns``: by how much it turns values along
+    several dimensions (`turned`).
 
     Example: ``Other(tables=[mask])`` of the ranks, where the single side has a causal mask.
     """
@@ -41,6 +42,7 @@ class Other(NamedTuple):
     windows: frozenset[Over] = frozenset()
     by_order: bool = False
     causal: tuple[int, ...] = ()
+    turns: frozenset[frozenset[tuple[int, int]]] = frozenset()
 
 
 #: In the name of an operator that no rule says.

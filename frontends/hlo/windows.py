@@ -77,7 +77,7 @@ def spread(low: Lowering, value: int, dim: int, before: int, gap: int, count: in
         at = before + position * (gap + 1)
         if 0 <= at < count:
             table[position, at] = 1
-    return _along(low, value, dim, table)
+    return along(low, value, dim, table)
 
 
 def _contracted(low: Lowering, value: int, dim: int, table: object) -> int:
@@ -160,11 +160,14 @@ def _summed(low: Lowering, value: int, dim: int, taps: Taps, steps: int) -> int:
     if taps == Taps(taps.size, taps.size) and count == taps.size * steps:
         split = (*shape[:dim], steps, taps.size, *shape[dim + 1 :])
         return low.recorder.op("sum", low.values.view(value, split), dim=(dim + 1,))
-    return _along(low, value, dim, tables.covers(taps, count, steps))
+    return along(low, value, dim, tables.covers(taps, count, steps))
 
 
-def _along(low: Lowering, value: int, dim: int, table: object) -> int:
-    """A dimension by a table of two."""
+def along(low: Lowering, value: int, dim: int, table: object) -> int:
+    """A dimension by a table of two.
+
+    Example: dimension 1 of ``f32[3,9]`` by a table ``[9, 27]`` is ``f32[3,27]``.
+    """
     made = _contracted(low, value, dim, table)
     last = len(low.recorder.shape(made)) - 1
     order = (*range(dim), last, *range(dim, last))
