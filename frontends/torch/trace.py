@@ -265,6 +265,7 @@ def check(trace: Trace) -> None:
     for number, event in enumerate(trace.events):
         tensors, ranks = [*event.writes, *event.still], list[int]()
         _named((*event.args, *event.kwargs.values(), *event.outputs), tensors, ranks)
+        ranks.extend(rank for box in event.boxes for _, among in box.partial for rank in among)
         if tensors and not 0 <= min(tensors) <= max(tensors) < len(trace.tensors):
             raise InvalidInput(f"event {number} ({event.name[:60]}) names a tensor that is none")
         if ranks and not 0 <= min(ranks) <= max(ranks) < trace.world_size:
@@ -272,6 +273,16 @@ def check(trace: Trace) -> None:
         inside = 0 <= event.source < len(trace.sources) and 0 <= event.module < len(trace.modules)
         if not inside:
             raise InvalidInput(f"event {number} ({event.name[:60]}) names a source that is none")
+        if "." not in event.name or not all(map(_is_box, event.boxes)):
+            raise InvalidInput(f"event {number} ({event.name[:60]}) is none, or names no box")
+        if len(set(event.writes)) < len(event.writes):
+            raise InvalidInput(f"event {number} ({event.name[:60]}) writes one tensor twice")
+
+
+def _is_box(box: Box) -> bool:
+    """Whether a box has one place and one size along each dimension."""
+    counts = {len(box.full_shape), len(box.offset), len(box.shape)}
+    return len(counts) == 1 and min((*box.full_shape, *box.offset, *box.shape), default=0) >= 0
 
 
 def _named(args: Iterable[Arg], tensors: list[int], ranks: list[int]) -> None:

@@ -11,6 +11,7 @@ from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch import trace
 from shardproof.frontends.torch.functional import functional
 from shardproof.frontends.torch.trace import (
+    Box,
     Event,
     Items,
     Named,
@@ -75,6 +76,14 @@ def changed(**fields: object) -> Trace:
         (changed(events=(Event("a", writes=(-1,)),)), "names a tensor that is none"),
         (changed(events=(Event("a", source=9),)), "names a source that is none"),
         (changed(events=(Event("a", (Ranks((0, 9)),)),)), "names a rank that is none"),
+        (changed(events=(Event("a"),)), "is none, or names no box"),
+        (changed(events=(Event("a.b", writes=(0, 0)),)), "writes one tensor twice"),
+        (changed(events=(Event("a.b", boxes=(Box("w", (2,), (0, 0), (2,), "DTensor"),)),)), "box"),
+        (changed(events=(Event("a.b", boxes=(Box("w", (2,), (-1,), (2,), "DTensor"),)),)), "box"),
+        (
+            changed(events=(Event("a.b", boxes=(Box("w", (), (), (), "", (("sum", (9,)),)),)),)),
+            "names a rank that is none",
+        ),
         (changed(counts=(0,)), "numbers of rows"),
         (changed(counts=tuple(range(3, 5000))), "numbers of rows"),
     ],
