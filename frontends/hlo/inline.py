@@ -28,6 +28,7 @@ from shardproof.frontends.graphs.graph import (
 )
 from shardproof.frontends.graphs.graph import check as check_graph
 from shardproof.frontends.hlo import comparators, complexes, known, layouts, metadata
+from shardproof.frontends.hlo.agreed import agreed
 from shardproof.frontends.hlo.complexes import Complex
 from shardproof.frontends.hlo.groups import joined, sharding
 from shardproof.frontends.hlo.known import Known
@@ -66,6 +67,7 @@ class _Inliner:
         self.module = module
         self.devices = module.partitions * module.replicas
         self.values: list[Value] = []
+        self.inputs: list[Input] = []
         self.nodes: list[Node] = []
         self.constants: dict[int, tuple[Known, int]] = {}
 
@@ -76,7 +78,6 @@ class _Inliner:
         )
         if [p.number for p in parameters] != list(range(len(parameters))):
             raise InvalidInput("parameters are not numbered from 0 on", entry.name)
-        inputs = []
         given: list[Item] = []
         names = metadata.names(parameters)
         for parameter, name in zip(parameters, names, strict=True):
@@ -84,7 +85,7 @@ class _Inliner:
                 raise Unsupported(f"parameter {parameter.name} is a tuple")
             value, item = self.parameter(parameter)
             lies = self.placed(parameter.attrs.get("sharding"), value)
-            inputs.append(Input(value, name, lies))
+            self.inputs.append(Input(value, name, lies))
             given.append(item)
         root = self.computation(entry, given, "", ())
         results = root if isinstance(root, tuple) else (root,)
@@ -99,7 +100,7 @@ class _Inliner:
             self.module.dialect,
             tuple(self.values),
             tuple(self.nodes),
-            tuple(inputs),
+            tuple(self.inputs),
             tuple(outputs),
             self.devices,
             notes=tuple(n for key, n in self.module.header.items() if key == "manual"),
@@ -361,7 +362,7 @@ class _Inliner:
         stack: tuple[str, ...],
     ) -> Item:
         """One of several computations: the one that a known number chooses; otherwise all of them,
-        and a choice between what they give, where none of them joins ranks."""
+        and a choice between what they give; where some join ranks, all must choose alike."""
         listed = attrs.get("branch_computations", "")
         names = re.findall(r"%?([\w.$-]+)", listed) if listed else []
         if not names:
@@ -382,7 +383,8 @@ class _Inliner:
             self.computation(self.named(name), [x], f"{prefix}{i.name}[{n}]/", stack)
             for n, (name, x) in enumerate(zip(names, given, strict=True))
         ]
-        if any(node.groups or node.pairs for node in self.nodes[first:]):
+        beside = self.nodes, self.inputs, self.values, self.devices
+        if any(n.groups or n.pairs for n in self.nodes[first:]) and not agreed(chosen, *beside):
             raise Unsupported("a choice of computations of which some join ranks")
         result = results[-1]
         for n in reversed(range(len(names) - 1)):
@@ -393,9 +395,7 @@ class _Inliner:
     def equal(self, chosen: Item, number: int, i: Instruction, prefix: str) -> Item:
         """Whether the number of a conditional is this one."""
         scalar = Type((), "bool")
-        dtype = (
-            chosen.dtype if isinstance(chosen, Known) else self.values[self.number(chosen)].dtype
-        )
+        dtype = self.dtype(chosen)
         if dtype == "bool":
             made = replace(i, opcode="not", type=scalar)
             return self.operator(made, {}, [chosen], f"{prefix}is {number} ")
