@@ -22,6 +22,8 @@ from shardproof.frontends.torch.tallies import Tallies, Tally
 
 #: Functions that put tensors one after the other.
 _JOINING: Final = ("cat", "concat", "concatenate")
+#: What functions that cut tensors call the sizes of the parts.
+_SIZES: Final = ("split_size", "split_sizes")
 
 
 class Stretches:
@@ -53,11 +55,14 @@ class Stretches:
     # -- what Python calls ------------------------------------------------------------------
 
     def _cut(self, plain: Callable[..., Any]) -> Callable[..., Any]:
-        def cut(x: torch.Tensor, sizes: Any, dim: int = 0) -> Any:
+        def cut(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            named = [kwargs[name] for name in _SIZES if name in kwargs]
+            sizes: Any = next(iter((*args[:1], *named)), None)
+            dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
             several = isinstance(sizes, (list, tuple, np.ndarray))
             tally = self._counted(sizes) if several else None
             if tally is None or not self._of(tally, x) or dim not in (0, -x.dim()):
-                return plain(x, sizes, dim)
+                return plain(x, *args, **kwargs)
             back = self._back(tally, x)
             return tuple(back[mask] for mask in tally.masks)
 

@@ -121,5 +121,9 @@ def test_what_is_recorded_are_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     Stretches(tallies, lambda _: 0).install()
     parts = x.split(counts.tolist())
     assert all(map(torch.equal, parts, plain))
+    named = x.split(split_size=counts.tolist(), dim=0)
+    assert all(map(torch.equal, named, plain))
+    assert all(map(torch.equal, torch.split_with_sizes(x, split_sizes=counts.tolist()), plain))
+    assert [part.shape[1] for part in x.split(1, dim=1)] == [1, 1]
     assert torch.equal(x[int(counts[:2].sum()) :], third)
     assert torch.equal(torch.cat(parts), x)
