@@ -335,8 +335,13 @@ def inverse(low: Lowering, x: int) -> Tensor:
 
 
 def invert(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
-    """not x, of predicates.  Example: ``not(m)`` of a mask that is an input is the function 1 - m
-    of its ids, in [0, 2)."""
+    """not x, of predicates and, as -1 - x, of integers with a sign.  Example: ``not(m)`` of a mask
+    that is an input is the function 1 - m of its ids, in [0, 2)."""
+    if low.dtype(node).startswith("int"):
+        ones = Known(
+            (np.broadcast_to(np.array(-1, low.dtype(node)), low.shape(node)),), low.dtype(node)
+        )
+        return subtract(low, node, [ones, xs[0]])
     if low.dtype(node) != "bool":
         raise Unsupported("bits of integers")
     if isinstance(xs[0], Ids):

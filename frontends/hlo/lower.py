@@ -264,6 +264,7 @@ RULES: Mapping[str, Rule] = {
     "subtract": elementwise.subtract,
     "multiply": elementwise.multiply,
     "divide": remainders.quotient,
+    "shift-left": remainders.raised,
     "shift-right-logical": remainders.shifted,
     "shift-right-arithmetic": remainders.shifted,
     "negate": elementwise.negate,

@@ -20,7 +20,9 @@ from shardproof.frontends.hlo.state import Lowering, integral
 
 #: Integers of fewer bits are not computed with.
 FEWEST_BITS: Final = 32
-_ARITHMETIC: Final = frozenset({"add", "subtract", "multiply", "negate", "abs", "power", "dot"})
+_ARITHMETIC: Final = frozenset(
+    {"add", "subtract", "multiply", "negate", "abs", "power", "dot", "shift-left"}
+)
 _ASSUMED: Final = "integers that are computed of numbers do not overflow"
 
 

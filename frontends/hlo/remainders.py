@@ -67,6 +67,21 @@ def shifted(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     return _parts(low, xs[0], 1 << bits, "shift")[0]
 
 
+def raised(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """Bits to the left by a known number: a product with a power of two, where none is lost.  By as
+    many places as the type has bits nothing is left.
+
+    Example: ``shift-left(x, 2)`` is ``4 x``; that it does not overflow is an assumption.
+    """
+    places, width = _number(xs[1]), overflow.bits(low.dtype(node))
+    if places is not None and places >= width:
+        return constant(np.zeros(low.shape(node), low.dtype(node)), low.type(node))
+    if places is None or not 0 <= places < width - 1:
+        raise Unsupported("a shift by what is no number of bits")
+    factor = constant(np.full(low.shape(node), 1 << places, low.dtype(node)), low.type(node))
+    return elementwise.multiply(low, node, [xs[0], factor])
+
+
 def conjunction(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     """ "And" of predicates (`elementwise.logical`), or the lowest bits of integers.
 

@@ -21,6 +21,9 @@ BODY = """  t = f32[4,WIDTH] parameter(0)SHARDED
   ones = s32[5] broadcast(one), dimensions={}
   more = s32[5] add(p, ones)
   thrice = s32[5] multiply(p, ones)
+  i0 = s32[] constant(1)
+  is = s32[5] broadcast(i0), dimensions={}
+  left = s32[5] shift-left(more, is)
   r = s32[5] HOW
   i = s32[5,1] reshape(r)
   g = f32[5,WIDTH] gather(t, i), offset_dims={1}, collapsed_slice_dims={0}, \
@@ -36,6 +39,7 @@ WAYS = {
     "a remainder": ("remainder(p, ns)", "remainder(more, ns)"),
     "a hash": ("remainder(thrice, ns)", "remainder(p, ns)"),
     "a quotient": ("divide(p, ns)", "divide(p, ones)"),
+    "bits to the left": ("remainder(left, ns)", "remainder(p, ns)"),
 }
 
 
