@@ -25,7 +25,7 @@ from shardproof.engine.schedule.unroll import unroll
 from shardproof.engine.specification.conclusions import conclude
 from shardproof.partition.evidence.alignment import counterparts
 from shardproof.partition.inference.references import reference
-from shardproof.partition.inference.trace import Tracer
+from shardproof.partition.inference.trace import Trace, Tracer
 from shardproof.partition.stages.partition import Partition, Side
 
 #: What a tensor is called: its program, its name, how many of that name there are before it.  An
@@ -40,6 +40,9 @@ NOTHING: Final[Assumed] = {}
 #: each value may be a sum of hundreds of products, which are none of the single device's.
 MOST_NODES: Final = 1_500
 MOST_NODES_IN_ALL: Final = 24_000
+#: Readings of products that all trials of a plan together may take, or `TIMES_IN_ALL` times as many
+#: as the plan has nodes: repairs take some hundreds, seldom thousands.
+MOST_PRODUCTS_IN_ALL: Final = 40_000
 TIMES: Final = 1
 TIMES_IN_ALL: Final = 12
 
@@ -98,13 +101,15 @@ class Trials:
         self._nodes = _copied(result.nodes)
         self._reference = reference(result.plan.single, result.single.unrolled)
         self._tracers: dict[tuple[tuple[str, int], ...], _Assuming] = {}
-        self._made = 0
+        self._made = self._products = 0
 
     @property
     def spent(self) -> bool:
-        """Whether all trials together have made as many nodes as they may."""
-        own = len(self.result.nodes)
-        return self._made >= max(MOST_NODES_IN_ALL, TIMES_IN_ALL * own)
+        """Whether all trials together have made as many nodes, or read as many products, as they
+        may."""
+        own = TIMES_IN_ALL * len(self.result.nodes)
+        nodes, products = max(MOST_NODES_IN_ALL, own), max(MOST_PRODUCTS_IN_ALL, own)
+        return self._made >= nodes or self._products >= products
 
     def trial(self, plan: Plan, assumed: Assumed = NOTHING) -> Partition | None:
         """The lineages and conclusions of ``plan``; no stages.  ``assumed``: of all outputs of an
@@ -132,7 +137,7 @@ class Trials:
             parallel = unroll(plan.programs, plan.microbatches, self._order(plan))
             tracer = self._tracer(plan)
             tracer.given = _given(parallel, assumed)
-            trace = tracer.run(parallel)
+            trace = self._traced(tracer, parallel)
         except InvalidInput:
             return None
         outcome = Partition(
@@ -161,6 +166,14 @@ class Trials:
                 all_ranks=False,
             )
         return outcome
+
+    def _traced(self, tracer: Tracer, parallel: Unrolled) -> Trace:
+        """What a tracer reads, counted."""
+        already = tracer.interpreter.products
+        try:
+            return tracer.run(parallel)
+        finally:
+            self._products += tracer.interpreter.products - already
 
     def _order(self, plan: Plan) -> Order | None:
         """The order of the plan as it is, if it is that of ``plan``, too, and was kept."""

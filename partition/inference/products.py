@@ -290,6 +290,7 @@ class Products(Complete):
         """One addend of a product; ``closed``: labels that run along what the addends have of them,
         and no further; ``widest``: blocks of axes without an end are parts of larger ones;
         ``again``: what is masked already is masked again."""
+        self.products += 1
         factor = Fraction(1)
         for addend in addends:
             factor *= addend.factor

@@ -99,6 +99,8 @@ class Values:
         self.partial: list[tuple[str, Addend]] = []
         self.counted: set[int] = set()
         self.rewrote = False
+        #: How many products were written as definitions, each of them one reading of views.
+        self.products = 0
         #: How often in a row no reading of views of these sizes gave a value of the single device.
         self.fruitless: Counter[Hashable] = Counter()
         #: How often a sum was written without what is zero in it, which only its operands' own

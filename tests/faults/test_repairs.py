@@ -274,8 +274,9 @@ WRONG_AXIS = "reduction over the wrong axis"
 NO_MORE = "(repairs were tried up to the bound on work)"
 
 
-def bounded(monkeypatch: pytest.MonkeyPatch, one: int, every: int) -> None:
-    for name, most in (("MOST_NODES", one), ("MOST_NODES_IN_ALL", every)):
+def bounded(monkeypatch: pytest.MonkeyPatch, one: int, every: int, products: int = 10_000) -> None:
+    bounds = {"MOST_NODES": one, "MOST_NODES_IN_ALL": every, "MOST_PRODUCTS_IN_ALL": products}
+    for name, most in bounds.items():
         monkeypatch.setattr(trial, name, most)
     for name in ("TIMES", "TIMES_IN_ALL"):
         monkeypatch.setattr(trial, name, 0)
@@ -300,14 +301,16 @@ def test_a_repair_that_makes_many_values_of_its_own_is_not_read_to_its_end(
     assert_proved(search.state.plan)
 
 
-def test_a_search_ends_where_all_repairs_together_made_too_many_values(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("values", "products"), [(300, 10_000), (10_000, 1)])
+def test_a_search_ends_where_all_repairs_together_took_too_much(
+    monkeypatch: pytest.MonkeyPatch, values: int, products: int
 ) -> None:
+    """Of values that are none of the single device's, or of readings of products: then one try."""
     plan, _ = CASES[WRONG_AXIS]
-    bounded(monkeypatch, 200, 300)
+    bounded(monkeypatch, 200, values, products)
     search = Diagnosis(partition(plan))
     found = diagnosed(search.result, None, search=search)
     assert search.exhausted
-    assert search.tries == 2
+    assert search.tries == (1 if products == 1 else 2)
     assert not any(f.repair for f in found)
     assert found[-1].message.endswith(NO_MORE)
