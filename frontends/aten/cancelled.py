@@ -14,6 +14,7 @@ from math import prod
 from typing import Any, Final
 
 from shardproof.frontends.aten.alike import alike
+from shardproof.frontends.aten.hidden import stretched
 from shardproof.frontends.aten.lowering import (
     Const,
     Lowered,
@@ -57,7 +58,7 @@ def product(lo: Lowering, x: Any, y: Any) -> Any:
     Example: ``(s / n) * n`` is ``s``, and ``(s / n) * (n / m)`` is ``s / m``, where ``n`` is how
     many rows a mask chooses.
     """
-    short = _shortened(lo, x, y, over=False)
+    short = _shortened(lo, x, y, over=False) or stretched(lo, x, y)
     if short is not None:
         return short
     for one, other in ((x, y), (y, x)):
@@ -73,7 +74,7 @@ def quotient(lo: Lowering, x: Any, y: Any) -> Any:
     Example: ``(g * n / m) / n`` is ``g / m``, where ``n`` is how many rows a mask chooses; g may
     have several entries.
     """
-    short = _shortened(lo, x, y, over=True)
+    short = _shortened(lo, x, y, over=True) or stretched(lo, x, y, over=True)
     if short is not None:
         return short
     number = _constant(y)

@@ -42,6 +42,7 @@ from shardproof.frontends.aten.lowering import (
 )
 from shardproof.frontends.aten.masks import ONE, flags, inverse, numbers, step
 from shardproof.frontends.aten.positions import Compared, Positions
+from shardproof.frontends.aten.positive import is_positive
 from shardproof.frontends.aten.scores import Hidden, nothing
 
 Mask: TypeAlias = Compared | Bits
@@ -304,6 +305,41 @@ def offset(lo: Lowering, x: Additive) -> Any:
     if own == x.dtype:
         return made
     return lo.emits("to", [lo.real(made)], {"dtype": x.dtype}, x.dtype)[0]
+
+
+def stretched(lo: Lowering, x: Operand, y: Operand, over: bool = False) -> Hidden | None:
+    """Masked scores times a positive number, or divided by one (``over``): minus infinity stays so;
+    None of other products.
+
+    Example: ``scores.masked_fill(mask, -inf) / 0.07``, and times ``logit_scale.exp()``.
+    """
+    scores, factor = (x, y) if isinstance(x, Hidden) or over else (y, x)
+    if not isinstance(scores, Hidden) or isinstance(factor, (Hidden, Additive)):
+        return None
+    number = factor.value if isinstance(factor, Const) else factor
+    known = isinstance(number, (int, float, Fraction)) and isfinite(number) and number > 0
+    if not known and not (isinstance(factor, Real) and is_positive(lo, factor)):
+        return None
+    made = lo.div(scores.scores, factor) if over else lo.mul(scores.scores, factor)
+    return replace(scores, scores=made, kept=lo.expand(scores.kept, made.shape))
+
+
+def concatenated(lo: Lowering, xs: Sequence[Lowered], dim: int) -> Any:
+    """Tensors one after the other, of which some may be masked scores: all are kept of the others.
+
+    Example: the score of a pair [4, 1] before those with all others [4, 8], of which a mask hides
+    the rows' own (a contrastive loss).
+    """
+    parts = [masked(lo, x) for x in xs]
+    if not any(parts):
+        return lo.concat(xs, dim)
+    parts = [masked(lo, opened(lo, x)) for x in xs]
+    scores = [x if part is None else part.scores for x, part in zip(xs, parts, strict=True)]
+    kept = [
+        Const(ONE, x.shape, x.dtype) if part is None else part.kept
+        for x, part in zip(xs, parts, strict=True)
+    ]
+    return Hidden(lo, lo.concat(scores, dim), lo.concat(kept, dim), xs[0].dtype)
 
 
 def softmax(lo: Lowering, x: Hidden, dim: int, safe: bool) -> Any:

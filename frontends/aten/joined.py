@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
+from shardproof.frontends.aten.hidden import concatenated
 from shardproof.frontends.aten.lowering import (
     Const,
     Lowered,
@@ -146,3 +147,11 @@ def mixed(xs: Sequence[Lowered]) -> bool:
     """
     whole = all(x.dtype.startswith(("int", "uint")) for x in xs)
     return whole and any(isinstance(x, Const) for x in xs)
+
+
+def catenation(lo: Lowering, xs: Sequence[Lowered], dim: int) -> Any:
+    """Tensors one after the other: whole numbers with constants among them stay apart.
+
+    Example: of [2, 1] and [2, 3] along dimension 1, numbers of shape [2, 4].
+    """
+    return joined(lo, xs, dim) if mixed(xs) else concatenated(lo, xs, dim)

@@ -16,7 +16,7 @@ from shardproof.frontends.aten.filled import Filled, cast
 from shardproof.frontends.aten.flat import flat
 from shardproof.frontends.aten.hidden import is_nothing, masked, operand, position_flags
 from shardproof.frontends.aten.infinite import finite
-from shardproof.frontends.aten.joined import Joined, joined, mixed
+from shardproof.frontends.aten.joined import Joined, catenation
 from shardproof.frontends.aten.lessened import lessened
 from shardproof.frontends.aten.lookups import computed_ids
 from shardproof.frontends.aten.losses import plus
@@ -66,20 +66,16 @@ def _expand(lo: Lowering, x: Lowered, shape: Sequence[int]) -> Any:
     return lo.expand(x, tuple(shape))
 
 
-def _joined(lo: Lowering, xs: Sequence[Lowered], dim: int) -> Any:
-    return joined(lo, xs, dim) if mixed(xs) else lo.concat(xs, dim)
-
-
 @lowers("move.concat")
 def _concat(lo: Lowering, xs: Sequence[Lowered], dim: int) -> Any:
-    return _joined(lo, xs, dim)
+    return catenation(lo, xs, dim)
 
 
 @lowers("aten.cat.default")
 def _cat(lo: Lowering, xs: Sequence[Lowered], dim: int = 0) -> Any:
     """Empty tensors of one dimension may stand among others of any."""
     xs = [x for x in xs if x.shape != (0,)] or xs[:1]
-    return _joined(lo, xs, dimensions(xs[0].shape, dim)[0])
+    return catenation(lo, xs, dimensions(xs[0].shape, dim)[0])
 
 
 @lowers("aten.stack.default")
@@ -100,7 +96,7 @@ def _padded(lo: Lowering, x: Lowered, dim: int, before: int, after: int, value: 
         if count > 0:
             shape = (*x.shape[:dim], count, *x.shape[dim + 1 :])
             parts.insert(place, Const(fraction(number_as(value, x.dtype)), shape, x.dtype))
-    return _joined(lo, parts, dim)
+    return catenation(lo, parts, dim)
 
 
 @lowers("aten.constant_pad_nd.default")

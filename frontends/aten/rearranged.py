@@ -11,9 +11,10 @@ from math import prod
 from typing import Any
 
 from shardproof.engine.errors import ShapeMismatch, Unsupported
+from shardproof.frontends.aten.joined import catenation
 from shardproof.frontends.aten.lowering import Lowered, Lowering, broadcast, dimensions
 from shardproof.frontends.aten.movement import _expand
-from shardproof.frontends.aten.pointwise import _joined, _pad
+from shardproof.frontends.aten.pointwise import _pad
 from shardproof.frontends.aten.rules import NARROW, lowers, rule_of
 from shardproof.frontends.aten.turned import flip, repeat
 
@@ -103,7 +104,7 @@ def _stacked(name: str, least: int, dim: int) -> None:
     @lowers(f"aten.{name}.default")
     def rule(lo: Lowering, xs: Sequence[Lowered]) -> Any:
         grown = [rule_of(f"aten.atleast_{least}d.default")(lo, x) for x in xs]  # type: ignore[misc]
-        return _joined(lo, grown, 0 if len(grown[0].shape) == 1 else dim)
+        return catenation(lo, grown, 0 if len(grown[0].shape) == 1 else dim)
 
 
 _stacked("hstack", 1, 1)
@@ -115,7 +116,7 @@ _stacked("dstack", 3, 2)
 @lowers("aten.column_stack.default")
 def _columns(lo: Lowering, xs: Sequence[Lowered]) -> Any:
     grown = [lo.reshape(x, (prod(x.shape), 1)) if len(x.shape) < 2 else x for x in xs]
-    return _joined(lo, grown, 1)
+    return catenation(lo, grown, 1)
 
 
 @lowers("aten.meshgrid.default", "aten.meshgrid.indexing")
