@@ -286,7 +286,7 @@ def computed(lo: Lowering, name: str, x: Operand, y: Operand, factor: Fraction) 
     """``x + factor y`` or ``x y`` of ids and whole numbers; None: it is something else.
 
     Example: "add" of ids and 16 with the factor -1 is ``id - 16``; "multiply" of ids and a float32
-    tensor is None.
+    tensor is None, and so is that of a mask of ids as float32 and -3.4e38, which hides scores.
     """
     if factor.denominator != 1 or not (_whole(x) or _whole(y)):
         return None
@@ -302,6 +302,8 @@ def computed(lo: Lowering, name: str, x: Operand, y: Operand, factor: Fraction) 
             g = piecewise.combine("multiply", g, piecewise.constant(g, int(factor)))
         return made(lo, like, piecewise.combine(name, f, g))
     except Unsupported as error:
+        if isinstance(error, piecewise.Overflow) and lo.expected and floating(lo.expected[0][1]):
+            return None  # Numbers, of which none is too large.
         if isinstance(error, piecewise.Overflow) and not any(_is_known(i) for i in (a, b)):
             return _of_unknown(lo, name, x, y, factor)
         if like.origin.domain is None and like.origin.number not in lo.origins:

@@ -423,7 +423,7 @@ def written(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any:
     varies = mask.shape == x.shape and piecewise.value(mask.function) is None
     if entries and varies and number == 0:
         return Zeroed(x, mask)  # type: ignore[arg-type]
-    if index is None and isinstance(x, Real):
+    if (isinstance(x, Real) and index is None) or entries:
         if piecewise.value(mask.function) == 0:
             return x
         holds = lo.expand(numbers(lo, flags(mask.indicated(lo)), x.dtype), x.shape)
