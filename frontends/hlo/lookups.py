@@ -9,7 +9,7 @@ from shardproof.engine.errors import Unsupported
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.builder.piecewise import Function
 from shardproof.frontends.graphs.graph import Node, Shape
-from shardproof.frontends.hlo import index_vectors, ones
+from shardproof.frontends.hlo import index_vectors, marked, ones
 from shardproof.frontends.hlo.indices import reshaped
 from shardproof.frontends.hlo.items import (
     Ids,
@@ -59,6 +59,9 @@ def gather(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     Example: ``table = f32[32,8]`` by ids ``s32[4,6]`` is a `Lookup` of shape (4, 6, 8) with the
     equation ``abv,vc->abc``.
     """
+    own = marked.written(low, node)
+    if own is not None:
+        return own
     table = low.tensor(xs[0])
     shape = low.recorder.shape(table)
     if not isinstance(xs[1], Vectors):

@@ -12,7 +12,7 @@ from shardproof.engine.errors import Unsupported
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.builder.piecewise import Function, chosen_rows
 from shardproof.frontends.graphs.graph import Node, Shape
-from shardproof.frontends.hlo import elementwise, index_vectors, repeats
+from shardproof.frontends.hlo import elementwise, index_vectors, marked, repeats
 from shardproof.frontends.hlo.indices import reshape
 from shardproof.frontends.hlo.items import (
     Gated,
@@ -56,15 +56,21 @@ def scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         attrs = {**attrs, _SCATTER[3]: batch, "index_vector_dim": len(ids.shape)}
         chosen = [index_vectors.Chosen(attrs[_SCATTER[0]][0], ids)]
     several = len(chosen) > 1 or _repeats(low, attrs, chosen[0].ids)
-    if attrs["to_apply"] == "add" or not several:
+    adds, (dim, ids) = attrs["to_apply"] == "add", chosen[0]
+    only_marks = not (adds or several) and marked.marks(low, node, xs, ids, shape[dim])
+    if adds or not (several or only_marks):
         return _by_each(low, attrs, shape, xs[0], chosen, written)
-    if not isinstance(xs[2], Known) or xs[2].number() is None:
+    if not only_marks and (not isinstance(xs[2], Known) or xs[2].number() is None):
         raise Unsupported("values of which several may be written to one place")
-    ones, zeros, number = (
+    ones, zeros = (
         Known((np.broadcast_to(np.array(n, dtype="float32"), own),), "float32")
-        for n, own in ((1, boxes), (0, shape), (xs[2].number(), shape))
+        for n, own in ((1, boxes), (0, shape))
     )
     count = _by_each(low, {**attrs, "to_apply": "add"}, shape, zeros, chosen, ones)
+    if only_marks:
+        return count
+    assert isinstance(xs[2], Known)
+    number = Known((np.broadcast_to(np.array(xs[2].number(), "float32"), shape),), "float32")
     hit = low.op("step", low.tensor(count))
     return elementwise.select(low, node, [hit, number, xs[0]])
 

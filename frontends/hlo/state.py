@@ -112,6 +112,8 @@ class Lowering:
         self.compared_ids: set[int] = set()
         #: Values of places, none of which is twice in a row along the axis.
         self.distinct: dict[int, int] = {}
+        #: Values of the graph that only tell where something was written (`marked`).
+        self.marks: set[int] = set()
         #: Parts between zeros, by the value that they became.
         self.framed: dict[int, Framed] = {}
         self._makers: dict[int, Node] = {}

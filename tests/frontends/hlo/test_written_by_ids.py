@@ -104,3 +104,58 @@ def test_rows_at_the_first_places_of_an_order(first: int, expected: str, tmp_pat
     own = own.replace("ROWS", "2").replace("SHARDED", cube)
     own = own.replace("FIRST", str(first)).replace("LAST", str(first + 2))
     verified(*_pair(_kept(4, "", 0), own, "5,3"), tmp_path, expected)
+
+
+#: As JAX differentiates ``x.at[places].set(h)``: numbers of updates tell which of them was the last.
+MARKED = """  x = f32[ROWS,5] parameter(0)SHARDED
+  y = f32[ROWS,5] parameter(1)SHARDED
+  h = f32[ROWS,2] parameter(2)SHARDED
+  n = s32[ROWS,5] iota(), iota_dimension=1
+  o = (f32[ROWS,5], s32[ROWS,5]) sort(y, n), dimensions={1}, is_stable=true, to_apply=rising
+  p = s32[ROWS,5] get-tuple-element(o), index=1
+  k = s32[ROWS,2] slice(p), slice={[0:ROWS], [0:2]}
+  j = s32[ROWS,2,1] reshape(k)
+  c = u32[COUNT] iota(), iota_dimension=0
+  d = u32[ROWS,2] reshape(c)
+  one = u32[] constant(1)
+  e = u32[ROWS,2] broadcast(one), dimensions={}
+  u = u32[ROWS,2] add(d, e)
+  zero = u32[] constant(0)
+  q = u32[ROWS,5] broadcast(zero), dimensions={}
+  m = u32[ROWS,5] scatter(q, j, u), ENTRYlast
+  g = u32[ROWS,2] gather(m, j), offset_dims={}, collapsed_slice_dims={1}, start_index_map={1}, \
+operand_batching_dims={0}, start_indices_batching_dims={0}, index_vector_dim=2, slice_sizes={1,1}
+  l = pred[ROWS,2] compare(g, u), direction=EQ
+  w = pred[ROWS,5] compare(m, q), direction=HOW
+  f = f32[] constant(0)
+  fs = f32[ROWS,2] broadcast(f), dimensions={}
+  fx = f32[ROWS,5] broadcast(f), dimensions={}
+  a = f32[ROWS,2] select(l, h, fs)
+  b = f32[ROWS,5] select(w, x, fx)
+  s = f32[ROWS,5] scatter(b, j, a), ENTRYadd
+""".replace("ENTRY", ENTRY.removesuffix("last"))
+ADD = "add {\n  u = f32[] parameter(0)\n  v = f32[] parameter(1)\n  ROOT w = f32[] add(u, v)\n}\n\n"
+LAST_MARK = LAST.replace("f32[]", "u32[]").replace("last {", "mark {")
+
+
+def _marked(rows: int, sharded: str, how: str) -> str:
+    body = MARKED.replace("COUNT", str(2 * rows)).replace("ROWS", str(rows))
+    body = body.replace("SHARDED", sharded).replace("HOW", how)
+    return body.replace("to_apply=last", "to_apply=mark", 1)
+
+
+@pytest.mark.parametrize(("how", "expected"), [("EQ", "proved"), ("NE", "refuted")])
+def test_numbers_that_tell_which_write_was_the_last(
+    how: str, expected: str, tmp_path: Path
+) -> None:
+    pair = _pair(_marked(4, "", "EQ"), _marked(2, SHARDED, how), "5")
+    before = ADD + LAST_MARK + LAST
+    verified(*(text.replace(LAST, before) for text in pair), tmp_path, expected)
+
+
+def test_what_is_written_as_jax_differentiates_it_is_what_is_computed() -> None:
+    body = _marked(4, "", "EQ").replace("  s = ", "  ROOT s = ")
+    before = ADD + LAST_MARK + LAST + ORDER
+    graph = read.parsed(f"HloModule m\n\n{before}ENTRY main {{\n{body}\n}}\n")
+    for seed in range(4):
+        agree(graph, None, seed)
