@@ -31,7 +31,8 @@ from shardproof.frontends.aten.rules import lowers, written_as
 
 @lowers("aten.scatter.value")
 def _scatter_value(lo: Lowering, x: Lowered, dim: int, index: Lowered, value: float) -> Any:
-    """One number by ids: whichever of equal ids is the last."""
+    """One number by ids: whichever of equal ids is the last; of masks and whole numbers, a 1 among
+    zeros or a 0 among ones."""
     hidden = masked(lo, opened(lo, x))
     x = x if hidden is None else hidden
     (target, chosen), back = _along(lo, x, dim, index)
@@ -54,9 +55,9 @@ def _scatter_value(lo: Lowering, x: Lowered, dim: int, index: Lowered, value: fl
         return shown_at(lo, hidden, _turned(lo, mask, back), value, dimensions(x.shape, dim))
     dtype = lo.expected[0][1]
     if dtype == "bool" or "int" in dtype:
-        if not (isinstance(target, Const) and target.value == 0 and value in (1, True)):
+        if not isinstance(target, Const) or {target.value, value} != {0, 1}:
             raise Unsupported(f"{value} written into {dtype}")
-        written = _turned(lo, mask, back)
+        written = _turned(lo, mask if value else inverse(lo, mask), back)
         return flags(written) if dtype == "bool" else lo.whole(written, (0, 2), dtype)
     if isinstance(target, Const) and target.value == 0:
         written = _turned(lo, lo.scale(mask, fraction(value)), back)
