@@ -10,21 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from shardproof.engine.errors import Unsupported
-from shardproof.frontends.builder import piecewise
 from shardproof.frontends.graphs.graph import Node, PerRank, Shape
 from shardproof.frontends.hlo.indices import reshaped
 from shardproof.frontends.hlo.items import Ids, Item, Lookup, Narrow, Tensor, table_of
 from shardproof.frontends.hlo.known import Known
-from shardproof.frontends.hlo.lookups import clamped, gathered
+from shardproof.frontends.hlo.lookups import MOST_POSITIONS, clamped, gathered, later
 from shardproof.frontends.hlo.scatters import added_row, writers
 from shardproof.frontends.hlo.state import Lowering
-
-#: So many positions from an id on are read or written one by one.
-MOST: Final = 64
-
 
 #: Where something begins: at a number, at one for each rank, at an id.
 Start: TypeAlias = int | PerRank | Ids
@@ -42,22 +37,16 @@ def _starts(low: Lowering, xs: Sequence[Item], shape: Shape, part: Shape) -> lis
         elif isinstance(x, Known):
             numbers = [int(a.reshape(-1)[0]) for a in x.arrays]
             starts.append(table_of([min(max(n, 0), last) for n in numbers]))
-        elif isinstance(x, Ids) and size <= MOST:
+        elif isinstance(x, Ids) and size <= MOST_POSITIONS:
             ends = [p.at(i) for f in x.functions for p in f for i in (p.low, p.high - 1)]
             if not low.settled and not 0 <= min(ends) <= max(ends) <= last:
                 raise Narrow(x.origin, last + 1)
             starts.append(replace(x, functions=clamped(x, last + 1)))
         elif isinstance(x, Ids):
-            raise Unsupported(f"more than {MOST} positions that begin where data says")
+            raise Unsupported(f"more than {MOST_POSITIONS} positions that begin where data says")
         else:
             raise Unsupported("starts that depend on data")
     return starts
-
-
-def _later(start: Ids, by: int) -> Ids:
-    """The position so many behind a start."""
-    moved = (piecewise.combine("add", f, piecewise.constant(f, by)) for f in start.functions)
-    return replace(start, functions=tuple(moved))
 
 
 def dynamic_slice(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
@@ -75,7 +64,7 @@ def dynamic_slice(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     for dim, start in enumerate(starts):
         if isinstance(start, Ids):
             value = low.tensor(cut)
-            rows = [_row(low, value, dim, _later(start, by)) for by in range(part[dim])]
+            rows = [_row(low, value, dim, later(start, by)) for by in range(part[dim])]
             joined = len(rows) > 1
             cut = low.op("concat", *map(low.tensor, rows), dim=dim) if joined else rows[0]
     return cut
@@ -136,7 +125,7 @@ def _placed(low: Lowering, value: int, starts: Sequence[Start], shape: Shape) ->
             total = -1
             for by in range(have[dim]):
                 row = low.recorder.op("slice", value, dim=dim, start=by, size=1)
-                added = added_row(low, _later(start, by), row, dim, count)
+                added = added_row(low, later(start, by), row, dim, count)
                 total = added if total < 0 else low.recorder.op("add", total, added)
             value = total
         elif isinstance(start, int):

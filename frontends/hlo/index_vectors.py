@@ -203,6 +203,30 @@ def resolved(
     return {**attrs, **more}, boxes, chosen
 
 
+def several(
+    attrs: Mapping[str, Any], x: Vectors, shape: Shape, boxes: Shape, keys: Keys
+) -> tuple[int, int, int] | None:
+    """Which index begins boxes of several positions of its dimension, but not all of them, which
+    dimension that is, and where boxes have it; None: none does.
+
+    Example: of boxes ``f32[4,2,3]`` of ``f32[6,3]`` by vectors ``s32[4,2]``, index 0, dimension 0
+    and dimension 1 of the boxes.
+    """
+    places = _places(attrs, shape, keys)
+    for number, dim in enumerate(attrs[keys[0]]):
+        if dim in places and 1 < boxes[places[dim]] < shape[dim]:
+            return number, dim, places[dim]
+    return None
+
+
+def _places(attrs: Mapping[str, Any], shape: Shape, keys: Keys) -> dict[int, int]:
+    """Where boxes have the dimensions of a tensor that they have."""
+    _, gone, batching, _, windows_of = keys
+    left = (*attrs.get(gone, ()), *attrs.get(batching, ()))
+    windows = [d for d in range(len(shape)) if d not in left]
+    return dict(zip(windows, attrs.get(windows_of, ()), strict=True))
+
+
 def _always(part: Known, x: Vectors) -> Ids:
     """One number (of each rank), as a function of ids beside it."""
     like = next(other for other in x.parts if isinstance(other, Ids))
@@ -219,10 +243,7 @@ def _without_whole(
     attrs: Mapping[str, Any], x: Vectors, shape: Shape, boxes: Shape, keys: Keys
 ) -> tuple[Mapping[str, Any], list[Ids | Known]]:
     """Attributes and indices without those that are 0 where a box has the whole dimension."""
-    to_dims, gone, batching, _, windows_of = keys
-    left = (*attrs.get(gone, ()), *attrs.get(batching, ()))
-    windows = [d for d in range(len(shape)) if d not in left]
-    places = dict(zip(windows, attrs.get(windows_of, ()), strict=True))
+    to_dims, places = keys[0], _places(attrs, shape, keys)
     kept = [
         (dim, part)
         for dim, part in zip(attrs[to_dims], x.parts, strict=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from shardproof.engine.errors import Unsupported
@@ -15,6 +16,7 @@ from shardproof.frontends.hlo.items import (
     Ids,
     Item,
     Lookup,
+    Narrow,
     Tensor,
     Vectors,
 )
@@ -22,7 +24,9 @@ from shardproof.frontends.hlo.state import Lowering
 from shardproof.frontends.hlo.viewed import viewed
 
 LETTERS = "abcdefghijklmnopqrstuwxyz"
-_GATHER: Final[index_vectors.Keys] = (
+#: So many positions of a box that begins at an id are read one by one.
+MOST_POSITIONS: Final = 64
+GATHER: Final[index_vectors.Keys] = (
     "start_index_map",
     "collapsed_slice_dims",
     "operand_batching_dims",
@@ -63,13 +67,44 @@ def gather(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     if own is not None:
         return own
     table = low.tensor(xs[0])
-    shape = low.recorder.shape(table)
     if not isinstance(xs[1], Vectors):
         return _rows(low, node.attrs, table, xs[1], low.shape(node))
-    attrs, whole, chosen = index_vectors.resolved(
-        node.attrs, xs[1], shape, low.shape(node), _GATHER
-    )
-    return viewed(low, _by_each(low, attrs, table, chosen, whole), low.shape(node))
+    return _boxes(low, node.attrs, table, xs[1], low.shape(node))
+
+
+def _boxes(low: Lowering, given: Mapping[str, Any], table: int, x: Vectors, result: Shape) -> Item:
+    """What vectors of several indices choose, into a tensor of this shape; along a dimension of
+    which a box has several positions, one after the other."""
+    shape = low.recorder.shape(table)
+    wide = index_vectors.several(given, x, shape, result, GATHER)
+    if wide is None:
+        attrs, whole, chosen = index_vectors.resolved(given, x, shape, result, GATHER)
+        return viewed(low, _by_each(low, attrs, table, chosen, whole), result)
+    number, dim, at = wide
+    first, last = x.parts[number], shape[dim] - result[at]
+    if not isinstance(first, Ids) or result[at] > MOST_POSITIONS:
+        raise Unsupported("a gather of other boxes than whole rows")
+    ends = [p.at(i) for f in first.functions for p in f for i in (p.low, p.high - 1)]
+    if not low.settled and not 0 <= min(ends) <= max(ends) <= last:
+        raise Narrow(first.origin, last + 1)
+    first = replace(first, functions=clamped(first, last + 1))
+    sizes = tuple(1 if d == dim else n for d, n in enumerate(given["slice_sizes"]))
+    own = {**given, "slice_sizes": sizes}
+    box = (*result[:at], 1, *result[at + 1 :])
+    parts = []
+    for by in range(result[at]):
+        moved = (*x.parts[:number], later(first, by), *x.parts[number + 1 :])
+        parts.append(low.tensor(_boxes(low, own, table, Vectors(moved, x.shape), box)))
+    return low.op("concat", *parts, dim=at)
+
+
+def later(ids: Ids, by: int) -> Ids:
+    """The positions so many behind ids.
+
+    Example: of ids in [0, 5) by 2, the function ``id + 2``.
+    """
+    moved = (piecewise.combine("add", f, piecewise.constant(f, by)) for f in ids.functions)
+    return replace(ids, functions=tuple(moved))
 
 
 def _by_each(
@@ -85,21 +120,21 @@ def _by_each(
     """
     if len(chosen) == 1:
         return _rows(low, attrs, table, chosen[0].ids, whole)
-    step = index_vectors.step(attrs, chosen, low.recorder.shape(table), _GATHER)
+    step = index_vectors.step(attrs, chosen, low.recorder.shape(table), GATHER)
     rows = low.tensor(_rows(low, step.attrs, table, step.ids, step.between))
     return _by_each(low, step.others, rows, step.left, whole)
 
 
 def _rows(low: Lowering, given: Mapping[str, Any], table: int, x: Item, whole: Shape) -> Item:
     """Rows of a table, of the shape ``whole``."""
-    attrs, ids, kept = aimed(x, given, _GATHER[0])
-    at = window(attrs, _GATHER, len(low.recorder.shape(table)))
+    attrs, ids, kept = aimed(x, given, GATHER[0])
+    at = window(attrs, GATHER, len(low.recorder.shape(table)))
     if at < 0:
         rows = gathered(low, attrs, table, ids, kept, whole)
         apart = ones.difference(low, rows)
         return rows if apart is None else Tensor(apart)
     # The chosen row stays a dimension of one position.
-    attrs = dropped(attrs, _GATHER, at)
+    attrs = dropped(attrs, GATHER, at)
     rest = (*whole[:at], *whole[at + 1 :])
     boxed = reshaped(gathered(low, attrs, table, ids, kept, rest), whole)
     if boxed is None:

@@ -76,3 +76,40 @@ ENTRY main {{
 }}
 """
     verified(single, parallel, tmp_path, "refuted" if wrong else "proved")
+
+
+#: A crop of each picture, as ``vmap(lax.dynamic_slice)`` makes them.
+CROPS = """  x = f32[ROWS,6,7] parameter(0)SHARDED
+  p = s32[ROWS,1] parameter(1)OWN
+  q = s32[ROWS,1] parameter(2)OWN
+  v = s32[ROWS,2] concatenate(FIRST, q), dimensions={1}
+  y = f32[ROWS,2,3] gather(x, v), offset_dims={1,2}, collapsed_slice_dims={}, \
+start_index_map={1,2}, operand_batching_dims={0}, start_indices_batching_dims={0}, \
+index_vector_dim=1, slice_sizes={1,2,3}
+"""
+
+
+def _crops(rows: int, first: str, sharded: str = "", own: str = "") -> str:
+    body = CROPS.replace("ROWS", str(rows)).replace("FIRST", first)
+    return body.replace("SHARDED", sharded).replace("OWN", own)
+
+
+def test_crops_are_what_is_computed() -> None:
+    body = _crops(4, "p").replace("  y = ", "  ROOT y = ")
+    graph = read.parsed(f"HloModule m\n\nENTRY main {{\n{body}}}\n")
+    for seed in range(4):
+        agree(graph, None, seed)
+
+
+@pytest.mark.parametrize(("first", "expected"), [("p", "proved"), ("q", "refuted")])
+def test_a_crop_of_each_picture(first: str, expected: str, tmp_path: Path) -> None:
+    single = f"HloModule m\n\nENTRY main {{\n{_crops(4, 'p')}  ROOT z = f32[4,2,3] copy(y)\n}}\n"
+    halves = ", sharding={devices=[2,1,1]<=[2]}", ", sharding={devices=[2,1]<=[2]}"
+    parallel = f"""HloModule m, num_partitions=2
+
+ENTRY main {{
+{_crops(2, first, *halves)}  ROOT z = f32[4,2,3] all-gather(y), \
+{GATHER.replace("{1}", "{0}")}
+}}
+"""
+    verified(single, parallel, tmp_path, expected)
