@@ -12,6 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from shardproof.frontends.builder import piecewise
+from shardproof.frontends.builder.piecewise import chosen_rows
 from shardproof.frontends.graphs.graph import Node
 from shardproof.frontends.hlo.items import Ids, Item, Narrow
 from shardproof.frontends.hlo.known import Known
@@ -35,14 +37,15 @@ def marks(low: Lowering, node: Node, xs: Sequence[Item], ids: Ids, rows: int) ->
     (value,) = node.results
     readers = [n for n in low.graph.nodes if value in n.operands]
     if any(x.value == value for x in low.graph.outputs) or not all(
-        _again(node, n) or _with_zero(low, value, n) for n in readers
+        _again(low, node, n) or _with_zero(low, value, n) for n in readers
     ):
         return False
-    ends = [p.at(i) for f in ids.functions for p in f for i in (p.low, p.high - 1)]
-    if not 0 <= min(ends) <= max(ends) < rows:
-        if low.settled:
+    for function in ids.functions:
+        chosen = chosen_rows(function, piecewise.constant(function, 1), rows)
+        if chosen is None and not low.settled:
+            raise Narrow(ids.origin, rows)
+        if chosen is None or len(chosen) != 1:
             return False
-        raise Narrow(ids.origin, rows)
     low.marks.add(value)
     return True
 
@@ -55,16 +58,16 @@ def written(low: Lowering, node: Node) -> Item | None:
     if node.operands[0] not in low.marks:
         return None
     scatter = low.maker(node.operands[0])
-    if scatter is None or not _again(scatter, node):
+    if scatter is None or not _again(low, scatter, node):
         return None
-    item = low.items[scatter.operands[2]]
-    shape = low.graph.values[scatter.operands[2]].shape
-    return item if shape == low.shape(node) else None
+    return low.items[scatter.operands[2]]
 
 
-def _again(scatter: Node, node: Node) -> bool:
+def _again(low: Lowering, scatter: Node, node: Node) -> bool:
     """Whether a gather reads by the ids of a scatter, in the same dimensions, boxes as it wrote."""
     if node.target != "gather" or node.operands[1] != scatter.operands[1]:
+        return False
+    if low.shape(node) != low.graph.values[scatter.operands[2]].shape:
         return False
     pairs = (
         ("start_index_map", "scatter_dims_to_operand_dims"),

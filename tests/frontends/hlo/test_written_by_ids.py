@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from shardproof.frontends.hlo import read
+from shardproof.frontends.hlo.lower import lower
 from tests.frontends.hlo.test_lower import agree
 from tests.frontends.hlo.verdicts import verified
 
@@ -159,3 +160,18 @@ def test_what_is_written_as_jax_differentiates_it_is_what_is_computed() -> None:
     graph = read.parsed(f"HloModule m\n\n{before}ENTRY main {{\n{body}\n}}\n")
     for seed in range(4):
         agree(graph, None, seed)
+
+
+def test_places_that_are_made_one_tell_nothing() -> None:
+    """Half of each place: several updates may have one, so that not every one is the last."""
+    halved = """  two = s32[] constant(2)
+  twos = s32[4,2] broadcast(two), dimensions={}
+  half = s32[4,2] divide(k, twos)
+  j = s32[4,2,1] reshape(half)"""
+    body = _marked(4, "", "EQ").replace("  j = s32[4,2,1] reshape(k)", halved)
+    before = ADD + LAST_MARK + LAST + ORDER
+    body = body.replace("  s = ", "  ROOT s = ")
+    graph = read.parsed(f"HloModule m\n\n{before}ENTRY main {{\n{body}\n}}\n")
+    lowering, _, _ = lower(graph)
+    assert any("scatter of HLO" in op.name for op in lowering.recorder.ops)
+    assert not lowering.marks
