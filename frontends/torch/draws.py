@@ -7,7 +7,8 @@ reads a part of it (`Part`).  Which part is found elsewhere (`shardproof.drawing
 that a draw first meets, its *partner*; for that, constants stand for all that is drawn.
 
 That what is kept is divided by its chance, or that a normal number has a mean, is computed, and no
-part of the input: a proof holds for any numbers in place of what is drawn.
+part of the input: a proof holds for any numbers in place of what is drawn.  What is drawn with a
+chance is 0 or 1, as a number too: a mask that is multiplied by itself is that mask.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from shardproof.frontends.aten.lowering import (
     broadcast,
     fraction,
 )
-from shardproof.frontends.aten.masks import FLAGS
+from shardproof.frontends.aten.masks import FLAGS, numbers
 from shardproof.frontends.aten.routed import Chosen
 from shardproof.frontends.torch.memory import CAST, STILL, Memory, Op
 from shardproof.frontends.torch.trace import DRAW, Arg, Event, StridedTensor, Tensor, tensors_of
@@ -274,19 +275,23 @@ class Draws:
         return self.made[drawn.state]
 
     def placed(self, drawn: Drawn, part: Part, dtype: str) -> Lowered:
-        """The random input that a draw is a part of."""
-        real = self.lo.hold(
+        """The random input that a draw is a part of; with a chance it is 0 or 1, in numbers too."""
+        chance = drawn.kind == BERNOULLI
+        real: Real = self.lo.hold(
             Shard(
                 part.name,
                 part.full,
                 drawn.shape,
                 tuple(affine(n) for n in part.offset),
-                dtype,
+                "bool" if chance else dtype,
                 trainable=False,
                 kind="batch",
-                domain=_domain(drawn, dtype),
+                domain=_domain(drawn),
             )
         )
+        if chance and dtype != "bool":
+            mask: Lowered = numbers(self.lo, real, dtype)
+            return mask
         if drawn.kind != UNIFORM:
             return real
         inside: Lowered = self.lo.unary("sigmoid", real)  # any number of the open interval
@@ -410,11 +415,11 @@ def standing(drawn: Drawn) -> Fraction:
     return drawn.given[0] if drawn.kind == INTEGER else Fraction(1, 2)
 
 
-def _domain(drawn: Drawn, dtype: str) -> tuple[int, int] | None:
+def _domain(drawn: Drawn) -> tuple[int, int] | None:
     if drawn.kind == INTEGER:
         low, high = drawn.given
         return int(low), int(high)
-    return FLAGS if dtype == "bool" else None
+    return FLAGS if drawn.kind == BERNOULLI else None
 
 
 def _number(x: object) -> Fraction:
