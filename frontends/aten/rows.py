@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
-from shardproof.frontends.aten.hidden import log_softmax, masked, softmax
+from shardproof.frontends.aten.hidden import log_softmax, masked, opened, softmax
 from shardproof.frontends.aten.losses import Picked, Plus, Unmoved
 from shardproof.frontends.aten.lowering import (
     Const,
@@ -67,7 +67,7 @@ def _softmax_backward(
 @lowers("aten._log_softmax.default")
 def _log_softmax(lo: Lowering, x: Lowered, dim: int, half: bool = False) -> Any:
     at = dimensions(x.shape, dim)
-    if (scores := masked(lo, x)) is not None:
+    if (scores := masked(lo, opened(lo, x))) is not None:
         return log_softmax(lo, scores, at[0])
     real = lo.real(x)
     most = lo.emit("amax", real, dim=at, keepdim=True)
