@@ -38,6 +38,7 @@ from shardproof.frontends.aten.rules import lowers, written_as
 from shardproof.frontends.aten.scores import Hidden
 from shardproof.frontends.aten.tables import Array, is_part
 from shardproof.frontends.aten.windows import matrix
+from shardproof.frontends.builder import piecewise
 
 ONE = Fraction(1)
 
@@ -73,6 +74,15 @@ def _gather(lo: Lowering, x: Lowered, dim: int, index: Lowered, sparse_grad: boo
         raise Unsupported("gather of a number")
     if isinstance(x, Const):
         return Const(x.value, index.shape, x.dtype)  # of entries that are all one number
+    x = opened(lo, x)
+    if isinstance(x, Hidden) and x.where is not None:
+        # As a loss reads its labels: the logarithm of what is kept there is 0, or minus infinity.
+        picked = _gather(lo, lo.real(x.scores), dim, index)
+        known = piecewise.reach(index.function) if isinstance(index, ids.Ids) else None
+        domain = index.domain if isinstance(index, Real) else known
+        if dimensions(x.shape, dim) == (len(x.shape) - 1,) and not x.may_hide(domain):
+            return picked
+        return lo.add(picked, lo.unary("log", _gather(lo, lo.real(x.kept), dim, index)))
     (at,) = dimensions(x.shape, dim)
     rows_of = _ends(lo, x, at, index.shape)
     along = _consecutive(index, at)

@@ -7,11 +7,11 @@ every c. (Causal masks have operators of their own: `attention.causal`.)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from math import isfinite
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.alike import alike
@@ -37,12 +37,14 @@ from shardproof.frontends.aten.lowering import (
     Operand,
     Real,
     broadcast,
+    dimensions,
     fraction,
     reduced,
 )
 from shardproof.frontends.aten.masks import ONE, flags, inverse, numbers, step
 from shardproof.frontends.aten.positions import Compared, Positions
 from shardproof.frontends.aten.positive import is_positive
+from shardproof.frontends.aten.roots import maker, value
 from shardproof.frontends.aten.scores import Hidden, nothing
 
 Mask: TypeAlias = Compared | Bits
@@ -268,16 +270,53 @@ def is_nothing(x: Operand) -> bool:
 
 def opened(lo: Lowering, x: Operand) -> Any:
     """Scores of which an operator hides some by a mask of positions, as masked scores, for what
-    does not read a mask but entries; others as they are.  Every row of keys shows one.
+    does not read a mask but entries: these, a view of them, a positive number times them, a number
+    added to them, or they beside others; others as they are.  Every row of keys shows one.
 
     Example: ``scores.masked_fill(torch.ones(4, 4).triu(1).bool(), -inf)``, of which the largest two
     of each row are asked for.
     """
-    if not isinstance(x, Real) or x.number not in lo.hides:
+    if not isinstance(x, Real):
         return x
-    scores, where = lo.hides[x.number]
-    kept = keep(lo, scores, inverse(lo, as_numbers(lo, where)))
-    return replace(kept, shown=frozenset({len(x.shape) - 1}))
+    if x.number in lo.hides:
+        scores, where = lo.hides[x.number]
+        kept = keep(lo, scores, inverse(lo, as_numbers(lo, where)))
+        bits = where if isinstance(where, Bits) else None
+        return replace(kept, shown=frozenset({len(x.shape) - 1}), where=bits)
+    op = maker(lo, x.number) if lo.hides else None
+    if op is None or op.backward:
+        return x
+    if op.name == "concat":
+        parts = [opened(lo, value(lo, n)) for n in op.inputs]
+        hidden = any(isinstance(part, Hidden) for part in parts)
+        return concatenated(lo, parts, dimensions(x.shape, op.attrs["dim"])[0]) if hidden else x
+    if op.name in ("add", "sub") and len(op.inputs) == 2 and not op.attrs:
+        first, second = (opened(lo, value(lo, n)) for n in op.inputs)
+        if not isinstance(first, Hidden) or isinstance(second, Hidden):
+            return x
+        rule = lo.sub if op.name == "sub" else lo.add
+        return replace(first, scores=lo.real(rule(first.scores, second)))
+    if op.name not in _MOVED or len(op.inputs) != 1:
+        return x
+    inside = opened(lo, value(lo, op.inputs[0]))
+    moved = _MOVED[op.name](lo, inside, op.attrs) if isinstance(inside, Hidden) else None
+    return x if moved is None else moved
+
+
+def _scaled(lo: Lowering, x: Hidden, attrs: Mapping[str, Any]) -> Hidden | None:
+    other = attrs.get("other")
+    scale = other if isinstance(other, Fraction | int) and other > 0 else None
+    return None if scale is None else replace(x, scores=lo.scale(x.scores, Fraction(scale)))
+
+
+#: How masked scores are moved, or scaled, as an operator does it; None: they are not.
+_MOVED: Final[Mapping[str, Callable[[Lowering, Hidden, Any], Any]]] = {
+    "view": lambda lo, x, attrs: lo.reshape(x, attrs["size"]),
+    "expand": lambda lo, x, attrs: lo.expand(x, attrs["size"]),
+    "permute": lambda lo, x, attrs: lo.permute(x, attrs["dims"]),
+    "slice": lambda lo, x, attrs: x.slice(attrs["dim"], attrs["start"], attrs["size"]),
+    "mul": _scaled,
+}
 
 
 def masked(lo: Lowering, x: Operand) -> Hidden | None:
@@ -358,19 +397,17 @@ def softmax(lo: Lowering, x: Hidden, dim: int, safe: bool) -> Any:
 
 
 def log_softmax(lo: Lowering, x: Hidden, dim: int) -> Hidden:
-    """The logarithm of the softmax of masked scores, minus infinity where nothing is kept; raises
-    `Unsupported` along another dimension than the last.
+    """The logarithm of the softmax of masked scores, minus infinity where nothing is kept.
 
     Example: scores [0, 5, 0] that keep the first two entries give [-log(1 + e^5), 5 - log(1 + e^5)]
     and minus infinity.
     """
-    if dim != len(x.shape) - 1:
-        raise Unsupported("a log-softmax of masked scores along other than the last dimension")
     shifted, e, total, most = _exponentials(lo, x, (dim,))
     y = lo.real(lo.sub(shifted, lo.unary("log", total)))
-    flat = [lo.real(lo.reshape(v, x.shape[:-1])) for v in (total, most)]
-    lo.exponentials[y.number] = (shifted, e, flat[0], lo.real(x.scores), flat[1])
-    return Hidden(lo, y, x.kept, x.dtype)
+    if dim == len(x.shape) - 1:
+        flat = [lo.real(lo.reshape(v, x.shape[:-1])) for v in (total, most)]
+        lo.exponentials[y.number] = (shifted, e, flat[0], lo.real(x.scores), flat[1])
+    return Hidden(lo, y, x.kept, x.dtype, where=x.where)
 
 
 def logsumexp(lo: Lowering, x: Hidden, dims: Sequence[int], keepdim: bool) -> Any:

@@ -249,7 +249,8 @@ def _nll_loss(
     ignored: int,
 ) -> Any:
     _two_dimensions(logs)
-    logs, kept = (logs.scores, logs.kept) if isinstance(logs, Hidden) else (logs, None)
+    hidden = logs if isinstance(logs, Hidden) else None
+    logs, kept = (logs, None) if hidden is None else (hidden.scores, hidden.kept)
     labels = parted(lo, target, ignored)
     if isinstance(target, Joined) and labels is None:
         _unweighted(weight)
@@ -257,7 +258,8 @@ def _nll_loss(
             raise Unsupported("masked scores, with labels of which some are constants")
         return _joined_loss(lo, logs, target, reduction, ignored)
     ids, valid = labels_of(lo, labels.ids if labels else target, ignored, logs.shape[-1])
-    shown = None if kept is None else _shown(lo, lo.real(kept), ids, valid)
+    seen = hidden is None or not hidden.may_hide(ids.domain)
+    shown = None if seen or kept is None else _shown(lo, lo.real(kept), ids, valid)
     valid = weighted(lo, valid, weight, ids, logs.shape)
     each = each_loss(lo, lo.real(logs), exponentials_of(lo, logs), ids, valid)
     each = each if shown is None else lo.sub(each, shown)

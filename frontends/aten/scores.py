@@ -14,7 +14,8 @@ from shardproof.frontends.aten.lowering import Const, Lowering, Real, Shape
 @dataclass(frozen=True, slots=True)
 class Hidden:
     """Scores where ``kept`` is 1, minus infinity where it is 0; both of one shape.  ``shown``:
-    dimensions along which every line is known to keep something.
+    dimensions along which every line is known to keep something; ``where``: the mask of constants
+    (`bits.Bits`) that hides them, if it is one.
 
     Example: scores [2, 4, 4] under ``masked_fill(ids[:, None] == 0, -inf)`` keep the columns of ids
     that are not 0; ``torch.tensor(-inf)`` is 0 of which nothing is kept.
@@ -25,6 +26,7 @@ class Hidden:
     kept: Any
     dtype: str
     shown: frozenset[int] = frozenset()
+    where: Any = None
 
     @property
     def shape(self) -> Shape:
@@ -36,9 +38,24 @@ class Hidden:
         """Whether all of it is known to be minus infinity."""
         return isinstance(self.kept, Const) and self.kept.value == 0
 
+    def may_hide(self, domain: tuple[int, int] | None) -> bool:
+        """Whether some of the scores may be minus infinity that ids of this domain choose along the
+        last dimension (None: any ids).
+
+        Example: where a vocabulary of 12 words is padded to 16, none of those in [0, 12).
+        """
+        if self.where is None or domain is None or domain[0] < 0:
+            return True
+        return bool(self.where.array[..., slice(*domain)].any())
+
     def _both(self, move: str, *given: Any) -> Hidden:
         moved = getattr(self.lo, move)
-        return Hidden(self.lo, moved(self.scores, *given), moved(self.kept, *given), self.dtype)
+        scores, kept = moved(self.scores, *given), moved(self.kept, *given)
+        try:
+            where = None if self.where is None else moved(self.where, *given)
+        except Unsupported:
+            where = None
+        return Hidden(self.lo, scores, kept, self.dtype, where=where)
 
     def reshape(self, shape: Shape) -> Hidden:
         """The same scores in another shape."""
@@ -57,8 +74,11 @@ class Hidden:
         return self._both("slice", dim, start, size)
 
     def real(self, lo: Lowering) -> Real:
-        """Refused: minus infinity is no number; a softmax reads it as a mask."""
-        raise Unsupported("masked scores, with minus infinity, as numbers")
+        """The scores, where the mask is known to hide none of these; refused elsewhere: minus
+        infinity is no number, and a softmax reads it as a mask."""
+        if self.where is None or self.where.array.any():
+            raise Unsupported("masked scores, with minus infinity, as numbers")
+        return lo.real(self.scores)
 
 
 def nothing(lo: Lowering, shape: Shape, dtype: str) -> Hidden:

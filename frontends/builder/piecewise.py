@@ -69,6 +69,15 @@ def vary(functions: Iterable[Function]) -> bool:
     return any(value(f) is None for f in functions)
 
 
+def reach(f: Function) -> tuple[int, int]:
+    """From which number on, and below which one, ``f`` lies.
+
+    Example: (0, 16) of ``id - 16`` on [16, 32), elsewhere 0.
+    """
+    ends = [piece.at(x) for piece in f for x in (piece.low, piece.high - 1)]
+    return min(ends), max(ends) + 1
+
+
 def value(f: Function) -> int | None:
     """The one number that ``f`` is; None if there is none.
 
