@@ -396,13 +396,14 @@ def softmax(lo: Lowering, x: Hidden, dim: int, safe: bool) -> Any:
     return lo.div(e, total)
 
 
-def log_softmax(lo: Lowering, x: Hidden, dim: int) -> Hidden:
-    """The logarithm of the softmax of masked scores, minus infinity where nothing is kept.
+def log_softmax(lo: Lowering, x: Hidden, dim: int, given: Real | None = None) -> Hidden:
+    """The logarithm of the softmax of masked scores, minus infinity where nothing is kept;
+    ``given``: the same scores as an operator has hidden them.
 
     Example: scores [0, 5, 0] that keep the first two entries give [-log(1 + e^5), 5 - log(1 + e^5)]
     and minus infinity.
     """
-    shifted, e, total, most = _exponentials(lo, x, (dim,))
+    shifted, e, total, most = _exponentials(lo, x, (dim,), given)
     y = lo.real(lo.sub(shifted, lo.unary("log", total)))
     if dim == len(x.shape) - 1:
         flat = [lo.real(lo.reshape(v, x.shape[:-1])) for v in (total, most)]
@@ -423,13 +424,19 @@ def logsumexp(lo: Lowering, x: Hidden, dims: Sequence[int], keepdim: bool) -> An
     return lo.reshape(result, reduced(x.shape, dims, keepdim))
 
 
-def _exponentials(lo: Lowering, x: Hidden, dims: Sequence[int]) -> tuple[Real, Real, Real, Real]:
-    """Scores less their maximum, the exponentials of what is kept, their sum, and the maximum."""
+def _exponentials(
+    lo: Lowering, x: Hidden, dims: Sequence[int], given: Real | None = None
+) -> tuple[Real, Real, Real, Real]:
+    """Scores less their maximum, the exponentials of what is kept, their sum, and the maximum: of
+    what an operator has hidden, as it is ``given``, that of what is kept."""
     if x.keeps_nothing:
         raise Unsupported("a softmax of nothing but minus infinity, which is no number")
     scores = lo.real(x.scores)
-    most = lo.emit("amax", scores, dim=tuple(dims), keepdim=True)
+    most = lo.emit("amax", given or scores, dim=tuple(dims), keepdim=True)
     lo.shifts.add(most.number)
     shifted = lo.real(lo.sub(scores, most))
-    e = lo.real(lo.mul(lo.unary("exp", shifted), x.kept))
+    if given is not None:
+        e = lo.real(lo.unary("exp", lo.real(lo.sub(given, most))))
+    else:
+        e = lo.real(lo.mul(lo.unary("exp", shifted), x.kept))
     return shifted, e, lo.real(lo.sum(e, dims, True)), most

@@ -68,7 +68,7 @@ def _softmax_backward(
 def _log_softmax(lo: Lowering, x: Lowered, dim: int, half: bool = False) -> Any:
     at = dimensions(x.shape, dim)
     if (scores := masked(lo, opened(lo, x))) is not None:
-        return log_softmax(lo, scores, at[0])
+        return log_softmax(lo, scores, at[0], x if isinstance(x, Real) else None)
     real = lo.real(x)
     most = lo.emit("amax", real, dim=at, keepdim=True)
     lo.shifts.add(most.number)

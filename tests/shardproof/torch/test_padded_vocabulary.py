@@ -47,6 +47,11 @@ def heated(z: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy((z / 0.5 - z.detach().amax(-1, keepdim=True)).flatten(0, 1), y.flatten())
 
 
+def by_hand(z: Tensor, y: Tensor) -> Tensor:
+    z = z - z.detach().amax(-1, keepdim=True)
+    return (z.exp().sum(-1).log() - z.gather(-1, y[..., None])[..., 0]).mean()
+
+
 LOSSES: list[Loss] = [picked, along_the_middle, in_one, heated]
 
 
@@ -71,6 +76,14 @@ def test_the_words_beyond_the_last_are_hidden(tmp_path: Path, loss: Loss) -> Non
     right = locally(tmp_path / "right", single, step(loss, 2), BATCH, validate=True)
     assert right.verdict == "proved", sp.told(right)
     wrong = locally(tmp_path / "wrong", single, step(loss, 2, WORDS - 1), BATCH)
+    assert wrong.verdict == "refuted", sp.told(wrong)
+
+
+def test_a_loss_by_hand_is_that_of_pytorch(tmp_path: Path) -> None:
+    single = step(in_one, 1)
+    right = locally(tmp_path / "right", single, step(by_hand, 2), BATCH)
+    assert right.verdict == "proved", sp.told(right)
+    wrong = locally(tmp_path / "wrong", single, step(by_hand, 2, WORDS - 1), BATCH)
     assert wrong.verdict == "refuted", sp.told(wrong)
 
 
