@@ -47,15 +47,18 @@ def gather(low: Lowering, node: Node, table: int, ids: Known, result: Shape) -> 
     own = attrs.get("start_indices_batching_dims", ())
     pairs = tuple(zip(batching, own, strict=True))
     batch, begins = _begins(attrs, ids, attrs["start_index_map"], pairs, len(shape))
+    dtype = low.recorder.values[table].dtype
     parts = []
     for begin in np.clip(begins, 0, np.subtract(shape, sizes)):
         value = table
         for d, size in enumerate(sizes):
             if size < shape[d]:
                 start = table_of([int(n) for n in begin[:, d]])
-                value = low.recorder.op("slice", value, dim=d, start=start, size=size)
+                value = low.recorder.op("slice", value, dim=d, start=start, size=size, dtype=dtype)
         parts.append(low.values.view(value, (1, *sizes)))
-    value = low.recorder.op("concat", *parts, dim=0) if len(parts) > 1 else parts[0]
+    value = parts[0]
+    if len(parts) > 1:
+        value = low.recorder.op("concat", *parts, dim=0, dtype=dtype)
     kept = tuple(n for d, n in enumerate(sizes) if d not in gone)
     outer = [d for d in range(len(result)) if d not in offsets]
     value = low.values.view(value, (*batch, *kept))

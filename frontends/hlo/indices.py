@@ -298,6 +298,16 @@ def ids_after_move(
     return Ids(origin, own_axes(shape), shape, x.functions)
 
 
+def each_moved(low: Lowering, x: Ids, key: tuple[object, ...], move: Callable[[int], int]) -> Ids:
+    """Ids that are moved (`ids_after_move`): what is computed of each id stays so.
+
+    Example: of ``ids - 8`` of ``s32[4]``, positions 1 to 3 are the same function of a slice.
+    """
+    plain = tuple(piecewise.identity(f[0].low, f[-1].high) for f in x.functions)
+    moved = ids_after_move(low, replace(x, functions=plain), key, move)
+    return replace(moved, functions=x.functions)
+
+
 def _stays_distinct(low: Lowering, x: Ids, how: object, origin: int) -> None:
     """Places none of which is twice along an axis are so in a part of them, and where dimensions of
     one position come or go."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from fractions import Fraction
 from math import inf, prod
 
 import numpy as np
 
 from shardproof.engine.errors import Unsupported
-from shardproof.frontends.builder import piecewise
 from shardproof.frontends.graphs.graph import Node, PerRank, Shape
 from shardproof.frontends.hlo import (
     data_starts,
@@ -86,11 +84,7 @@ def _cut(low: Lowering, item: Item, starts: Sequence[int | PerRank], sizes: Shap
 
     if not isinstance(item, Ids):
         return Tensor(cut(low.tensor(item)))
-    # What is computed of each id stays so.
-    plain = tuple(piecewise.identity(f[0].low, f[-1].high) for f in item.functions)
-    own = replace(item, functions=plain)
-    moved = indices.ids_after_move(low, own, ("slice", tuple(starts), sizes), cut)
-    return replace(moved, functions=item.functions)
+    return indices.each_moved(low, item, ("slice", tuple(starts), sizes), cut)
 
 
 def slice(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
@@ -100,12 +94,16 @@ def slice(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     of the ``view`` as [3, 3].
     """
     if any(step != 1 for _, _, step in node.attrs["slice"]):
+        shape = low.shape(node)
+
+        def every(value: int) -> int:
+            for d, (start, _, step) in enumerate(node.attrs["slice"]):
+                value = windows.every(low, value, d, start, step, shape[d])
+            return value
+
         if isinstance(xs[0], Ids):
-            raise Unsupported("a slice of ids with steps")
-        value, shape = low.tensor(xs[0]), low.shape(node)
-        for d, (start, _, step) in enumerate(node.attrs["slice"]):
-            value = windows.every(low, value, d, start, step, shape[d])
-        return Tensor(value)
+            return indices.each_moved(low, xs[0], ("every", node.attrs["slice"]), every)
+        return Tensor(every(low.tensor(xs[0])))
     return _cut(low, xs[0], [start for start, _, _ in node.attrs["slice"]], low.shape(node))
 
 
@@ -115,19 +113,25 @@ def reverse(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     Example: ``f32[3]`` is three slices, the last position first, in a ``concat``.
     """
     if isinstance(xs[0], Ids):
-        raise Unsupported("ids in reverse order")
-    value = low.tensor(xs[0])
+        key = ("reverse", node.attrs["dimensions"])
+        return indices.each_moved(low, xs[0], key, lambda v: _reversed(low, node, v))
+    return Tensor(_reversed(low, node, low.tensor(xs[0])))
+
+
+def _reversed(low: Lowering, node: Node, value: int) -> int:
+    """A tensor in reverse order, position by position."""
+    dtype = low.recorder.values[value].dtype
     for dim in node.attrs["dimensions"]:
         count = low.recorder.shape(value)[dim]
         if count > MOST_REVERSED:
             raise Unsupported(f"{count} positions in reverse order")
         if count > 1:
             rows = [
-                low.op("slice", value, dim=dim, start=count - 1 - i, size=1).value
+                low.recorder.op("slice", value, dim=dim, start=count - 1 - i, size=1, dtype=dtype)
                 for i in range(count)
             ]
-            value = low.op("concat", *rows, dim=dim).value
-    return Tensor(value)
+            value = low.recorder.op("concat", *rows, dim=dim, dtype=dtype)
+    return value
 
 
 def dynamic_slice(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
