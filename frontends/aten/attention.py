@@ -33,6 +33,7 @@ from shardproof.frontends.aten.hidden import (
     keep,
     masked,
     offset,
+    opened,
     position_flags,
     softmax,
 )
@@ -168,6 +169,7 @@ def _masked_fill(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any
         return filled(lo, x, inverse(lo, as_numbers(lo, mask)), value, kept)
     if value == -inf:
         return _without(lo, x, mask)
+    x = opened(lo, x)
     if isinstance(x, Hidden):
         return cleared(lo, x, inverse(lo, as_numbers(lo, mask)), value)
     return _replaced(lo, x, mask, value)
@@ -228,6 +230,7 @@ def _where(lo: Lowering, mask: Lowered, x: Operand, y: Operand) -> Any:
     """x where the mask is true, y elsewhere."""
     if is_nothing(x) or is_nothing(y):
         return _shown(lo, mask, x, y)
+    x, y = opened(lo, x), opened(lo, y)
     if isinstance(x, Hidden):
         return cleared(lo, x, as_numbers(lo, mask), y)
     if isinstance(y, Hidden):

@@ -205,7 +205,9 @@ def keep(lo: Lowering, x: Operand, kept: Lowered) -> Hidden:
     return Hidden(lo, lo.expand(scores, shape), lo.expand(kept, shape), x.dtype)
 
 
-def shown_at(lo: Lowering, x: Hidden, mask: Lowered, number: float, dims: Sequence[int]) -> Hidden:
+def shown_at(
+    lo: Lowering, x: Hidden, mask: Lowered, number: float | Fraction, dims: Sequence[int]
+) -> Hidden:
     """Masked scores, ``number`` where a mask is 1: there it is kept, whatever was hidden.  Along
     ``dims`` every line has such a place.  Raises `Unsupported` for what is no number.
 
@@ -218,21 +220,29 @@ def shown_at(lo: Lowering, x: Hidden, mask: Lowered, number: float, dims: Sequen
     if x.keeps_nothing:
         return Hidden(lo, Const(fraction(number), x.shape, x.dtype), mask, x.dtype, lines)
     others = inverse(lo, mask)
-    scores = lo.add(lo.mul(x.scores, others), lo.scale(mask, fraction(number)))
-    return Hidden(lo, scores, inverse(lo, lo.mul(inverse(lo, x.kept), others)), x.dtype, lines)
+    kept = inverse(lo, lo.mul(inverse(lo, x.kept), others))
+    # What is hidden may be any number: a low one leaves the largest to what is kept, of which a
+    # row may have nothing but that (its first word is padding, and causal masks hide the others).
+    own = lo.mul(x.kept, others) if number < 0 else others
+    scores = lo.add(lo.mul(x.scores, own), lo.scale(inverse(lo, own), fraction(number)))
+    return Hidden(lo, scores, kept, x.dtype, lines)
 
 
 def cleared(lo: Lowering, x: Hidden, kept: Lowered, other: Operand) -> Any:
-    """Scores where ``kept`` is 1, ``other`` where it is 0; raises `Unsupported` where minus
-    infinity may be left: what the scores keep has to be the same values, computed alike.
+    """Scores where ``kept`` is 1, ``other`` where it is 0: numbers only, where the scores keep the
+    same values, computed alike; else they are hidden where ``kept`` is 1 and they were before.
 
-    Example: ``log_softmax(scores.masked_fill(mask, -inf)).masked_fill(mask, 0)`` has numbers only.
+    Example: ``log_softmax(scores.masked_fill(mask, -inf)).masked_fill(mask, 0)`` has numbers only,
+    ``scores.masked_fill(later, -inf).masked_fill(padding, -1e9)`` is -1e9 at all padding.
     """
     kept = lo.expand(kept, x.shape)
-    if not alike(lo, x.kept, kept):
-        raise Unsupported("masked scores, with minus infinity, where another mask writes numbers")
     if isinstance(other, float) and not isfinite(other):
         raise Unsupported(f"masked scores of which some become {other}")
+    if not alike(lo, x.kept, kept):
+        number = other.value if isinstance(other, Const) else other
+        if not isinstance(number, (int, float, Fraction)):
+            raise Unsupported("masked scores, with minus infinity, where a mask writes a tensor")
+        return shown_at(lo, x, inverse(lo, kept), number, tuple(x.shown))
     shown = lo.mul(x.scores, kept)
     if isinstance(other, (int, float)) and not other:
         return shown

@@ -56,10 +56,12 @@ def test_numbers_where_a_mask_hides_are_pytorchs(value: float, way: str) -> None
         result = rule(lo, "aten.where.ScalarSelf", again, value, logs)
     else:
         shown = rule(lo, "aten.logical_not.default", again)
-        with pytest.raises(Unsupported, match="another mask"):
-            rule(lo, "aten.where.ScalarOther", again, logs, value)
-        with pytest.raises(Unsupported, match="another mask"):  # equal, but computed otherwise
-            rule(lo, "aten.masked_fill.Scalar", logs, rule(lo, "aten.lt.Tensor", y, x), value)
+        equal = rule(lo, "aten.lt.Tensor", y, x)  # but computed otherwise
+        left = rule(lo, "aten.masked_fill.Scalar", logs, equal, value)
+        with pytest.raises(Unsupported, match="masked scores"):
+            lo.real(left)
+        with pytest.raises(Unsupported, match="a tensor"):
+            rule(lo, "aten.where.self", again, logs, x)
         result = rule(lo, "aten.where.ScalarOther", shown, logs, value)
     mask = torch.tensor(a > b)
     expected = torch.tensor(a).masked_fill(mask, -torch.inf).log_softmax(1)
@@ -94,8 +96,8 @@ def test_other_numbers_and_other_masks_are_refused() -> None:
     hides = Bits(np.arange(15).reshape(SHAPE) % 4 == 1)
     logs = rule(lo, "aten._log_softmax.default", _masked(lo, x, hides), 1)
     other = Bits(np.arange(15).reshape(SHAPE) % 4 == 2)
-    with pytest.raises(Unsupported, match="another mask"):
-        rule(lo, "aten.masked_fill.Scalar", logs, other, 0)
+    with pytest.raises(Unsupported, match="masked scores"):
+        lo.real(rule(lo, "aten.masked_fill.Scalar", logs, other, 0))
     with pytest.raises(Unsupported, match="some become inf"):
         rule(lo, "aten.masked_fill.Scalar", logs, hides, float("inf"))
     assert rule(lo, "aten.masked_fill.Scalar", logs, hides, 0) is not None
@@ -181,3 +183,25 @@ def test_the_largest_of_causal_scores_are_pytorchs() -> None:
     _, place = rule(lo, "aten.topk.default", scores, 2, 1)
     expected = torch.tensor(a).masked_fill(torch.tensor(later), -torch.inf).topk(2, 1).indices
     assert (np.asarray(_number(lo, {x.number: a}, place), int) == expected.numpy()).all()
+
+
+@pytest.mark.parametrize("value", [0, -1e3, 2.5])
+@pytest.mark.parametrize("way", ["masked_fill", "where"])
+def test_numbers_that_another_mask_writes_are_pytorchs(value: float, way: str) -> None:
+    """Rows in which such a number is all that is left are among these."""
+    random = np.random.default_rng(5)
+    a, b = random.normal(size=SHAPE), random.normal(size=SHAPE)
+    a[0], b[0] = abs(a[0]), [-1, 1, 1, 1, 1]
+    lo, x, y = _lowering()
+    scores = rule(lo, "aten.masked_fill.Scalar", y, rule(lo, "aten.gt.Scalar", x, 0), -np.inf)
+    other = rule(lo, "aten.lt.Scalar", y, 0)
+    if way == "masked_fill":
+        scores = rule(lo, "aten.masked_fill.Scalar", scores, other, value)
+    else:
+        scores = rule(lo, "aten.where.ScalarSelf", other, value, scores)
+    result = rule(lo, "aten._softmax.default", scores, 1, False)
+    left = torch.tensor(b).masked_fill(torch.tensor(a > 0), -torch.inf)
+    expected = left.masked_fill(torch.tensor(b < 0), value).softmax(1)
+    assert not expected.isnan().any()
+    got = _number(lo, {x.number: a, y.number: b}, result)
+    np.testing.assert_allclose(np.asarray(got, float), expected.numpy(), atol=1e-12)
