@@ -37,6 +37,7 @@ from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.sums import Over
 from shardproof.engine.obligations.denominators import Cleared, cleared
 from shardproof.engine.obligations.entries import Meaning
+from shardproof.engine.obligations.logistic import logistic
 from shardproof.engine.obligations.positions import (
     Positions,
     boundaries,
@@ -108,8 +109,9 @@ def build(nodes: NodeTable, claim: Claim, widened: Cut = 0, more: int = 0) -> Ob
             with suppress(Unsupported, ShapeMismatch):
                 return _in_windows(nodes, claim, here, more)
             raise error from None
-        divided = _cleared(whole)
-        return whole if divided is None else whole._replace(goals=divided.goals)
+        worded = _worded(whole)
+        divided = _cleared(worded)
+        return worded if divided is None else worded._replace(goals=divided.goals)
 
 
 def _in_windows(nodes: NodeTable, claim: Claim, here: Cone, more: int) -> Obligation:
@@ -122,6 +124,13 @@ def _in_windows(nodes: NodeTable, claim: Claim, here: Cone, more: int) -> Obliga
     return _build(nodes, claim, here, in_windows(nodes, claim, here, more, required))
 
 
+def _worded(obligation: Obligation) -> Obligation:
+    """An obligation in logistic functions of one sign, where it needs that."""
+    goals = obligation.goals
+    worded = logistic(goals[0][0].table, goals) if goals else None
+    return obligation if worded is None else obligation._replace(goals=worded)
+
+
 def _cleared(obligation: Obligation) -> Cleared | None:
     goals = obligation.goals
     return cleared(goals[0][0].table, goals) if goals else None
@@ -130,7 +139,7 @@ def _cleared(obligation: Obligation) -> Cleared | None:
 def _reduced(nodes: NodeTable, claim: Claim, here: Cone, more: int) -> Obligation:
     relations = related(claim)
     required = enough(nodes, claim, here, relations)
-    obligation = _represented(nodes, claim, here, more, relations, required)
+    obligation = _worded(_represented(nodes, claim, here, more, relations, required))
     divided = _cleared(obligation)
     if divided is None:
         return obligation
@@ -138,7 +147,7 @@ def _reduced(nodes: NodeTable, claim: Claim, here: Cone, more: int) -> Obligatio
     if required_more is None:
         return obligation
     # What sides are multiplied by is a sum as well: it takes more positions to tell them apart.
-    again = _represented(nodes, claim, here, more, relations, required_more)
+    again = _worded(_represented(nodes, claim, here, more, relations, required_more))
     divided_again = _cleared(again)
     if divided_again is None or any(
         n > m for n, m in zip(divided_again[1:], divided[1:], strict=True)

@@ -49,6 +49,8 @@ from shardproof.engine.small_model.shared_dims import Tensor as Dims
 
 #: Functions whose argument something is divided by: of a logarithm, where an exponential is of it.
 DIVISORS = ("inv", "log")
+#: Functions that `engine.obligations.logistic` writes as one another.
+LOGISTIC = ("sigmoid", "tanh", "exp")
 #: Classes along which differs what a value is divided by.
 Below = frozenset[Class]
 NOTHING: Below = frozenset()
@@ -103,11 +105,13 @@ class Levels:
 
     def pairs(self) -> Count:
         """The most labels of two arguments that are compared.  What is an argument of a reciprocal
-        may become one of a logarithm."""
+        may become one of a logarithm, and that of an exponential one of a logistic function."""
         most: Count = Counter()
         compared = dict(self.of)
         if "log" in compared:
             compared["log"] = [*compared["log"], *compared.get("inv", ())]
+        # Logistic functions and exponentials are written as one another.
+        compared["sigmoid"] = [x for name in LOGISTIC for x in self.of.get(name, ())]
         for levels in compared.values():
             for one, other in combinations_with_replacement(levels, 2):
                 most |= one.free + other.free + (one.summed | other.summed)

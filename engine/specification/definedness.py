@@ -114,8 +114,9 @@ class Signs:
         return domain is Domain.POSITIVE and self.within(factor, node, rest)
 
     def negative(self, number: int) -> bool:
-        """Whether a node counts something, times a negative number."""
-        return sign_of_count(self.nodes, number) < 0
+        """Whether a node counts something, times a negative number, or is a logistic function
+        less 1."""
+        return sign_of_count(self.nodes, number) < 0 or self._beside_one(number) < 0
 
     def positive(self, number: int) -> bool:
         """Whether every entry of a node is positive, at every input."""
@@ -138,9 +139,27 @@ class Signs:
             definition = self.nodes[place].definition
             free = isinstance(definition, Unary) or all(self._finite[n] for n in _named(definition))
             self._finite.append(not isinstance(definition, Causal) and free)
-            counts = sign_of_count(self.nodes, place) > 0
+            counts = sign_of_count(self.nodes, place) > 0 or self._beside_one(place) > 0
             self._positive.append(counts or self._is_positive(definition))
             self._nonnegative.append(self._positive[place] or self._is_nonnegative(definition))
+
+    def _beside_one(self, number: int) -> int:
+        """The sign of a number and a multiple of a logistic function, which lies between 0 and 1; 0
+        where none is seen."""
+        total = self.nodes[number].definition
+        if not isinstance(total, Combine) or len(total.operands) != 2:
+            return 0
+        one, other = sorted(
+            zip(total.operands, total.factors, strict=True),
+            key=lambda pair: pair[0].node != self.nodes.one,
+        )
+        gate = self.nodes[other[0].node].definition
+        sigmoid = isinstance(gate, Unary) and gate.function == "sigmoid" and self.finite(gate.node)
+        if one[0].node != self.nodes.one or not sigmoid:
+            return 0
+        if one[1] > 0:
+            return int(one[1] + other[1] >= 0)
+        return -int(one[1] + other[1] <= 0)
 
     def _is_positive(self, definition: Expression) -> bool:
         match definition:

@@ -79,7 +79,9 @@ class Tracer:
         known: Reference,
         reference_size: int | None = None,
         forms: Forms | None = None,
+        reading: type[LineageInterpreter] = LineageInterpreter,
     ) -> None:
+        """``reading``: how operators are read over lineages."""
         self.plan = plan
         self.programs = programs
         self.table = table
@@ -88,7 +90,7 @@ class Tracer:
         for program in programs:
             for axis, extent in program.extents.items():
                 self.mesh[axis] = max(extent, self.mesh.get(axis, 1))
-        self.interpreter = LineageInterpreter(table, reference_size, self.mesh)
+        self.interpreter = reading(table, reference_size, self.mesh)
         self.repeats = Repeats(self.interpreter, forms or Forms(table), reference_size)
         self.extents = [tuple(program.extents.items()) for program in programs]
 

@@ -34,6 +34,7 @@ from shardproof.engine.specification.definedness import Domain, Signs, domain
 from shardproof.engine.specification.demands import compared_alone, roots
 from shardproof.engine.specification.gradients import Derived, derive
 from shardproof.partition.inference.forms import Forms
+from shardproof.partition.inference.interpreter import LineageInterpreter
 from shardproof.partition.inference.memoise import Repeat
 from shardproof.partition.inference.trace import ROWS_TOLD, Trace, Tracer
 from shardproof.partition.inference.views import lies_in
@@ -145,6 +146,7 @@ def partition(
     tell: Callable[[int, int], None] = lambda done, total: None,
     begun: Callable[[Derived, Unrolled], bool] = lambda single, parallel: False,
     ahead: SingleSide | None = None,
+    reading: type[LineageInterpreter] = LineageInterpreter,
 ) -> Partition:
     """Partition a plan; raises `engine.errors.InvalidInput` if its sides are not of one model or
     if the single-device side contradicts itself, and `Unsupported` if that has no loss to hold
@@ -157,7 +159,7 @@ def partition(
     of how many; each is read, and then its claim is compared with others.  ``begun``: given both
     sides unrolled, before they are read, it says whether the plan is likely to be wrong: then what
     is made of strays is not read.  ``ahead``: what `read_single` gave for the single-device side,
-    which is used up; of another one it is left aside.
+    which is used up; of another one it is left aside.  ``reading``: how operators are read.
     """
     if ahead is not None and (ahead.program is not plan.single or ahead.loss != plan.loss):
         ahead = None
@@ -177,12 +179,12 @@ def partition(
     with_table = sound and bool(plan.expectations)
     once, many = compared_alone(plan, derived, parallel) if with_table else (set[int](), set[int]())
     if ahead is None or once or not is_alike(ahead.rows, derived.unrolled):
-        ahead = read_rows(plan, single, derived, lambda done: tell(done, total), once)
+        ahead = read_rows(plan, single, derived, lambda done: tell(done, total), once, reading)
     nodes, forms, known, first = ahead.nodes, ahead.forms, ahead.known, ahead.trace
     derived = derived._replace(unrolled=ahead.rows)
     _whole([f for f in first.findings if f.kind != UNSUPPORTED])
     size = len(nodes)
-    tracer = Tracer(plan, plan.programs, nodes, known, size, forms)
+    tracer = Tracer(plan, plan.programs, nodes, known, size, forms, reading)
     second = tracer.run(parallel, lambda done: tell(own + done, total), not likely_wrong, many)
     result = Partition(
         plan,

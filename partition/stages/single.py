@@ -17,6 +17,7 @@ from shardproof.engine.schedule.instances import Unrolled
 from shardproof.engine.schedule.unroll import unroll
 from shardproof.engine.specification.gradients import Derived, derive
 from shardproof.partition.inference.forms import Forms
+from shardproof.partition.inference.interpreter import LineageInterpreter
 from shardproof.partition.inference.references import Reference, reference
 from shardproof.partition.inference.trace import Trace, Tracer
 
@@ -58,9 +59,11 @@ def read_rows(
     derived: Derived,
     tell: Callable[[int], None],
     demanded: Set[int] = frozenset(),
+    reading: type[LineageInterpreter] = LineageInterpreter,
 ) -> SingleSide:
     """The single-device side of a plan, given its rows; ``tell`` is told how many are read;
-    ``demanded``: values that are held against another one as they are.
+    ``demanded``: values that are held against another one as they are; ``reading``: see
+    `partition.inference.trace.Tracer`.
 
     Example: what `read_single` gives, of rows that are ``derived`` from those ``given``.
     """
@@ -68,7 +71,7 @@ def read_rows(
     forms = Forms(nodes)
     known = reference(plan.single, given)
     alone = replace(plan, microbatches=1, replica_axes=())
-    tracer = Tracer(alone, [plan.single], nodes, known, forms=forms)
+    tracer = Tracer(alone, [plan.single], nodes, known, forms=forms, reading=reading)
     trace = tracer.run(derived.unrolled, tell, demanded=demanded)
     return SingleSide(plan.single, plan.loss, given, derived.unrolled, known, nodes, forms, trace)
 

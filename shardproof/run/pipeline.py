@@ -37,8 +37,9 @@ from shardproof.partition.audit.exhaustive import Audit, audit
 from shardproof.partition.evidence.precision import precision
 from shardproof.partition.evidence.recorded import metadata
 from shardproof.partition.evidence.rounding import without_rounding
-from shardproof.partition.stages.partition import Partition, partition
+from shardproof.partition.stages.partition import Partition
 from shardproof.partition.stages.single import SingleSide
+from shardproof.partition.stages.worded import partition_in_words
 from shardproof.partition.templates.memo import Memo
 from shardproof.run import certificate
 from shardproof.run.beside import BesideOneByOne
@@ -283,7 +284,9 @@ class _Work(NamedTuple):
         progress.phase("partition")
         tell_rows = partial(progress.update, detail="rows")
         result = without_rounding(
-            partition(plan, options.shapes, self.memo, tell_rows, early.begin, self.ahead())
+            partition_in_words(
+                plan, options.shapes, self.memo, tell_rows, early.begin, self.ahead()
+            )
         )
         result.plan = guarded(result)
         if not result.faults and draws != 0:

@@ -1,0 +1,286 @@
+"""Programs that say logistic functions in other words, read in one: ``sigmoid`` of one sign.
+
+``1 / (1 + exp(-x))`` is ``sigmoid(x)``, ``sigmoid(-x)`` is ``1 - sigmoid(x)``, ``log(1 + exp(x))``
+is ``x - log(sigmoid(x))``, ``1 / (1 - sigmoid(x))`` is ``1 + exp(x)``, ``tanh(x)`` is ``2
+sigmoid(2 x) - 1``, and where an exponential meets a logistic function of the same values in a
+product, ``exp(-x) sigmoid(x)`` is ``1 - sigmoid(x)``.
+Both sides are read so, and only where they did not meet otherwise; each claim states what it uses
+(`engine.obligations.logistic`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
+from shardproof.engine.lineage.expressions import Combine, Einsum, Unary
+from shardproof.engine.lineage.floating import settled
+from shardproof.engine.lineage.lineage import Addend, Lineage
+from shardproof.engine.lineage.nodes import NodeTable
+from shardproof.engine.lineage.places import has_places
+from shardproof.engine.ops.primitives import labels
+from shardproof.partition.inference.interpreter import LineageInterpreter
+from shardproof.partition.inference.laws import DEEPEST, factor_views
+from shardproof.partition.inference.opened import opened
+from shardproof.partition.inference.views import view_of_constant
+
+#: Functions that are said in other words of one another.
+_WORDS = frozenset({"sigmoid", "tanh", "exp", "log", "inv"})
+
+
+def says_otherwise(table: NodeTable, reference_size: int) -> bool:
+    """Whether the parallel side takes a logistic function, an exponential, or what may be one of
+    them in other words, of what the single-device program has, and this does not.
+
+    Example: of ``1 / (1 + exp(-x))`` beside ``sigmoid(x)``, ``exp(-x)``.
+    """
+    logistic = {"sigmoid", "tanh"}
+    every = [node.definition for node in table.nodes]
+    if not any(isinstance(d, Unary) and d.function in logistic for d in every) and not any(
+        _softens(table, number) for number in range(len(every))
+    ):
+        return False
+    return any(
+        isinstance(d, Unary) and d.function in _WORDS and _is_known(table, d.node, reference_size)
+        for d in every[reference_size:]
+    )
+
+
+def _is_known(table: NodeTable, number: int, size: int) -> bool:
+    """Whether a node is the single device's, or a sum of what is."""
+    definition = table[number].definition
+    is_sum = isinstance(definition, Combine)
+    return number < size or (is_sum and all(n < size for n in definition.children()))
+
+
+def _softens(table: NodeTable, number: int) -> bool:
+    """Whether a node is ``1 + exp(x)``."""
+    definition = table[number].definition
+    if not isinstance(definition, Combine) or table.one not in definition.children():
+        return False
+    inner = (table[n].definition for n in definition.children())
+    return any(isinstance(d, Unary) and d.function == "exp" for d in inner)
+
+
+class Logistic(LineageInterpreter):
+    """Reads logistic functions in one sign, whatever they are written as.
+
+    Example: ``x - softplus(x)`` and ``log(sigmoid(x))`` are one value.
+    """
+
+    def __init__(
+        self,
+        table: NodeTable,
+        reference_size: int | None = None,
+        mesh: Mapping[str, int] | None = None,
+    ) -> None:
+        super().__init__(table, reference_size, mesh)
+        self._gated: set[int] = set()
+        self._read = 0
+
+    def unary(self, function: str, x: Lineage) -> Lineage:
+        """As `LineageInterpreter.unary`, of logistic functions in one sign.
+
+        Example: ``inv`` of ``1 + exp(-x)`` is ``sigmoid(x)``.
+        """
+        made = None if has_places(x) or not x.addends else self._in_one_sign(function, x)
+        if made is None:
+            return super().unary(function, x)
+        self.rewrote = True
+        return made
+
+    def _in_one_sign(self, function: str, x: Lineage) -> Lineage | None:
+        if function == "tanh":
+            twice = self.unary("sigmoid", _times(x, Fraction(2)))
+            return self.combine([twice], [Fraction(2)], Fraction(-1))
+        if function == "sigmoid":
+            parts = self._added_up(x)
+            if not _is_negative(parts):
+                return None
+            opposite = _times(x, Fraction(-1))
+            if len(x.addends) == 1 and x.addends[0].factor > 0:
+                opposite = self.fold(_times(Lineage(x.shape, parts), Fraction(-1)))
+            return self.combine([super().unary(function, opposite)], [Fraction(-1)], Fraction(1))
+        if function == "inv" and (of := self._one_and(x, "exp", 1)) is not None:
+            gate = self.unary("sigmoid", _times(of[1], Fraction(-1)))
+            return self.combine([gate], [1 / of[0]], Fraction(0))
+        if function == "inv" and (of := self._one_and(x, "sigmoid", -1)) is not None:
+            power = self.unary("exp", of[1])
+            return self.combine([power], [1 / of[0]], 1 / of[0])
+        if function == "log":
+            return self._logarithm(x)
+        if function == "exp" and len(x.addends) == 1 and self._is_gated(x.addends[0].node):
+            # It may meet that logistic function, so it is not taken apart.
+            return Lineage(x.shape, (self._function(function, self._single(x)),))
+        return None
+
+    def _is_gated(self, number: int) -> bool:
+        """Whether a logistic function is taken of a node."""
+        for node in self.table.nodes[self._read :]:
+            match node.definition:
+                case Unary(function="sigmoid", node=operand):
+                    self._gated.add(operand)
+        self._read = len(self.table.nodes)
+        return number in self._gated and not self.table.is_masked(number)
+
+    def _logarithm(self, x: Lineage) -> Lineage | None:
+        """``log(1 + exp(a))`` as ``-log(sigmoid(-a))``, ``log(1 - sigmoid(a))`` as
+        ``log(sigmoid(a)) - a``; None of other values."""
+        of = self._one_and(x, "exp", 1)
+        if of is not None and of[0] == 1:
+            gate = self.unary("sigmoid", _times(of[1], Fraction(-1)))
+            return self.combine([self.unary("log", gate)], [Fraction(-1)], Fraction(0))
+        of = self._one_and(x, "sigmoid", -1)
+        if of is None or of[0] != 1:
+            return None
+        log = super().unary("log", super().unary("sigmoid", of[1]))
+        return self.combine([log, of[1]], [Fraction(1), Fraction(-1)], Fraction(0))
+
+    def einsum(self, spec: str, *xs: Lineage, sizes: Mapping[str, int] | None = None) -> Lineage:
+        """As `LineageInterpreter.einsum`; a logistic function that meets an exponential of the same
+        values is a sum.
+
+        Example: of ``g exp(-x) sigmoid(x)``, ``g - g sigmoid(x)``.
+        """
+        made = super().einsum(spec, *xs, sizes=sizes)
+        if has_places(made):
+            return made
+        parts = [self._met(made.shape, addend) for addend in made.addends]
+        if all(part is None for part in parts):
+            return made
+        self.rewrote = True
+        kept = [
+            Lineage(made.shape, (addend,)) if part is None else part
+            for addend, part in zip(made.addends, parts, strict=True)
+        ]
+        total = self.combine(kept, [Fraction(1)] * len(kept), Fraction(0))
+        for addend in (t for x in (*xs, total) for t in x.addends):
+            self.opened |= self._below(addend.node, DEEPEST)
+        return total
+
+    def _below(self, number: int, depth: int) -> set[int]:
+        """The products and sums that a value is made of, and functions of these that may meet: what
+        its claim has to read."""
+        match self.table[number].definition:
+            case Einsum() | Combine() as definition if depth:
+                inner = (self._below(n, depth - 1) for n in definition.children())
+                return {number}.union(*inner)
+            case Unary(function="sigmoid" | "exp"):
+                return {number}
+        return set()
+
+    def _met(self, shape: tuple[int, ...], addend: Addend) -> Lineage | None:
+        """A product in which a logistic function meets an exponential, as a sum; None if none
+        does."""
+        if addend.partials:
+            return None
+        factors = factor_views(self.table, addend)
+        gates = [n for n, t in enumerate(factors) if self._function_of(t) == "sigmoid"]
+        powers = [n for n, t in enumerate(factors) if self._function_of(t) == "exp"]
+        for gate in gates:
+            for power in powers:
+                sign = self._sign(factors[gate], factors[power])
+                if sign:
+                    rest = [t for n, t in enumerate(factors) if n not in (gate, power)]
+                    first = rest if sign < 0 else [*rest, factors[power]]
+                    both = (first, [*rest, factors[gate]])
+                    made = [self._times(shape, addend.factor, each) for each in both]
+                    return self.combine(made, [Fraction(1), Fraction(-1)], Fraction(0))
+        return self._distributed(shape, addend.factor, factors)
+
+    def _distributed(
+        self, shape: tuple[int, ...], factor: Fraction, factors: Sequence[Addend]
+    ) -> Lineage | None:
+        """A product in which a sum has what meets another factor, addend by addend; None if none
+        has."""
+        for place, total in enumerate(factors):
+            parts = opened(self.table, total)
+            around = [*factors[:place], *factors[place + 1 :]]
+            inside = [f for t in parts for f in factor_views(self.table, t)]
+            beside = [f for t in around for f in self._letters(t)]
+            if any(self._meet(one, other) for one in inside for other in beside):
+                made = [self._times(shape, factor, [*around, part]) for part in parts]
+                return self.combine(made, [Fraction(1)] * len(made), Fraction(0))
+        return None
+
+    def _letters(self, factor: Addend) -> list[Addend]:
+        """A factor, and those of what it adds up."""
+        parts = opened(self.table, factor)
+        return [factor, *(f for t in parts for f in factor_views(self.table, t))]
+
+    def _meet(self, one: Addend, other: Addend) -> bool:
+        """Whether two views are logistic functions, or one of them and an exponential, of the same
+        values, or one divides by the other."""
+        for above, below in ((one, other), (other, one)):
+            if self._function_of(below) == "inv" and self._argument(below).node == above.node:
+                return True
+            if (
+                self._function_of(above) == "sigmoid"
+                and self._function_of(below) in ("sigmoid", "exp")
+                and self._sign(above, below)
+            ):
+                return True
+        return False
+
+    def _times(self, shape: tuple[int, ...], factor: Fraction, views: Sequence[Addend]) -> Lineage:
+        """A product of views, and a number."""
+        names = labels(len(shape))
+        number = Addend(factor, self.table.one, view_of_constant(shape))
+        factors = [Lineage(shape, (t,)) for t in (number, *views)]
+        return self.einsum(f"{','.join([names] * len(factors))}->{names}", *factors)
+
+    def _function_of(self, addend: Addend) -> str:
+        """The function that a view is one of (none: "")."""
+        definition = self.table[addend.node].definition
+        return definition.function if isinstance(definition, Unary) else ""
+
+    def _argument(self, addend: Addend) -> Addend:
+        """What a view of a function's values takes it of."""
+        definition = self.table[addend.node].definition
+        assert isinstance(definition, Unary)
+        return addend._replace(factor=definition.factor, node=definition.node)
+
+    def _sign(self, gate: Addend, power: Addend) -> int:
+        """1 where an exponential is of what a logistic function is of, -1 where of less that, else
+        0."""
+        of, other = (
+            {self._key(t): t.factor for t in self._opened(self._argument(one))}
+            for one in (gate, power)
+        )
+        if of.keys() != other.keys():
+            return 0
+        return next((s for s in (1, -1) if all(of[k] == s * other[k] for k in of)), 0)
+
+    def _key(self, addend: Addend) -> tuple[object, ...]:
+        return addend.node, settled(addend.view), addend.partials
+
+    def _opened(self, addend: Addend) -> tuple[Addend, ...]:
+        return tuple(opened(self.table, addend)) or (addend,)
+
+    def _added_up(self, x: Lineage) -> tuple[Addend, ...]:
+        """What a value adds up."""
+        return self._opened(x.addends[0]) if len(x.addends) == 1 else x.addends
+
+    def _one_and(self, x: Lineage, function: str, sign: int) -> tuple[Fraction, Lineage] | None:
+        """``c`` and ``a`` of ``c + sign c function(a)``; None of other values."""
+        parts = self._added_up(x)
+        ones = [t for t in parts if t.node == self.table.one]
+        rest = [t for t in parts if t.node != self.table.one]
+        if len(ones) != 1 or len(rest) != 1 or rest[0].partials or rest[0].places:
+            return None
+        (constant,), (power,) = ones, rest
+        if self._function_of(power) != function or power.factor != sign * constant.factor:
+            return None
+        argument = self._argument(power)
+        if self.table.is_masked(argument.node):
+            return None
+        return constant.factor, Lineage(x.shape, (argument,))
+
+
+def _times(x: Lineage, factor: Fraction) -> Lineage:
+    return Lineage(x.shape, tuple(t._replace(factor=t.factor * factor) for t in x.addends))
+
+
+def _is_negative(addends: Sequence[Addend]) -> bool:
+    """Whether the first addend, by its node and view, has a negative factor."""
+    return min(addends, key=lambda t: (t.node, repr(t.view), repr(t.partials))).factor < 0
