@@ -52,7 +52,6 @@ def _safe_softmax(lo: Lowering, x: Lowered, dim: int, dtype: str | None = None) 
     return _softmax(lo, x, dim)
 
 
-@lowers("aten._softmax_backward_data.default")
 def _softmax_backward(
     lo: Lowering, gradient: Lowered, y: Lowered, dim: int, dtype: str = ""
 ) -> Any:

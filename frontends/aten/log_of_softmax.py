@@ -1,0 +1,88 @@
+"""Logarithms of a softmax: a log-softmax, and its derivative.
+
+``F.nll_loss(z.softmax(-1).log(), y)``, and a loss that picks a probability first and then takes its
+logarithm, are ``F.cross_entropy(z, y)``: a softmax of finite scores is positive, so the logarithm
+is defined everywhere, and a gradient that was divided by it is multiplied by it again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shardproof.frontends.aten.choices import _picked, _spread
+from shardproof.frontends.aten.lowering import Lowered, Lowering, Real, dimensions
+from shardproof.frontends.aten.roots import maker, value
+from shardproof.frontends.aten.rows import _log_softmax, _log_softmax_backward, _softmax_backward
+from shardproof.frontends.aten.rules import lowers
+
+
+@lowers("aten.log.default", "aten.log.out")
+def _log(lo: Lowering, x: Lowered) -> Any:
+    """Of a softmax along the last dimension, or of entries that ids pick of one, by its scores."""
+    if isinstance(x, Real):
+        if (logs := _logs_of(lo, x)) is not None:
+            return logs
+        if (entries := _entries(lo, x)) is not None:
+            probabilities, chosen = entries
+            logs = _logs_of(lo, probabilities)
+            if logs is not None:
+                return lo.reshape(_picked(lo, lo.real(logs), chosen), x.shape)
+    return lo.unary("log", x)
+
+
+def _logs_of(lo: Lowering, y: Real) -> Any:
+    """The log-softmax of which ``y`` is the exponential: None where ``y`` is no softmax along its
+    last dimension, or one of scores that a mask hides."""
+    op = maker(lo, y.number)
+    if op is None or op.name != "softmax" or op.backward or op.inputs[0] in lo.hides:
+        return None
+    if dimensions(y.shape, op.attrs["dim"]) != (len(y.shape) - 1,):
+        return None
+    for number, known in lo.exponentials.items():
+        if known[3].number == op.inputs[0]:
+            return value(lo, number)
+    return _log_softmax(lo, value(lo, op.inputs[0]), -1)
+
+
+def _entries(lo: Lowering, x: Real) -> tuple[Real, Real] | None:
+    """A softmax, and the ids [..., 1] that pick ``x`` of it."""
+    number = x.number
+    while (op := maker(lo, number)) is not None and op.name == "view":
+        number = op.inputs[0]
+    if op is None or op.name != "pick" or op.backward:
+        return None
+    rows, chosen = (value(lo, n) for n in op.inputs)
+    return rows, lo.real(lo.reshape(chosen, (*chosen.shape, 1)))
+
+
+@lowers("aten._softmax_backward_data.default")
+def _backward(lo: Lowering, gradient: Lowered, y: Lowered, dim: int, dtype: str = "") -> Any:
+    """Of a gradient by the softmax itself, as that of the log-softmax."""
+    if isinstance(gradient, Real) and isinstance(y, Real):
+        logs = _logs_of(lo, y)
+        own = None if logs is None else _times(lo, gradient, y)
+        if own is not None:
+            return _log_softmax_backward(lo, own, logs, dim)
+    return _softmax_backward(lo, gradient, y, dim, dtype)
+
+
+def _times(lo: Lowering, gradient: Real, y: Real) -> Real | None:
+    """A gradient times the softmax that it was divided by; None where it was not."""
+    op = maker(lo, gradient.number)
+    if op is not None and op.name == "div" and op.inputs[1] == y.number:
+        return value(lo, op.inputs[0])
+    spread = lo.spread.get(gradient.number)
+    if spread is None or spread[2] is not None:
+        return None
+    ids, each, _ = spread
+    number = each.number
+    while (op := maker(lo, number)) is not None and op.name == "view":
+        number = op.inputs[0]
+    if op is None or op.name != "div":
+        return None
+    picked = _entries(lo, value(lo, op.inputs[1]))
+    if picked is None or picked[0].number != y.number or picked[1].shape[:-1] != ids.shape:
+        return None
+    chosen = lo.real(lo.reshape(ids, (*ids.shape, 1)))
+    above = lo.real(lo.reshape(value(lo, op.inputs[0]), chosen.shape))
+    return lo.real(_spread(lo, above, chosen, gradient.shape))
