@@ -46,6 +46,7 @@ from shardproof.frontends.aten.positions import Compared, Positions
 from shardproof.frontends.aten.positive import is_positive
 from shardproof.frontends.aten.roots import maker, value
 from shardproof.frontends.aten.scores import Hidden, nothing
+from shardproof.frontends.aten.shown import known_line, stretch
 
 Mask: TypeAlias = Compared | Bits
 
@@ -291,7 +292,7 @@ def opened(lo: Lowering, x: Operand) -> Any:
     if x.number in lo.hides:
         scores, where = lo.hides[x.number]
         kept = keep(lo, scores, inverse(lo, as_numbers(lo, where)))
-        bits = where if isinstance(where, Bits) else None
+        bits = where if isinstance(where, Bits) else known_line(where)
         return replace(kept, shown=frozenset({len(x.shape) - 1}), where=bits)
     op = maker(lo, x.number) if lo.hides else None
     if op is None or op.backward:
@@ -442,11 +443,45 @@ def _exponentials(
     if x.keeps_nothing:
         raise Unsupported("a softmax of nothing but minus infinity, which is no number")
     scores = lo.real(x.scores)
-    most = lo.emit("amax", given or scores, dim=tuple(dims), keepdim=True)
+    shown = stretch(x)
+    most = largest_shown(lo, x if shown is not None else given or scores, dims, True)
     lo.shifts.add(most.number)
     shifted = lo.real(lo.sub(scores, most))
-    if given is not None:
+    if shown is not None:
+        e = lo.real(exponential(lo, replace(x, scores=shifted)))
+    elif given is not None:
         e = lo.real(lo.unary("exp", lo.real(lo.sub(given, most))))
     else:
         e = lo.real(lo.mul(lo.unary("exp", shifted), x.kept))
     return shifted, e, lo.real(lo.sum(e, dims, True)), most
+
+
+def largest_shown(lo: Lowering, x: Lowered, dims: Sequence[int], keepdim: bool) -> Any:
+    """The largest along dimensions: of nothing but minus infinity, that; of scores of which
+    constants show one stretch, that of the stretch.  Raises `Unsupported` for other masked scores.
+
+    Example: of ``z.masked_fill(torch.arange(16) >= 12, -inf)`` it is that of ``z[:, :12]``, as it
+    is on ranks that have 8 of the 16.
+    """
+    if isinstance(x, Hidden) and x.keeps_nothing:
+        return nothing(lo, reduced(x.shape, dims, keepdim), x.dtype)
+    scores = opened(lo, x)
+    part = stretch(scores) if isinstance(scores, Hidden) else None
+    if part is not None and part.dim in dims:
+        x = part.of(lo, scores.scores)
+    return lo.emit("amax", lo.real(x), dim=tuple(dims), keepdim=keepdim)
+
+
+def exponential(lo: Lowering, x: Lowered) -> Any:
+    """The exponential of every entry, 0 of minus infinity.
+
+    Example: of ``z.masked_fill(torch.arange(16) >= 12, -inf)`` it is that of ``z[:, :12]``, and
+    four columns of zeros.
+    """
+    scores = opened(lo, x)
+    part = stretch(scores) if isinstance(scores, Hidden) else None
+    if part is not None:
+        return part.among(lo, lo.unary("exp", part.of(lo, scores.scores)), 0, x.shape)
+    if (given := masked(lo, x)) is not None:
+        return lo.mul(lo.unary("exp", given.scores), given.kept)
+    return lo.unary("exp", x)

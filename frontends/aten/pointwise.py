@@ -14,7 +14,14 @@ from shardproof.frontends.aten.attention import added as added_mask
 from shardproof.frontends.aten.bits import Additive, Bits
 from shardproof.frontends.aten.filled import Filled, cast
 from shardproof.frontends.aten.flat import flat
-from shardproof.frontends.aten.hidden import is_nothing, masked, operand, position_flags
+from shardproof.frontends.aten.hidden import (
+    exponential,
+    is_nothing,
+    largest_shown,
+    masked,
+    operand,
+    position_flags,
+)
 from shardproof.frontends.aten.infinite import finite
 from shardproof.frontends.aten.joined import Joined, catenation
 from shardproof.frontends.aten.lessened import lessened
@@ -344,11 +351,7 @@ for _name in (
 @lowers("aten.exp.default", "aten.exp.out")
 def _exp(lo: Lowering, x: Lowered) -> Any:
     """Of minus infinity it is 0."""
-    if is_nothing(x):
-        return Const(Fraction(0), x.shape, x.dtype)
-    if (scores := masked(lo, x)) is not None:
-        return lo.mul(lo.unary("exp", scores.scores), scores.kept)
-    return lo.unary("exp", x)
+    return Const(Fraction(0), x.shape, x.dtype) if is_nothing(x) else exponential(lo, x)
 
 
 @lowers("aten.silu_backward.default")
@@ -457,12 +460,7 @@ def _total(lo: Lowering, x: Lowered, dims: Sequence[int], keepdim: bool) -> Any:
 
 @lowers("aten.amax.default")
 def _amax(lo: Lowering, x: Lowered, dim: object = None, keepdim: bool = False) -> Any:
-    """The largest along dimensions: of nothing but minus infinity, that."""
-    dims = dimensions(x.shape, dim)
-    if isinstance(x, Hidden) and x.keeps_nothing:
-        return nothing(lo, reduced(x.shape, dims, keepdim), x.dtype)
-    result = lo.emit("amax", lo.real(x), dim=dims, keepdim=keepdim)
-    return result
+    return largest_shown(lo, x, dimensions(x.shape, dim), keepdim)
 
 
 # -- products ----------------------------------------------------------------------------------
