@@ -19,15 +19,15 @@ from shardproof.frontends.aten.rules import lowers
 @lowers("aten.log.default", "aten.log.out")
 def _log(lo: Lowering, x: Lowered) -> Any:
     """Of a softmax along the last dimension, or of entries that ids pick of one, by its scores."""
-    if isinstance(x, Real):
-        if (logs := _logs_of(lo, x)) is not None:
-            return logs
-        if (entries := _entries(lo, x)) is not None:
-            probabilities, chosen = entries
-            logs = _logs_of(lo, probabilities)
-            if logs is not None:
-                return lo.reshape(_picked(lo, lo.real(logs), chosen), x.shape)
-    return lo.unary("log", x)
+    real = lo.real(x)
+    if (logs := _logs_of(lo, real)) is not None:
+        return logs
+    if (entries := _entries(lo, real)) is not None:
+        probabilities, chosen = entries
+        logs = _logs_of(lo, probabilities)
+        if logs is not None:
+            return lo.reshape(_picked(lo, lo.real(logs), chosen), real.shape)
+    return lo.unary("log", real)
 
 
 def _logs_of(lo: Lowering, y: Real) -> Any:

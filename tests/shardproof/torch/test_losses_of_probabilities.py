@@ -22,6 +22,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 ALIKE: dict[str, Loss] = {
     "all logarithms": lambda z, y: F.nll_loss(z.softmax(-1).log(), y),
     "logarithms, then one": lambda z, y: -z.softmax(-1).log().gather(1, y[:, None]).mean(),
+    "by rows and classes": lambda z, y: -z.softmax(-1)[torch.arange(len(y)), y].log().mean(),
     "one, then its logarithm": lambda z, y: -z.softmax(-1).gather(1, y[:, None]).log().mean(),
 }
 UNLIKE: dict[str, Loss] = {
