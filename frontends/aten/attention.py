@@ -171,7 +171,7 @@ def _masked_fill(lo: Lowering, x: Lowered, mask: Lowered, value: Operand) -> Any
         return _without(lo, x, mask)
     x = opened(lo, x)
     if isinstance(x, Hidden):
-        return cleared(lo, x, inverse(lo, as_numbers(lo, mask)), value)
+        return cleared(lo, x, inverse(lo, as_numbers(lo, mask)), value, mask)
     return _replaced(lo, x, mask, value)
 
 
@@ -232,9 +232,10 @@ def _where(lo: Lowering, mask: Lowered, x: Operand, y: Operand) -> Any:
         return _shown(lo, mask, x, y)
     x, y = opened(lo, x), opened(lo, y)
     if isinstance(x, Hidden):
-        return cleared(lo, x, as_numbers(lo, mask), y)
+        others = mask.inverse() if isinstance(mask, (Compared, Bits)) else None
+        return cleared(lo, x, as_numbers(lo, mask), y, others)
     if isinstance(y, Hidden):
-        return cleared(lo, y, inverse(lo, as_numbers(lo, mask)), x)
+        return cleared(lo, y, inverse(lo, as_numbers(lo, mask)), x, mask)
     if fills(x, mask, y):
         return filled(lo, x, as_numbers(lo, mask), y, mask if isinstance(mask, ids.Ids) else None)
     if fills(y, mask, x):

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from shardproof.engine.errors import Unsupported
-from shardproof.frontends.aten import ids, lookups
+from shardproof.frontends.aten import ids, lookups, stretched
 from shardproof.frontends.aten.constants import numbered
 from shardproof.frontends.aten.flat import Flat
-from shardproof.frontends.aten.hidden import largest_shown, opened
+from shardproof.frontends.aten.hidden import opened
 from shardproof.frontends.aten.known import added_by, entries_of, few, rows_by
 from shardproof.frontends.aten.log_probabilities import taken_apart
 from shardproof.frontends.aten.lowering import (
@@ -405,7 +405,7 @@ def _extreme(lo: Lowering, x: Lowered, dim: int, keepdim: bool, least: bool) -> 
         known = at in x.shown  # Something of every line is kept, and so is the largest.
         return most.scores if known else most, Place(real, at, least, most.shape)
     ranked = lo.real(lo.scale(real, -ONE)) if least else real
-    value = largest_shown(lo, ranked, (at,), keepdim)
+    value = stretched.largest(lo, ranked, (at,), keepdim)
     return lo.scale(value, -ONE) if least else value, Place(real, at, least, value.shape)
 
 

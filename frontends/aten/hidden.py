@@ -46,7 +46,7 @@ from shardproof.frontends.aten.positions import Compared, Positions
 from shardproof.frontends.aten.positive import is_positive
 from shardproof.frontends.aten.roots import maker, value
 from shardproof.frontends.aten.scores import Hidden, nothing
-from shardproof.frontends.aten.shown import known_line, stretch
+from shardproof.frontends.aten.shown import has_all, known_line, stretch
 
 Mask: TypeAlias = Compared | Bits
 
@@ -229,9 +229,12 @@ def shown_at(
     return Hidden(lo, scores, kept, x.dtype, lines)
 
 
-def cleared(lo: Lowering, x: Hidden, kept: Lowered, other: Operand) -> Any:
+def cleared(
+    lo: Lowering, x: Hidden, kept: Lowered, other: Operand, mask: Operand | None = None
+) -> Any:
     """Scores where ``kept`` is 1, ``other`` where it is 0: numbers only, where the scores keep the
-    same values, computed alike; else they are hidden where ``kept`` is 1 and they were before.
+    same values, computed alike, or a ``mask`` of constants has all that hides them; else they are
+    hidden where ``kept`` is 1 and they were before.
 
     Example: ``log_softmax(scores.masked_fill(mask, -inf)).masked_fill(mask, 0)`` has numbers only,
     ``scores.masked_fill(later, -inf).masked_fill(padding, -1e9)`` is -1e9 at all padding.
@@ -239,7 +242,7 @@ def cleared(lo: Lowering, x: Hidden, kept: Lowered, other: Operand) -> Any:
     kept = lo.expand(kept, x.shape)
     if isinstance(other, float) and not isfinite(other):
         raise Unsupported(f"masked scores of which some become {other}")
-    if not alike(lo, x.kept, kept):
+    if not has_all(mask, x.where) and not alike(lo, x.kept, kept):
         number = other.value if isinstance(other, Const) else other
         if not isinstance(number, (int, float, Fraction)):
             raise Unsupported("masked scores, with minus infinity, where a mask writes a tensor")
@@ -443,45 +446,16 @@ def _exponentials(
     if x.keeps_nothing:
         raise Unsupported("a softmax of nothing but minus infinity, which is no number")
     scores = lo.real(x.scores)
-    shown = stretch(x)
-    most = largest_shown(lo, x if shown is not None else given or scores, dims, True)
+    part = stretch(x)
+    part = part if part is not None and part.dim in dims else None
+    seen = given or scores if part is None else part.of(lo, scores)
+    most = lo.emit("amax", seen, dim=tuple(dims), keepdim=True)
     lo.shifts.add(most.number)
     shifted = lo.real(lo.sub(scores, most))
-    if shown is not None:
-        e = lo.real(exponential(lo, replace(x, scores=shifted)))
+    if part is not None:
+        e = lo.real(part.among(lo, lo.unary("exp", part.of(lo, shifted)), 0, shifted.shape))
     elif given is not None:
         e = lo.real(lo.unary("exp", lo.real(lo.sub(given, most))))
     else:
         e = lo.real(lo.mul(lo.unary("exp", shifted), x.kept))
     return shifted, e, lo.real(lo.sum(e, dims, True)), most
-
-
-def largest_shown(lo: Lowering, x: Lowered, dims: Sequence[int], keepdim: bool) -> Any:
-    """The largest along dimensions: of nothing but minus infinity, that; of scores of which
-    constants show one stretch, that of the stretch.  Raises `Unsupported` for other masked scores.
-
-    Example: of ``z.masked_fill(torch.arange(16) >= 12, -inf)`` it is that of ``z[:, :12]``, as it
-    is on ranks that have 8 of the 16.
-    """
-    if isinstance(x, Hidden) and x.keeps_nothing:
-        return nothing(lo, reduced(x.shape, dims, keepdim), x.dtype)
-    scores = opened(lo, x)
-    part = stretch(scores) if isinstance(scores, Hidden) else None
-    if part is not None and part.dim in dims:
-        x = part.of(lo, scores.scores)
-    return lo.emit("amax", lo.real(x), dim=tuple(dims), keepdim=keepdim)
-
-
-def exponential(lo: Lowering, x: Lowered) -> Any:
-    """The exponential of every entry, 0 of minus infinity.
-
-    Example: of ``z.masked_fill(torch.arange(16) >= 12, -inf)`` it is that of ``z[:, :12]``, and
-    four columns of zeros.
-    """
-    scores = opened(lo, x)
-    part = stretch(scores) if isinstance(scores, Hidden) else None
-    if part is not None:
-        return part.among(lo, lo.unary("exp", part.of(lo, scores.scores)), 0, x.shape)
-    if (given := masked(lo, x)) is not None:
-        return lo.mul(lo.unary("exp", given.scores), given.kept)
-    return lo.unary("exp", x)

@@ -14,14 +14,7 @@ from shardproof.frontends.aten.attention import added as added_mask
 from shardproof.frontends.aten.bits import Additive, Bits
 from shardproof.frontends.aten.filled import Filled, cast
 from shardproof.frontends.aten.flat import flat
-from shardproof.frontends.aten.hidden import (
-    exponential,
-    is_nothing,
-    largest_shown,
-    masked,
-    operand,
-    position_flags,
-)
+from shardproof.frontends.aten.hidden import is_nothing, masked, operand, position_flags
 from shardproof.frontends.aten.infinite import finite
 from shardproof.frontends.aten.joined import Joined, catenation
 from shardproof.frontends.aten.lessened import lessened
@@ -48,6 +41,7 @@ from shardproof.frontends.aten.rules import NARROW, lowers, number_as, rule_of
 from shardproof.frontends.aten.scores import Hidden, nothing
 from shardproof.frontends.aten.shifted import cut, how_many
 from shardproof.frontends.aten.spread_sums import note_sum
+from shardproof.frontends.aten.stretched import exponential, largest
 
 # -- movement ----------------------------------------------------------------------------------
 
@@ -460,7 +454,7 @@ def _total(lo: Lowering, x: Lowered, dims: Sequence[int], keepdim: bool) -> Any:
 
 @lowers("aten.amax.default")
 def _amax(lo: Lowering, x: Lowered, dim: object = None, keepdim: bool = False) -> Any:
-    return largest_shown(lo, x, dimensions(x.shape, dim), keepdim)
+    return largest(lo, x, dimensions(x.shape, dim), keepdim)
 
 
 # -- products ----------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 from shardproof.engine.errors import Unsupported
+from shardproof.frontends.aten import stretched
 from shardproof.frontends.aten.hidden import log_softmax, masked, opened, softmax
 from shardproof.frontends.aten.losses import Picked, Plus, Unmoved
 from shardproof.frontends.aten.lowering import (
@@ -37,6 +38,8 @@ def _softmax(lo: Lowering, x: Lowered, dim: int, half: bool = False) -> Any:
     if gathered_logarithms(lo, real):
         total = _logsumexp(lo, real, [at], True)
         return lo.unary("exp", lo.sub(real, total))
+    if (shown := stretched.softmax(lo, real, at)) is not None:
+        return shown
     y = lo.emit("softmax", real, dim=at)
     if real.number in lo.hides:
         lo.zeros[y.number] = lo.hides[real.number][1]

@@ -70,3 +70,17 @@ def stretch(x: Hidden) -> Stretch | None:
         return None
     shown = [(i, j) for i, j in stretches(line.entries) if not line.entries[i]]
     return Stretch(line.dim, *shown[0]) if len(shown) == 1 else None
+
+
+def has_all(mask: object, of: Bits | None) -> bool:
+    """Whether a mask of positions is true wherever constants are; false where that is not known.
+
+    Example: ``torch.arange(8) >= 5`` is wherever ``torch.arange(8) >= 6`` is, in rows of either.
+    """
+    if of is None or not isinstance(mask, (Compared, Bits)):
+        return False
+    wide = mask.expand(of.shape)
+    own, other = mask_along_one(wide), mask_along_one(of)
+    if own is not None and other is not None:
+        return own.dim == other.dim and bool((own.entries | ~other.entries).all())
+    return isinstance(wide, Bits) and bool((wide.array | ~of.array).all())

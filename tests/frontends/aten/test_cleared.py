@@ -205,3 +205,22 @@ def test_numbers_that_another_mask_writes_are_pytorchs(value: float, way: str) -
     assert not expected.isnan().any()
     got = _number(lo, {x.number: a, y.number: b}, result)
     np.testing.assert_allclose(np.asarray(got, float), expected.numpy(), atol=1e-12)
+
+
+@pytest.mark.parametrize("way", ["masked_fill", "where"])
+@pytest.mark.parametrize("start", [2, 3])
+def test_numbers_over_all_that_constants_hide_are_pytorchs(way: str, start: int) -> None:
+    """The mask that writes has the one that hides, and may have more."""
+    a = np.random.default_rng(6).normal(size=SHAPE)
+    lo, x, _ = _lowering()
+    columns = np.broadcast_to(np.arange(5), SHAPE)
+    logs = rule(lo, "aten._log_softmax.default", _masked(lo, x, Bits(columns >= 3)), 1)
+    over = Bits(columns >= start)
+    if way == "masked_fill":
+        result = rule(lo, "aten.masked_fill.Scalar", logs, over, 0)
+    else:
+        result = rule(lo, "aten.where.ScalarOther", over.inverse(), logs, 0)
+    expected = torch.tensor(a[:, :3]).log_softmax(1)
+    expected = torch.nn.functional.pad(expected[:, :start], (0, 5 - start))
+    got = _number(lo, {x.number: a}, result)
+    np.testing.assert_allclose(np.asarray(got, float), expected.numpy(), atol=1e-12)

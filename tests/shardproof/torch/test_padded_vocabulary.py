@@ -52,7 +52,13 @@ def by_hand(z: Tensor, y: Tensor) -> Tensor:
     return (z.exp().sum(-1).log() - z.gather(-1, y[..., None])[..., 0]).mean()
 
 
-LOSSES: list[Loss] = [picked, along_the_middle, in_one, heated]
+def entropy(z: Tensor, y: Tensor) -> Tensor:
+    """Of all words but the last one, which is an end."""
+    logs = z.log_softmax(-1).masked_fill(torch.arange(PADDED) >= WORDS - 1, 0.0)
+    return -(z.softmax(-1) * logs).sum(-1).mean()
+
+
+LOSSES: list[Loss] = [picked, along_the_middle, in_one, heated, entropy]
 
 
 def step(loss: Loss, ranks: int, words: int = WORDS) -> Callable[[sp.Job], None]:
