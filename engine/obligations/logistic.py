@@ -2,8 +2,9 @@
 
 ``1 - sigmoid(a)`` is ``sigmoid(-a)``, ``exp(-a) sigmoid(a)`` is ``1 - sigmoid(a)``, and ``log(1 +
 exp(a))`` is ``-log(sigmoid(-a))``.  As both functions are unknown to a solver, an equality that
-needs this is stated in logistic functions of one sign, and exponentials.  It is done only where it
-is needed, so that all others are what they were.
+needs this is stated in logistic functions of one sign, and exponentials; ``exp(a) (x exp(-a) + y)``
+is ``x + y exp(a)`` there.  It is done only where it is needed, so that all others are what they
+were.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from fractions import Fraction
 from itertools import islice
 from typing import Final, NamedTuple
 
-from shardproof.engine.algebra.terms import ONE, Term, TermTable, normal_form
+from shardproof.engine.algebra.terms import ONE, NormalForm, Term, TermTable, normal_form
 from shardproof.engine.obligations.evaluation import Point
 from shardproof.engine.ops.laws import flat, without_opposites
 
@@ -43,8 +44,9 @@ def logistic(table: TermTable, goals: Goals) -> tuple[tuple[Term, Term], ...] | 
 
 
 def _has_logistic(root: Term) -> bool:
-    """Whether a term has a logistic function, or 1 and an exponential in a sum."""
-    todo, seen = [root], set[Term]()
+    """Whether a term has a logistic function, 1 and an exponential in a sum, or an exponential and
+    its inverse."""
+    todo, seen, powers = [root], set[Term](), set[NormalForm]()
     while todo:
         term = todo.pop()
         if term in seen:
@@ -52,6 +54,11 @@ def _has_logistic(root: Term) -> bool:
         seen.add(term)
         if term.name in ("sigmoid", "tanh") or _softened(term) is not None:
             return True
+        if term.name == "exp":
+            exponent = normal_form(term.args[0])
+            if tuple((m, -c) for m, c in exponent) in powers:
+                return True
+            powers.add(exponent)
         todo += term.args
     return False
 
@@ -222,7 +229,12 @@ def _may_meet(factor: Term, factors: Sequence[Term]) -> bool:
         return False
     around = [f for f in factors if f is not factor]
     rest = [*around, *(x for f in around if f.kind == "add" for xs in _functions(f) for x in xs)]
-    return any(_met(factor.table, [*xs, *rest]) is not None for xs in _functions(factor))
+    below = [f.args[0] for f in rest if f.name == "exp"]
+    return any(
+        _met(factor.table, [*xs, *rest]) is not None
+        or any(_equal(x.args[0], b, -1) for x in xs if x.name == "exp" for b in below)
+        for xs in _functions(factor)
+    )
 
 
 def _functions(total: Term) -> Iterator[list[Term]]:

@@ -10,10 +10,12 @@ Both sides are read so, and only where they did not meet otherwise; each claim s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
+from math import prod
+from typing import TypeGuard
 
-from shardproof.engine.lineage.expressions import Combine, Einsum, Unary
+from shardproof.engine.lineage.expressions import Combine, Einsum, Expression, Unary
 from shardproof.engine.lineage.floating import settled
 from shardproof.engine.lineage.lineage import Addend, Lineage
 from shardproof.engine.lineage.nodes import NodeTable
@@ -29,21 +31,58 @@ _WORDS = frozenset({"sigmoid", "tanh", "exp", "log", "inv"})
 
 
 def says_otherwise(table: NodeTable, reference_size: int) -> bool:
-    """Whether the parallel side takes a logistic function, an exponential, or what may be one of
-    them in other words, of what the single-device program has, and this does not.
+    """Whether logistic functions are read, and the parallel side takes a function of what the
+    single-device program has, and this does not, that may be one of them in other words; or it
+    multiplies by exponentials of what they are taken of, or a sum by the inverse of an exponential
+    in it.
 
-    Example: of ``1 / (1 + exp(-x))`` beside ``sigmoid(x)``, ``exp(-x)``.
+    Example: of ``1 / (1 + exp(-x))`` beside ``sigmoid(x)``, ``exp(-x)``; of derivatives of the
+    former, their factor ``exp(-x)``.
     """
-    logistic = {"sigmoid", "tanh"}
-    every = [node.definition for node in table.nodes]
-    if not any(isinstance(d, Unary) and d.function in logistic for d in every) and not any(
-        _softens(table, number) for number in range(len(every))
-    ):
-        return False
-    return any(
-        isinstance(d, Unary) and d.function in _WORDS and _is_known(table, d.node, reference_size)
-        for d in every[reference_size:]
-    )
+    gated = _gated(table)
+    for node in table.nodes[reference_size:]:
+        match node.definition:
+            case Unary(function=function, node=operand) if function in _WORDS:
+                if gated and _is_known(table, operand, reference_size):
+                    return True
+            case Einsum() as product:
+                factors = [table[n].definition for n in product.children()]
+                powers = {(f.factor, f.node) for f in factors if _is_exponential(f)}
+                if any(n in gated for _, n in powers) or any(
+                    (-f, n) in powers for f, n in _added_exponentials(table, factors)
+                ):
+                    return True
+    return False
+
+
+def _added_exponentials(
+    table: NodeTable, factors: Sequence[Expression]
+) -> Iterator[tuple[Fraction, int]]:
+    """The exponents of exponentials among what sums add up, each as a factor and a node."""
+    for total in factors:
+        if isinstance(total, Combine):
+            for part in (table[n].definition for n in total.children()):
+                inner = part.children() if isinstance(part, Einsum) else ()
+                for power in (part, *(table[n].definition for n in inner)):
+                    if _is_exponential(power):
+                        yield power.factor, power.node
+
+
+def _gated(table: NodeTable) -> set[int]:
+    """The nodes that a logistic function is taken of, in one form or another."""
+    gated: set[int] = set()
+    for node in table.nodes:
+        match node.definition:
+            case Unary(function="sigmoid" | "tanh", node=operand):
+                gated.add(operand)
+            case Combine() as total if table.one in total.children():
+                inner = (table[n].definition for n in total.children())
+                gated.update(d.node for d in inner if _is_exponential(d))
+    return gated
+
+
+def _is_exponential(definition: Expression) -> TypeGuard[Unary]:
+    return isinstance(definition, Unary) and definition.function == "exp"
 
 
 def _is_known(table: NodeTable, number: int, size: int) -> bool:
@@ -51,15 +90,6 @@ def _is_known(table: NodeTable, number: int, size: int) -> bool:
     definition = table[number].definition
     is_sum = isinstance(definition, Combine)
     return number < size or (is_sum and all(n < size for n in definition.children()))
-
-
-def _softens(table: NodeTable, number: int) -> bool:
-    """Whether a node is ``1 + exp(x)``."""
-    definition = table[number].definition
-    if not isinstance(definition, Combine) or table.one not in definition.children():
-        return False
-    inner = (table[n].definition for n in definition.children())
-    return any(isinstance(d, Unary) and d.function == "exp" for d in inner)
 
 
 class Logistic(LineageInterpreter):
@@ -88,6 +118,16 @@ class Logistic(LineageInterpreter):
             return super().unary(function, x)
         self.rewrote = True
         return made
+
+    def _function(self, function: str, addend: Addend) -> Addend:
+        """As `Functions._function`: a reciprocal of a factor of a product is one, too."""
+        if function == "inv" and not addend.places:
+            shape = tuple(prod(a.size for a in dim) for dim in addend.view.dims)
+            made = self._in_one_sign(function, Lineage(shape, (addend,)))
+            if made is not None:
+                self.rewrote = True
+                return self._single(made)
+        return super()._function(function, addend)
 
     def _in_one_sign(self, function: str, x: Lineage) -> Lineage | None:
         if function == "tanh":
@@ -136,6 +176,34 @@ class Logistic(LineageInterpreter):
         log = super().unary("log", super().unary("sigmoid", of[1]))
         return self.combine([log, of[1]], [Fraction(1), Fraction(-1)], Fraction(0))
 
+    def combine(
+        self, xs: Sequence[Lineage], factors: Sequence[Fraction], constant: Fraction
+    ) -> Lineage:
+        """As `LineageInterpreter.combine`; sums of products of logistic functions are one sum.
+
+        Example: of ``y - y^2``, ``y`` being ``1 - sigmoid(x)``, ``sigmoid(x) - sigmoid(x)^2``.
+        """
+        if has_places(*xs):
+            return super().combine(xs, factors, constant)
+        apart = [
+            x._replace(addends=tuple(p for t in x.addends for p in self._of_gates(t))) for x in xs
+        ]
+        return super().combine(apart, factors, constant)
+
+    def _of_gates(self, addend: Addend) -> list[Addend]:
+        """What a sum of products of logistic functions and numbers adds up; anything else as it
+        is."""
+        parts = self._flat(addend)
+        return parts if self._are_gates(parts) else [addend]
+
+    def _are_gates(self, parts: Sequence[Addend]) -> bool:
+        """Whether addends, of which there are some, are products of logistic functions and
+        numbers."""
+        every = [f for t in parts for f in factor_views(self.table, t)]
+        return bool(every) and all(
+            f.node == self.table.one or self._function_of(f) == "sigmoid" for f in every
+        )
+
     def einsum(self, spec: str, *xs: Lineage, sizes: Mapping[str, int] | None = None) -> Lineage:
         """As `LineageInterpreter.einsum`; a logistic function that meets an exponential of the same
         values is a sum.
@@ -153,7 +221,7 @@ class Logistic(LineageInterpreter):
             Lineage(made.shape, (addend,)) if part is None else part
             for addend, part in zip(made.addends, parts, strict=True)
         ]
-        total = self.combine(kept, [Fraction(1)] * len(kept), Fraction(0))
+        total = self._total(made.shape, kept)
         for addend in (t for x in (*xs, total) for t in x.addends):
             self.opened |= self._below(addend.node, DEEPEST)
         return total
@@ -184,8 +252,9 @@ class Logistic(LineageInterpreter):
                     rest = [t for n, t in enumerate(factors) if n not in (gate, power)]
                     first = rest if sign < 0 else [*rest, factors[power]]
                     both = (first, [*rest, factors[gate]])
-                    made = [self._times(shape, addend.factor, each) for each in both]
-                    return self.combine(made, [Fraction(1), Fraction(-1)], Fraction(0))
+                    signs = (addend.factor, -addend.factor)
+                    made = [self._times(shape, f, x) for f, x in zip(signs, both, strict=True)]
+                    return self._total(shape, made)
         return self._distributed(shape, addend.factor, factors)
 
     def _distributed(
@@ -194,31 +263,42 @@ class Logistic(LineageInterpreter):
         """A product in which a sum has what meets another factor, addend by addend; None if none
         has."""
         for place, total in enumerate(factors):
-            parts = opened(self.table, total)
+            parts = self._flat(total)
             around = [*factors[:place], *factors[place + 1 :]]
             inside = [f for t in parts for f in factor_views(self.table, t)]
             beside = [f for t in around for f in self._letters(t)]
-            if any(self._meet(one, other) for one in inside for other in beside):
+            gates = self._are_gates(parts)
+            if any(self._meet(one, other, gates) for one in inside for other in beside):
                 made = [self._times(shape, factor, [*around, part]) for part in parts]
-                return self.combine(made, [Fraction(1)] * len(made), Fraction(0))
+                return self._total(shape, made)
         return None
+
+    def _total(self, shape: tuple[int, ...], xs: Sequence[Lineage]) -> Lineage:
+        """A sum of sums as one sum, so that what cancels does."""
+        addends = [p for x in xs for t in x.addends for p in (self._flat(t) or [t])]
+        return self.fold(Lineage(shape, tuple(addends)))
 
     def _letters(self, factor: Addend) -> list[Addend]:
         """A factor, and those of what it adds up."""
-        parts = opened(self.table, factor)
-        return [factor, *(f for t in parts for f in factor_views(self.table, t))]
+        return [factor, *(f for t in self._flat(factor) for f in factor_views(self.table, t))]
 
-    def _meet(self, one: Addend, other: Addend) -> bool:
-        """Whether two views are logistic functions, or one of them and an exponential, of the same
-        values, or one divides by the other."""
+    def _flat(self, addend: Addend, depth: int = DEEPEST) -> list[Addend]:
+        """What a sum of sums adds up; nothing of what is no sum."""
+        parts = opened(self.table, addend) if depth else []
+        return [x for t in parts for x in (self._flat(t, depth - 1) or [t])]
+
+    def _meet(self, one: Addend, other: Addend, gates: bool) -> bool:
+        """Whether two views are a logistic function and an exponential of the same values, or one
+        divides by the other, or they are exponentials that are each other's inverse; where
+        ``gates``, also whether both are logistic functions of the same values."""
         for above, below in ((one, other), (other, one)):
             if self._function_of(below) == "inv" and self._argument(below).node == above.node:
                 return True
-            if (
-                self._function_of(above) == "sigmoid"
-                and self._function_of(below) in ("sigmoid", "exp")
-                and self._sign(above, below)
-            ):
+            both = (self._function_of(above), self._function_of(below))
+            if both == ("exp", "exp") and self._sign(above, below) < 0:
+                return True
+            meet = both == ("sigmoid", "exp") or (gates and both == ("sigmoid", "sigmoid"))
+            if meet and self._sign(above, below):
                 return True
         return False
 

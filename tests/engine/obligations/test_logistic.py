@@ -85,6 +85,7 @@ def goals(table: TermTable) -> dict[str, tuple[Term, Term]]:
         "the other sign": (table.add(1, -gate), other),
         "derivative": (g * inverse * inverse * down, g * (gate - gate * gate)),
         "logarithm": (table.app("log", table.add(1, up)), x - table.app("log", gate)),
+        "inverse in a sum": (up * (g * down + y), g + y * up),
         "hyperbolic": (table.app("tanh", x), 2 * table.app("sigmoid", 2 * x) - 1),
         "in parts": (
             table.app("inv", table.add(1, table.app("exp", x) * table.app("exp", -y))),
