@@ -22,13 +22,15 @@ class Pattern(NamedTuple):
 
 
 class Over(NamedTuple):
-    """A pattern, and over how many positions it moves.
+    """A pattern, over how many positions it moves, and how many results it has there: a rank with
+    edges of its neighbours may have as many positions as the single device, which pads them.
 
-    Example: ``Over(Pattern(0, 3, 1, 1), 16)``.
+    Example: ``Over(Pattern(0, 3, 1, 1), 16, 16)``, padded.
     """
 
     pattern: Pattern
     positions: int
+    results: int
 
 
 @dataclass(slots=True)
@@ -36,7 +38,7 @@ class Windows:
     """The windows of a program: those ``seen``, and the patterns that are read by slices, since
     ranks divide the positions of those.
 
-    Example: of a convolution, ``{Over(Pattern(0, 3, 1, 1), 16)}``, and none.
+    Example: of a convolution, ``{Over(Pattern(0, 3, 1, 1), 16, 16)}``, and none.
     """
 
     seen: set[Over] = field(default_factory=set)
@@ -44,7 +46,8 @@ class Windows:
 
 
 def divided(single: Iterable[Over], ranks: Iterable[Over]) -> frozenset[Pattern]:
-    """The patterns of windows that both sides have, over other numbers of positions.
+    """The patterns of windows that both sides have, over other numbers of positions, or with other
+    numbers of results.
 
     Example: of three taps over 16 positions, and over 6 on each rank, the pattern of three taps;
     none where ranks divide the batch alone.

@@ -50,7 +50,7 @@ def is_sliced(lo: Lowering, axis: Axis, dim: int) -> bool:
     Example: with three taps among ``lo.windows.sliced``, a convolution of three taps is.
     """
     pattern = Pattern(dim, axis.taps, axis.stride, axis.dilation)
-    lo.windows.seen.add(Over(pattern, axis.size))
+    lo.windows.seen.add(Over(pattern, axis.size, axis.steps))
     large = axis.size * axis.taps * axis.steps > MOST_NUMBERS
     return axis.taps <= MOST_SLICES and (large or pattern in lo.windows.sliced)
 

@@ -66,7 +66,8 @@ def test_halos_are_parts_of_what_taps_read(taps: int, stride: int, dilation: int
 
 def test_windows_are_divided_where_both_sides_have_other_positions() -> None:
     three, five = Pattern(0, 3, 1, 1), Pattern(1, 5, 1, 1)
-    single = [Over(three, 16), Over(five, 16)]
-    assert divided(single, [Over(three, 6), Over(five, 16)]) == {three}
+    single = [Over(three, 16, 16), Over(five, 16, 16)]
+    assert divided(single, [Over(three, 6, 4), Over(five, 16, 16)]) == {three}
+    assert divided(single, [Over(three, 16, 14), Over(five, 16, 16)]) == {three}
     assert divided(single, single) == frozenset()
-    assert divided(single, [Over(Pattern(1, 3, 1, 1), 6)]) == frozenset()
+    assert divided(single, [Over(Pattern(1, 3, 1, 1), 6, 4)]) == frozenset()

@@ -104,3 +104,31 @@ def test_positions_beside_a_seam_at_size(tmp_path: Path, kind: str) -> None:
 def test_a_wrong_seam_at_size(tmp_path: Path) -> None:
     result = verified(tmp_path, "causal", 6144, "kept")
     assert result.verdict == "refuted", sp.told(result)
+
+
+def padded(how: str) -> Callable[[sp.Job], None]:
+    """Images of four rows, of which two ranks have two each, and as many of their neighbour and of
+    zeros: four again."""
+
+    def step(job: sp.Job) -> None:
+        layer = nn.Conv2d(1, 1, 3, padding=1)
+        job.start(layer)
+        x = job.batch["x"].chunk(job.world_size, 2)[job.rank]
+        if how == "single":
+            y = layer(x)
+        else:
+            y = f.conv2d(beside(x, 2, 1, 1, how), layer.weight, layer.bias, padding=(0, 1))
+        loss = f.gelu(y).square().sum()
+        loss.backward()
+        for parameter in layer.parameters() if job.world_size > 1 else ():
+            dist.all_reduce(parameter.grad)
+        job.end(loss=loss)
+
+    return step
+
+
+@pytest.mark.parametrize("how", ["right", "zeros"])
+def test_ranks_with_as_many_rows_as_the_single_device_pads(tmp_path: Path, how: str) -> None:
+    batch = {"x": sp.tensor((2, 1, 4, 3))}
+    result = locally(tmp_path, padded("single"), padded(how), batch)
+    assert result.verdict == ("proved" if how == "right" else "refuted"), sp.told(result)
