@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
+from shardproof.engine.lineage.expressions import Unary
 from shardproof.engine.lineage.lineage import Addend, Lineage
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.places import has_places
@@ -140,6 +141,31 @@ class Complete(Sums):
         size = self.reference_size
         if made is None or (size is not None and made.node >= size):
             self._incomplete.add(addend)
+            return addend
+        self.rewrote = True
+        return made
+
+    def _beside_reciprocals(self, addends: tuple[Addend, ...]) -> tuple[Addend, ...]:
+        """Operands of a product; parts of sums beside reciprocals of the sums over these blocks as
+        such sums, with which the reciprocals cancel.
+
+        Example: a rank's attention over its own keys, which it has divided by their sum, times what
+        its keys add to the sum over all keys (flash decoding).
+        """
+        if self.reference_size is None or not any(t.partials for t in addends):
+            return addends
+        definitions = (
+            self.table[f.node].definition for t in addends for f in factor_views(self.table, t)
+        )
+        divisors = {d.node for d in definitions if isinstance(d, Unary) and d.function == "inv"}
+        return tuple(self._over_block(t, divisors) for t in addends) if divisors else addends
+
+    def _over_block(self, addend: Addend, divisors: Collection[int]) -> Addend:
+        """Part of a sum as the sum over its block, where that is among divisors."""
+        if not addend.partials or addend.places:
+            return addend
+        made = tried(lambda t: closed(self.table, t, self._closed_product), addend)
+        if made is None or not any(f.node in divisors for f in factor_views(self.table, made)):
             return addend
         self.rewrote = True
         return made

@@ -362,6 +362,8 @@ class LineageInterpreter(Choices):
         raises `Misaligned` where it is neither."""
         if has_places(*xs):
             return each(xs, self.most)
+        # Logarithms of sums, say, beside maxima of blocks: each is one value.
+        xs = [x if len(x.addends) == 1 else self._closed_maxima(x) or x for x in xs]
         if any(len(x.addends) != 1 for x in xs):
             raise Misaligned
         addends = merge_partials(self.table, [x.addends[0] for x in xs], self.mesh, add=False)

@@ -163,7 +163,8 @@ class Products(Complete):
         """The products of every choice of one addend of each operand."""
         addends: list[Addend] = []
         for chosen in product(*(x.addends for x in xs)):
-            readings = (chosen, tuple(self._complete(t) for t in chosen))
+            beside = self._beside_reciprocals(chosen)
+            readings = (beside, chosen, tuple(self._complete(t) for t in chosen))
             read = (
                 tried(lambda t: self._placed_product(operands, output, t, extents), reading)
                 for reading in dict.fromkeys(readings)

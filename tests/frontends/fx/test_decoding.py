@@ -33,8 +33,8 @@ def single(hidden: float) -> Any:
 
 
 def ranked(rank: int, hidden: float, joined: str, wrong: str) -> Any:
-    """A rank's attention, joined with others by the softmax of all logarithms, or by its own less
-    that of all; where a rank's keys are all hidden, numbers beside these are rounded away."""
+    """A rank's attention, joined with others by the softmax of all logarithms, by its own less
+    that of all, or by its own less the largest, over the sum of such weights; where a rank's keys are all hidden, numbers beside these are rounded away."""
     w, own = Writer(rank), KEYS // RANKS
     scores, v = attention(w, own, hidden, wrong)
     total = w.call("l", "aten.logsumexp.default", [scores, [1]], (ROWS,))
@@ -51,6 +51,17 @@ def ranked(rank: int, hidden: float, joined: str, wrong: str) -> Any:
         parts = w.call("og", GATHER, [part, RANKS, "tp"], (RANKS, ROWS, WIDTH))
         both = w.call("m", "aten.mul.Tensor", [wide, parts], (RANKS, ROWS, WIDTH))
         return w.output(w.call("y", "aten.sum.dim_IntList", [both, [0]], (ROWS, WIDTH)))
+    if joined == "largest":
+        most = w.call("wx", "aten.amax.default", [every, [0]], (ROWS,))
+        less = w.call("dx", "aten.sub.Tensor", [total, most], (ROWS,))
+        share = w.call("ex", "aten.exp.default", [less], (ROWS,))
+        wide = w.call("gwx", "aten.unsqueeze.default", [share, 1], (ROWS, 1))
+        both = w.call("mx", "aten.mul.Tensor", [wide, y], (ROWS, WIDTH))
+        above = w.call("ax", REDUCE, [both, "sum", "tp"], (ROWS, WIDTH))
+        if wrong == "order":
+            wide = w.call("bx", "aten.exp.default", [wide], (ROWS, 1))
+        below = w.call("sx", REDUCE, [wide, "sum", "tp"], (ROWS, 1))
+        return w.output(w.call("y", "aten.div.Tensor", [above, below], (ROWS, WIDTH)))
     whole = w.call("w", "aten.logsumexp.default", [every, [0]], (ROWS,))
     if wrong == "order":
         total, whole = whole, total
@@ -63,7 +74,10 @@ def ranked(rank: int, hidden: float, joined: str, wrong: str) -> Any:
 
 @pytest.mark.parametrize(
     ("joined", "wrong"),
-    [("softmax", ""), ("softmax", "order"), ("logarithm", ""), ("logarithm", "mask")],
+    [
+        *(("softmax", ""), ("softmax", "order"), ("logarithm", ""), ("logarithm", "mask")),
+        *(("largest", ""), ("largest", "order")),
+    ],
 )
 def test_attentions_of_ranks_joined_by_logarithms_of_their_sums(
     joined: str, wrong: str, tmp_path: Path
