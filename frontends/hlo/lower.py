@@ -30,6 +30,7 @@ from shardproof.frontends.hlo import (
     index_vectors,
     indices,
     known,
+    logarithms,
     lowest,
     movement,
     overflow,
@@ -260,7 +261,7 @@ SEVERAL: Mapping[str, Several] = {
     "reduce": choices.extreme,
 }
 RULES: Mapping[str, Rule] = {
-    "add": elementwise.add,
+    "add": logarithms.add,
     "subtract": elementwise.subtract,
     "multiply": elementwise.multiply,
     "divide": remainders.quotient,

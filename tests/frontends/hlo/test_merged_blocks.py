@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.frontends.hlo.test_lower import ADD
+from shardproof.frontends.hlo import inline, text
+from tests.frontends.hlo.test_lower import ADD, agree
 from tests.frontends.hlo.verdicts import verified
 
 MOST = (
@@ -66,6 +67,28 @@ BY_SOFTMAX = f"""  lr = f32[1,3] reshape(l)
 """
 
 
+#: ``jnp.logaddexp`` of a rank's own logarithm and that of the other one.
+BY_LOGADDEXP = """  h = f32[3] collective-permute(l), channel_id=1, source_target_pairs={{0,1},{1,0}}
+  x = f32[3,5] collective-permute(o), channel_id=2, source_target_pairs={{0,1},{1,0}}
+  t = f32[3] maximum(l, h)
+  c = f32[3] subtract(l, h)
+  k = f32[3] abs(c)
+  n = f32[3] negate(k)
+  w = f32[3] exponential(n)
+  q = f32[3] log-plus-one(w)
+  u = f32[3] add(t, q)
+  i = f32[3] subtract(l, OF)
+  ie = f32[3] exponential(i)
+  ib = f32[3,5] broadcast(ie), dimensions={0}
+  j = f32[3] subtract(h, OF)
+  je = f32[3] exponential(j)
+  jb = f32[3,5] broadcast(je), dimensions={0}
+  a = f32[3,5] multiply(o, ib)
+  b = f32[3,5] multiply(x, jb)
+  ROOT y = f32[3,5] add(a, b)
+"""
+
+
 def ranks(merged: str, count: int = 4) -> str:
     """What four (or so many) ranks run, each of which has some of eight keys."""
     keys = str(8 // count)
@@ -97,3 +120,15 @@ def test_blocks_are_weighed_by_logarithms(
     merged: str, of: str, expected: str, tmp_path: Path
 ) -> None:
     verified(SINGLE, ranks(merged.replace("OF", of)), tmp_path, expected)
+
+
+@pytest.mark.parametrize(
+    ("of", "expected"), [("u", "proved"), ("t", "refuted")], ids=["logaddexp", "the largest"]
+)
+def test_two_blocks_are_merged_by_logaddexp(of: str, expected: str, tmp_path: Path) -> None:
+    verified(SINGLE, ranks(BY_LOGADDEXP.replace("OF", of), 2), tmp_path, expected)
+
+
+@pytest.mark.parametrize("of", ["u", "t"])
+def test_logaddexp_is_what_it_computes(of: str) -> None:
+    agree(inline.graph(text.parse(ranks(BY_LOGADDEXP.replace("OF", of), 2))))
