@@ -33,19 +33,23 @@ _WORDS = frozenset({"sigmoid", "tanh", "exp", "log", "inv"})
 def says_otherwise(table: NodeTable, reference_size: int) -> bool:
     """Whether logistic functions are read, and the parallel side takes a function of what the
     single-device program has, and this does not, that may be one of them in other words; or it
-    multiplies by exponentials of what they are taken of, or a sum by the inverse of an exponential
-    in it.
+    multiplies by exponentials of what they are taken of, or reads what is made of 1 and these, or
+    multiplies a sum by the inverse of an exponential in it.
 
     Example: of ``1 / (1 + exp(-x))`` beside ``sigmoid(x)``, ``exp(-x)``; of derivatives of the
     former, their factor ``exp(-x)``.
     """
-    gated = _gated(table)
+    gated, softened = _gated(table), _softened(table)
     for node in table.nodes[reference_size:]:
         match node.definition:
             case Unary(function=function, node=operand) if function in _WORDS:
                 if gated and _is_known(table, operand, reference_size):
                     return True
+            case Combine() as total if not softened.isdisjoint(total.children()):
+                return True
             case Einsum() as product:
+                if not softened.isdisjoint(product.children()):
+                    return True
                 factors = [table[n].definition for n in product.children()]
                 powers = {(f.factor, f.node) for f in factors if _is_exponential(f)}
                 if any(n in gated for _, n in powers) or any(
@@ -79,6 +83,20 @@ def _gated(table: NodeTable) -> set[int]:
                 inner = (table[n].definition for n in total.children())
                 gated.update(d.node for d in inner if _is_exponential(d))
     return gated
+
+
+def _softened(table: NodeTable) -> set[int]:
+    """The nodes that are 1 and an exponential, their reciprocals and logarithms."""
+    softened: set[int] = set()
+    for number, node in enumerate(table.nodes):
+        match node.definition:
+            case Unary(function="inv" | "log", node=operand) if operand in softened:
+                softened.add(number)
+            case Combine() as total if table.one in total.children():
+                inner = (table[n].definition for n in total.children())
+                if any(_is_exponential(d) for d in inner):
+                    softened.add(number)
+    return softened
 
 
 def _is_exponential(definition: Expression) -> TypeGuard[Unary]:
