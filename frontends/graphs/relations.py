@@ -27,6 +27,7 @@ A relations file is TOML, read strictly; `docs/graphs.md` describes it::
 
 from __future__ import annotations
 
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -119,18 +120,32 @@ def read(path: Path) -> Relations:
 
 def _check(relations: Relations) -> None:
     for name, place in relations.inputs.items():
+        where = f"inputs.{name}"
         if place.count_ways() != 1:
             raise InvalidInput(
                 "expected one placement (replicated = true, shard = DIMENSION, starts or pieces), "
                 f"found {place.count_ways()}",
-                f"inputs.{name}",
+                where,
             )
+        if place.dim and place.pieces is None:
+            raise InvalidInput("dim is that of pieces, and there are none", where)
     for number, output in enumerate(relations.outputs):
         where = f"outputs {number}"
         if not output.single or not output.parallel:
             raise InvalidInput("expected names of a single and a parallel output", where)
         if output.count_ways() > 1 or (output.sum and output.count_ways()):
             raise InvalidInput("expected at most one placement", where)
+    _check_numbers(relations)
+
+
+def _check_numbers(relations: Relations) -> None:
+    """Domains, constants and groups of which there is none such."""
     for name, (low, high) in relations.domains.items():
         if low >= high:
             raise InvalidInput(f"an empty domain {[low, high]}", f"domains.{name}")
+    for name, number in relations.constants.items():
+        if isinstance(number, float) and not isfinite(number):
+            raise InvalidInput(f"expected a real number, found {number}", f"constants.{name}")
+    for name, groups in relations.groups.items():
+        if not all(groups):
+            raise InvalidInput("a group of no rank", f"groups.{name}")

@@ -111,6 +111,10 @@ REFUSED = {
     '[[outputs]]\nsingle = "a"': "expected names",
     '[[outputs]]\nsingle = "a"\nparallel = "b"\nsum = true\nshard = 0': "at most one placement",
     "domains.x = [4, 4]": "an empty domain",
+    "inputs.x = {shard = 0, dim = 1}": "inputs.x: dim is that of pieces, and there are none",
+    "constants.x = nan": "constants.x: expected a real number, found nan",
+    "constants.x = -inf": "constants.x: expected a real number, found -inf",
+    'groups."7" = [[0, 1], []]': "groups.7: a group of no rank",
 }
 
 
@@ -122,6 +126,15 @@ def test_relations_are_read_strictly(tmp_path: Path, text: str) -> None:
         relations.read(path)
     assert REFUSED[text] in str(error.value)
     assert "r.toml" in str(error.value)
+
+
+def test_what_is_said_with_numbers_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "r.toml"
+    said = "inputs.x = {pieces = [[0, 4]], dim = 1}", "constants.x = 1e308", "groups.7 = [[0], [1]]"
+    path.write_text("\n".join(said))
+    read = relations.read(path)
+    assert (read.inputs["x"].dim, read.constants["x"]) == (1, 1e308)
+    assert read.groups["7"] == [[0], [1]]
 
 
 def graphs(ranks: int = 2) -> tuple[records.Graph, list[records.Graph]]:
