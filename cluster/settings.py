@@ -30,6 +30,9 @@ POOL = "SHARDPROOF_POOL"
 several runs (`cluster.on_ray.shared_pool`); it is read where options become settings."""
 
 FIRST_LIMIT_BYTES = 2 << 30
+
+#: More seconds (thirty years) are no time for one query, and solvers count them in small parts.
+MOST_SECONDS = 10**9
 """What a solver gets at first where the user sets no limit."""
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([A-Za-z]*)\s*", re.ASCII)
@@ -130,6 +133,10 @@ class Settings:
             raise ValueError(f"at least one worker is needed, not {self.workers}")
         if not 0 < self.timeout < float("inf"):
             raise ValueError(f"the timeout must be a positive number of seconds: {self.timeout}")
+        if self.timeout > MOST_SECONDS:
+            raise ValueError(
+                f"the timeout must be at most {MOST_SECONDS} seconds, not {self.timeout}"
+            )
         if self.memory_limit_bytes is not None and self.memory_limit_bytes <= 0:
             raise ValueError(f"the memory limit must be positive: {self.memory_limit_bytes} bytes")
         if self.memory_budget_bytes is not None and self.memory_budget_bytes <= 0:

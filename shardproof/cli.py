@@ -224,8 +224,10 @@ def verify(
     # The matrices of a simulation are small: threads of BLAS would wait for one another.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from shardproof import sources
+    from shardproof.engine.errors import InvalidInput
     from shardproof.run.options import Options
     from shardproof.run.progress import on_stderr
+    from shardproof.run.result import Result
 
     chosen = Options(**options)
     try:
@@ -233,12 +235,18 @@ def verify(
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     ci = wanted(parallel or single, junit, sarif)
-    with on_stderr() as progress:
-        main.progress = progress
-        result = sources.run(
-            single, parallel, chosen, progress, combine=combine, validated=validated
-        )
-    for line in ci.write(result):
+    lines: tuple[str, ...] = ()
+    try:
+        with on_stderr() as progress:
+            main.progress = progress
+            result = sources.run(
+                single, parallel, chosen, progress, combine=combine, validated=validated
+            )
+        lines = tuple(ci.write(result))
+    except InvalidInput as error:
+        # Refused before there is a result, or where that cannot be written: a document says so.
+        result = Result("invalid input", reason=str(error))
+    for line in lines:
         click.echo(line, err=True)
     if as_json:
         click.echo(result.to_json())

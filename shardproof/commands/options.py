@@ -19,6 +19,9 @@ class _Path(click.Path):
     """A path that is a text: what a run leaves, and says, names it."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not os.fspath(value):
+            # As a path it would be this folder: what a variable that is not set says.
+            self.fail("expected a path, found an empty text", param, ctx)
         try:
             os.path.abspath(value).encode()
         except UnicodeEncodeError:

@@ -55,6 +55,7 @@ def test_a_size_of_nothing_is_refused() -> None:
         ({"workers": 0}, "at least one worker is needed, not 0"),
         ({"timeout": 0}, "the timeout must be a positive number of seconds: 0"),
         ({"timeout": float("nan")}, "the timeout must be a positive number of seconds: nan"),
+        ({"timeout": 2e9}, "the timeout must be at most 1000000000 seconds, not 2000000000.0"),
         ({"memory_limit_bytes": 0}, "the memory limit must be positive: 0 bytes"),
         ({"seed": -1}, r"the seed must be at least 0 and below 2\^31, not -1"),
     ],

@@ -222,6 +222,9 @@ def test_a_wrong_file_of_assumptions(run: Run, plan_dir: Path, tmp_path: Path) -
         (["a", "--workers", "0"], "at least one worker is needed, not 0"),
         (["a", "--timeout", "0"], "the timeout must be a positive number of seconds: 0.0"),
         (["a", "--timeout", "nan"], "the timeout must be a positive number of seconds: nan"),
+        (["a", "--timeout", "1e30"], "the timeout must be at most 1000000000 seconds, not 1e+30"),
+        (["a", "--out", ""], "Invalid value for '--out': expected a path, found an empty text"),
+        ([""], "Invalid value for 'SINGLE': expected a path, found an empty text"),
         (["a", "--memory-limit", "2 apples"], "'2 apples' is not a size: "),
         (["a", "--memory-limit", "1MiB"], "the memory limit of a solver must be from 384 MiB "),
         (["a", "--memory-limit", "99999999999GiB"], "the memory limit of a solver must be from "),
@@ -253,6 +256,27 @@ def test_an_unknown_command_has_a_document_too(run: Run) -> None:
     outcome = run("prove", "--json")
     assert outcome.exit_code == 3
     assert only_document(outcome)["reason"] == "usage: No such command 'prove'."
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--combine", "mean"], "--combine is about two folders of traces (shardproof capture)"),
+        (["--junit", "/proc/nothing"], "/proc/nothing: cannot be written: "),
+    ],
+)
+def test_what_is_refused_beside_a_result_has_a_document(
+    run: Run, plan_dir: Path, more: list[str], message: str
+) -> None:
+    for args in ([], ["--json"]):
+        outcome = run("verify", plan_dir, *more, *args)
+        assert (outcome.exit_code, message in outcome.stderr) == (3, True)
+        if args:
+            document = only_document(outcome)
+            assert document["verdict"] == "invalid input"
+            assert document["reason"].startswith(message)
+        else:
+            assert outcome.stdout == ""
 
 
 @pytest.mark.parametrize("limit", ["384MiB", "128TiB", 1 << 30])
