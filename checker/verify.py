@@ -53,6 +53,7 @@ class _Check:
     counts: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     part: tuple[int, int] = (0, 1)
+    sides: tuple[Unrolled, Unrolled] | None = None
 
     @contextmanager
     def timed(self, what: str) -> Iterator[None]:
@@ -153,7 +154,7 @@ def _confirm(work: _Check) -> None:
     """Whether a plan that is called refuted is wrong, unless it contradicts itself."""
     if all(problem.kind != "plan" for problem in work.problems.all()):
         with work.timed("runtime"):
-            work.notes += refuted.confirm(work.run.plan, work.problems)
+            work.notes += refuted.confirm(work.run.plan, work.problems, work.sides)
 
 
 def _silent(phase: str, done: int, total: int) -> None:
@@ -233,9 +234,14 @@ def _check_argument(work: _Check) -> None:
     with work.timed("unroll"):
         single = unroll([run.plan.single], 1)
         parallel = unroll(run.plan.programs, run.plan.microbatches)
-        for unrolled in (single, parallel):
-            for finding in (*unrolled.faults, *unrolled.unsupported):
-                problems.add("plan", finding.message)
+        work.sides = (single, parallel)
+        for finding in single.faults:
+            # Nothing can be held against it: neither proved nor refuted.
+            problems.add("verdict", f"the single-device program: {finding.message}")
+        for finding in parallel.faults:
+            problems.add("plan", finding.message)
+        for finding in (*single.unsupported, *parallel.unsupported):
+            problems.add("unproved", finding.message)
         if problems:
             return
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,13 @@ import shardproof
 from shardproof.checker.result import Problems
 from shardproof.checker.runtime import refuted
 from shardproof.engine.findings import UNDECIDED
+from shardproof.engine.plan_files import store
+from shardproof.engine.plan_files.text import plan_text
+from shardproof.engine.plan_files.text_parser import parse_plan
 from shardproof.frontends.fx.files import side
 from shardproof.frontends.fx.read import joined
 from shardproof.frontends.graphs.relations import Relations
-from tests.frontends.fx.graphs import Writer, write
+from tests.frontends.fx.graphs import Writer, labelled, write
 
 AGREE = "the certificate says refuted, but run rank by rank both sides agree on each of 24 inputs"
 
@@ -132,3 +136,75 @@ def test_ids_are_all_that_their_domain_has(tmp_path: Path) -> None:
     assert result.verdict == "refuted", result.reason
     checked = shardproof.check(run)
     assert checked.ok, checked.problems
+
+
+def opaque(rank: int = 0, ranks: int = 1, wrong: str = "") -> dict[str, Any]:
+    """An inverse, of which nothing is known, and a multiple of what it is taken of; ``wrong``:
+    which of the two ranks have twice."""
+    w = Writer(rank)
+    a = w.given("a", (3, 3))
+    times = {name: 2.0 if ranks > 1 and wrong == name else 1.0 for name in ("inverse", "plain")}
+    inverse = w.call("inverse", "aten.linalg_inv.default", [a], (3, 3))
+    inverse = w.call("scaled", "aten.mul.Scalar", [inverse, times["inverse"]], (3, 3))
+    return w.output(inverse, w.call("plain", "aten.mul.Scalar", [a, times["plain"]], (3, 3)))
+
+
+def called_refuted(run: Path) -> Any:
+    """What the check says of a run once its certificate, and its result, say "refuted"."""
+    result = json.loads((run / "result.json").read_text())
+    told = {"verdict": "refuted", "reason": ""}
+    (run / "result.json").write_text(json.dumps(result | told))
+    certificate = json.loads((run / "certificate.json").read_text())
+    reasons = [finding["message"] for finding in result["findings"]]
+    changed = certificate | {"verdict": "refuted", "reasons": reasons}
+    (run / "certificate.json").write_text(json.dumps(changed))
+    return shardproof.check(run)
+
+
+@pytest.mark.parametrize(("wrong", "verdict"), [("plain", "refuted"), ("inverse", "inconclusive")])
+def test_a_difference_that_may_be_a_stand_ins_refutes_nothing(
+    wrong: str, verdict: str, tmp_path: Path
+) -> None:
+    single = write(tmp_path / "single", [opaque()])
+    ranks = write(tmp_path / "ranks", [opaque(rank, 2, wrong) for rank in range(2)])
+    result = shardproof.verify(single, ranks, out=tmp_path / "run", cache=False)
+    assert result.verdict == verdict, result.reason
+    checked = shardproof.check(tmp_path / "run")
+    assert checked.ok, checked.problems
+    if verdict == "inconclusive":
+        forged = called_refuted(tmp_path / "run")
+        assert not forged.ok
+        told = f"{AGREE} in all that depends on no stand-in"
+        assert told in [problem.message for problem in forged.problems]
+
+
+MEANINGLESS = {
+    "operator": (("pick(%10", "pike(%10"), "operator pike is not declared"),
+    "attribute": (("size=1, start=0}", "size=1, start=0, z=0}"), "attribute z of operator slice"),
+    "collective": (('op="sum"', 'op="band"'), "all_reduce with band"),
+    "single": (("= add(%7) {other=1/1}", "= div(%7) {other=0/1}"), "division by the constant zero"),
+}
+
+
+@pytest.mark.parametrize("change", ["", *MEANINGLESS])
+def test_a_plan_without_a_meaning_is_not_refuted(change: str, tmp_path: Path) -> None:
+    """Nothing differs where one side has no numbers."""
+    single = write(tmp_path / "single", [labelled(0, 1)])
+    ranks = write(tmp_path / "ranks", [labelled(rank, 2, own_mean=True) for rank in range(2)])
+    run = tmp_path / "run"
+    assert shardproof.verify(single, ranks, out=run, cache=False).verdict == "refuted"
+    shutil.rmtree(tmp_path / "single")
+    if not change:
+        assert shardproof.check(run).ok
+        return
+    (before, after), message = MEANINGLESS[change]
+    text = plan_text(store.load(run / "plan"))
+    assert before in text
+    plan = parse_plan(text.replace(before, after), "p")
+    store.save(plan, run / "plan")
+    certificate = json.loads((run / "certificate.json").read_text())
+    (run / "certificate.json").write_text(json.dumps(certificate | {"plan": store.digest(plan)}))
+    checked = shardproof.check(run)
+    assert not checked.ok
+    doubts = [problem.message for problem in checked.problems if problem.kind == "verdict"]
+    assert any(message in doubt for doubt in doubts), checked.problems
