@@ -279,7 +279,7 @@ class BodyWriter:
         name, tensors, attrs = operator.name, operator.tensors, operator.attrs
         source = source_of(op.forward, op.id)
         graded = differentiable(op.forward.outputs)
-        if name in ("multiref", "identity") and len(op.outputs) == 1 and op.inputs:
+        if name in ("multiref", "identity") and len(op.outputs) == 1 and op.inputs and read:
             # Needs no context: the sum of whatever gradients it is given, each of a copy that has
             # one (a copy that only a comparison reads has none).
             some = len(graded) == len(op.inputs)

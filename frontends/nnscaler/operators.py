@@ -194,6 +194,9 @@ def _says_nothing(parameter: Parameter, value: Constant) -> bool:
     """Whether a value leaves the operator as it is declared; raises `Refused` for one that would
     make it another."""
     if parameter.ignored:
+        if isinstance(value, Tensor):
+            # No memory format or count: the call fails where it is run.
+            raise Refused(f"{parameter.name} {shown(value)}")
         return True
     if parameter.only is not None:
         # True is 1 in Python, and in no function's parameters.

@@ -60,6 +60,7 @@ KNOWN = [
     (op("torch.nn.functional.dropout", X, 0.5, False), ("identity", 1, {})),
     (op(LAYER_NORM, X, Y, Y, (4,), 0.5), ("layernorm", 3, None)),
     (op(LAYER_NORM, X, Y, None, (4,), 0.5), ("layernorm", 2, None)),
+    (op("torch.clone", X, memory_format=None), ("identity", 1, {})),
     # Casts: the type counts, wherever it is given.
     (op(TO, X, dtype_or_device=DType("torch", "bfloat16")), ("to", 1, {"dtype": "bfloat16"})),
     (op(TO, X, DType("torch", "int32")), ("to", 1, {"dtype": "int32"})),
@@ -122,6 +123,8 @@ UNKNOWN = [
     (op("torch.clamp", X, float("inf")), "clamp with inf"),
     (op("torch.where", tensor(2, 4, dtype="bool")), "where with a condition alone"),
     (op("torch.sub", X, Y, alpha="2"), "sub with alpha '2'"),
+    (op("torch.Tensor.contiguous", X, X), "contiguous with memory_format of type Tensor"),
+    (op("torch.clone", X, memory_format=X), "clone with memory_format of type Tensor"),
     (op("torch.add", X, Y, out=X), "add with out of type Tensor"),
     (op("torch.mul", X, float("inf")), "mul with other inf"),
     (op("torch.Tensor.exp", X, None, 3), "exp with a constant operand 3"),
@@ -237,6 +240,27 @@ def test_what_a_plan_does_in_place_is_inconclusive_by_name(tmp_path: Path) -> No
     found = verify(converted(made, tmp_path))
     assert found.verdict == "inconclusive"
     assert "silu with inplace True" in found.reason
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_an_identity_of_nothing_is_no_plan(tmp_path: Path, gone: bool) -> None:
+    """Its gradient would be of no value of the forward segment."""
+    made = next(
+        x
+        for x in (plans(seed, "pipelines") for seed in range(100))
+        if any(map(_identities, x.operators))
+    )
+    (found, *_) = [op for ops in made.operators for op in _identities(ops)]
+    if not gone:
+        assert verify(converted(made, tmp_path)).verdict == "proved"
+        return
+    found.state["_inputs"] = []
+    with pytest.raises(UnreadablePlan, match="expected 0 input gradients, found 1"):
+        converted(made, tmp_path)
+
+
+def _identities(ops: list[Obj]) -> list[Obj]:
+    return [x for x in ops if x.state["signature"] == "nnscaler.runtime.function.identity"]
 
 
 def test_replicas_without_data_parallelism_are_no_plan(tmp_path: Path) -> None:
