@@ -15,14 +15,15 @@ from operator import ne
 from typing import Final
 
 from shardproof.engine.algebra.affine import Affine, affine
-from shardproof.engine.lineage.expressions import AcrossRanks, AtCoordinate, Maximum
+from shardproof.engine.lineage.expressions import AcrossRanks, AtCoordinate, Maximum, Opaque
 from shardproof.engine.lineage.lineage import BROADCAST, Addend, Lineage, StridedInterval, View
+from shardproof.engine.lineage.members import axes_of
 from shardproof.engine.lineage.places import has_places
 from shardproof.engine.lineage.sums import Over, addend_over_axis, merge_partials, root_kinds
 from shardproof.engine.lineage.views import Misaligned, merge
 from shardproof.partition.inference.interpreter import LineageInterpreter
 from shardproof.partition.inference.pieces import each
-from shardproof.partition.inference.views import lineage_axes, local_view
+from shardproof.partition.inference.views import local_view
 
 #: Kinds of instances that put parts side by side.
 JOINS: Final = frozenset({"all_gather", "all_to_all"})
@@ -117,14 +118,28 @@ def _over_axis(
         if kind == "max" and sum(map(ne, addends, x.addends)) > 1:
             raise Misaligned  # the largest sum is not the sum of what is largest
     except Misaligned:
-        piece = interpreter.piece(x)
-        node = interpreter.table.define(
-            AcrossRanks(axis, extent, kind, piece.addends[0].node),
-            tuple(n for n in x.shape if n != 1),
-            lineage_axes(x, interpreter.table) - {axis},
-        )
-        return local_view(node, x.shape)
+        return _piece_over_axis(interpreter, x, axis, extent, kind)
     return Lineage(x.shape, tuple(addends))
+
+
+def _piece_over_axis(
+    interpreter: LineageInterpreter, x: Lineage, axis: str, extent: int, kind: str
+) -> Lineage:
+    """The sum (maximum) along an axis of a tensor that is none of the single device's: the same
+    view of the sum of the node that it is of, which may lack dimensions along which nothing varies.
+    """
+    piece = interpreter.piece(x)
+    if axis in axes_of(piece):
+        # A part of a larger node that moves along the axis: it is summed as a node of its own.
+        piece = local_view(
+            interpreter.local_node(Opaque(piece.addends), x.shape, piece.addends), x.shape
+        )
+    (own,) = piece.addends
+    inner = interpreter.table[own.node]
+    node = interpreter.table.define(
+        AcrossRanks(axis, extent, kind, own.node), inner.extents, inner.coordinates - {axis}
+    )
+    return Lineage(x.shape, (own._replace(node=node),))
 
 
 def gather(

@@ -19,7 +19,7 @@ from shardproof.engine.plan_files.text_parser import parse_plan
 from shardproof.frontends.fx.files import side
 from shardproof.frontends.fx.read import joined
 from shardproof.frontends.graphs.relations import Relations
-from tests.frontends.fx.graphs import Writer, labelled, write
+from tests.frontends.fx.graphs import Writer, labelled, reduced, write
 
 AGREE = "the certificate says refuted, but run rank by rank both sides agree on each of 24 inputs"
 
@@ -208,3 +208,30 @@ def test_a_plan_without_a_meaning_is_not_refuted(change: str, tmp_path: Path) ->
     assert not checked.ok
     doubts = [problem.message for problem in checked.problems if problem.kind == "verdict"]
     assert any(message in doubt for doubt in doubts), checked.problems
+
+
+def repeated(rank: int = 0, ranks: int = 1, first: bool = False) -> dict[str, Any]:
+    """The exponential of the sum of two rows, repeated; ``first``: of the first row alone.  Each of
+    two ranks has a row, and repeats it before it is added up."""
+    w = Writer(rank)
+    x = w.given("x", (2 // ranks, 8))
+    if ranks == 1 and first:
+        x = w.call("row", "aten.slice.Tensor", [x, 0, 0, 1], (1, 8))
+    elif ranks == 1:
+        x = w.call("row", "aten.sum.dim_IntList", [x, [0], True], (1, 8))
+    x = w.call("rows", "aten.expand.default", [x, [4, 8]], (4, 8))
+    x = reduced(w, "all", x, (4, 8)) if ranks > 1 else x
+    return w.output(w.call("y", "aten.exp.default", [x], (4, 8)))
+
+
+@pytest.mark.parametrize(("first", "verdict"), [(False, "proved"), (True, "refuted")])
+def test_a_sum_over_ranks_of_what_no_single_device_has_has_its_extents(
+    first: bool, verdict: str, tmp_path: Path
+) -> None:
+    """The first row is in no sum of the single device's: what ranks add up is a value of theirs."""
+    single = write(tmp_path / "single", [repeated(first=first)])
+    ranks = write(tmp_path / "ranks", [repeated(rank, 2) for rank in range(2)])
+    result = shardproof.verify(single, ranks, out=tmp_path / "run", cache=False)
+    assert result.verdict == verdict, result.reason
+    checked = shardproof.check(tmp_path / "run")
+    assert checked.ok, checked.problems
