@@ -24,7 +24,13 @@ from shardproof.frontends.hlo.items import (
     per_rank,
 )
 from shardproof.frontends.hlo.known import Known
-from shardproof.frontends.hlo.lookups import LETTERS, aimed, dropped, window
+from shardproof.frontends.hlo.lookups import (
+    LETTERS,
+    MOST_POSITIONS,
+    aimed,
+    dropped,
+    window,
+)
 from shardproof.frontends.hlo.state import Lowering
 from shardproof.frontends.hlo.viewed import viewed
 
@@ -43,10 +49,69 @@ def scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
 
     Example: rows ``f32[4,8]`` added at four ids to ``f32[32,8]``: the ``onehot`` of the ids, [4,
     32], ``einsum`` with the rows by ``av,ab->vb``, and ``add``; 1 written there: a choice by where
-    the sum of the ``onehot`` is positive.
+    the sum of the ``onehot`` is positive.  Boxes of several positions from an id on are written
+    position by position.
     """
-    shape, attrs, written = low.shape(node), node.attrs, xs[2]
     boxes = low.graph.values[node.operands[2]].shape
+    if isinstance(xs[1], Vectors):
+        wide = index_vectors.several(node.attrs, xs[1], low.shape(node), boxes, _SCATTER)
+        if wide is not None:
+            return _each_position(low, node, xs, xs[1], boxes, wide)
+    return _narrow(low, node, xs, boxes, low.shape(node))
+
+
+def _each_position(
+    low: Lowering,
+    node: Node,
+    xs: Sequence[Item],
+    x: Vectors,
+    boxes: Shape,
+    wide: tuple[int, int, int],
+) -> Item:
+    """Boxes of several positions from an id on, one position after the other
+    (``vmap(dynamic_update_slice)``): no two of them are one place of a box."""
+    number, dim, at = wide
+    first, last = x.parts[number], low.shape(node)[dim] - boxes[at]
+    if not isinstance(first, Ids) or boxes[at] > MOST_POSITIONS:
+        raise Unsupported("a scatter of other boxes than whole rows")
+    ends = [p.at(i) for f in first.functions for p in f for i in (p.low, p.high - 1)]
+    if not 0 <= min(ends) <= max(ends) <= last:
+        # A box that is not inside is dropped as a whole.
+        if low.settled:
+            raise Unsupported("a box that is dropped for some ids")
+        raise Narrow(first.origin, last + 1)
+    base, box = low.tensor(xs[0]), (*boxes[:at], 1, *boxes[at + 1 :])
+    shape = low.recorder.shape(base)
+    rows = (*shape[:dim], last + 1, *shape[dim + 1 :])
+    for by in range(boxes[at]):
+        # The id chooses among the rows from there on, of which it has as many as the last box.
+        own = Tensor(_cut(low, base, dim, by, last + 1))
+        made = _narrow(low, node, [own, x, _position(low, xs[2], at, by)], box, rows)
+        around = (0, by), (by + last + 1, shape[dim] - by - last - 1)
+        parts = [[_cut(low, base, dim, start, n)] if n else [] for start, n in around]
+        base = low.op("concat", *parts[0], low.tensor(made), *parts[1], dim=dim).value
+    return Tensor(base)
+
+
+def _cut(low: Lowering, value: int, dim: int, start: int, size: int) -> int:
+    """So many positions of a dimension."""
+    if size == low.recorder.shape(value)[dim]:
+        return value
+    dtype = low.recorder.values[value].dtype
+    return low.recorder.op("slice", value, dim=dim, start=start, size=size, dtype=dtype)
+
+
+def _position(low: Lowering, x: Item, dim: int, at: int) -> Item:
+    """One position of what is written."""
+    if isinstance(x, Known):
+        return Known(tuple(np.take(a, [at], axis=dim) for a in x.arrays), x.dtype)
+    return Tensor(_cut(low, low.tensor(x), dim, at, 1))
+
+
+def _narrow(low: Lowering, node: Node, xs: Sequence[Item], boxes: Shape, shape: Shape) -> Item:
+    """Boxes of one position along dimensions that ids choose, of these sizes, in a tensor of this
+    shape."""
+    attrs, written = node.attrs, xs[2]
     if isinstance(xs[1], Vectors):
         attrs, boxes, chosen = index_vectors.resolved(attrs, xs[1], shape, boxes, _SCATTER)
         written = viewed(low, written, boxes)
@@ -131,7 +196,8 @@ def _scattered(
                 names[back[e]] = name
         given.append(name)
     equation = f"{''.join(own)}v,{''.join(given)}->{''.join(names)}"
-    if attrs["to_apply"] == "add":
+    some = attrs["to_apply"] != "add" and not _all_rows(low, ids, shape[dim], live)
+    if attrs["to_apply"] == "add" or some:
         added = _added(low, ids, live, updates, equation, shape, dim)
     else:
         onehot = low.values.onehot(ids.origin, writers(low, ids, shape[dim], live), shape[dim])
@@ -142,12 +208,21 @@ def _scattered(
         return Tensor(low.recorder.op("add", low.tensor(base), added.value))
     if isinstance(base, Known) and base.number() == 0:
         return added
+    if some:
+        ones = low.values.full(low.recorder.shape(updates), Fraction(1))
+        hits = _added(low, ids, live, ones, equation, shape, dim).value
+        return _beside(low, base, hits, added.value)
     rows = "".join(n for n in names if n in (*own, "v"))
     hit = low.op("einsum", onehot, equation=f"{''.join(own)}v->{rows}").value
-    missed = low.op("add", low.op("mul", hit, other=Fraction(-1)).value, other=Fraction(1)).value
-    wide = low.values.broadcast(missed, [names.index(n) for n in rows], shape)
-    left = low.op("mul", low.tensor(base), wide).value
-    return Tensor(low.recorder.op("add", left, added.value))
+    wide = low.values.broadcast(hit, [names.index(n) for n in rows], shape)
+    return _beside(low, base, wide, added.value)
+
+
+def _beside(low: Lowering, base: Item, hits: int, written: int) -> Tensor:
+    """What is written, and the tensor that was there where nothing is (``hits`` is 0)."""
+    missed = low.op("add", low.op("mul", hits, other=Fraction(-1)).value, other=Fraction(1)).value
+    left = low.op("mul", low.tensor(base), missed).value
+    return Tensor(low.recorder.op("add", left, written))
 
 
 def _added(
@@ -247,6 +322,19 @@ def _live(
     if gate.origin != ids.origin or axes != ids.axes or any(a >= 0 for a in rest):
         return updates, every
     return Tensor(updates.value), gate.functions
+
+
+def _all_rows(low: Lowering, ids: Ids, count: int, live: Sequence[Function]) -> bool:
+    """Whether each of so many rows is chosen by one id on every rank; raises `Narrow` where an id
+    has no row, or several have one."""
+    ranks = low.graph.ranks
+    every = True
+    for f, own in zip(per_rank(ids.functions, ranks), per_rank(live, ranks), strict=True):
+        rows = chosen_rows(f, _inside(f, own, count), count)
+        if rows is None:
+            raise Narrow(ids.origin, count)
+        every &= len(rows) == 1 and rows[0].size == count
+    return every
 
 
 def writers(low: Lowering, ids: Ids, count: int, live: tuple[Function, ...] = ()) -> list[int]:

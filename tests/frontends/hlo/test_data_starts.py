@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shardproof.frontends.hlo import read
-from tests.frontends.hlo.test_lower import agree
+from tests.frontends.hlo.test_lower import ADD, LAST, agree
 from tests.frontends.hlo.verdicts import verified
 
 #: ``START`` begins two positions of six; all columns of a rank belong to them.
@@ -109,6 +109,55 @@ def test_a_crop_of_each_picture(first: str, expected: str, tmp_path: Path) -> No
 
 ENTRY main {{
 {_crops(2, first, *halves)}  ROOT z = f32[4,2,3] all-gather(y), \
+{GATHER.replace("{1}", "{0}")}
+}}
+"""
+    verified(single, parallel, tmp_path, expected)
+
+
+#: The keys of two words, written to each row of a cache, as ``vmap(lax.dynamic_update_slice)`` does.
+CACHE = """  x = f32[ROWS,6,3] parameter(0)SHARDED
+  u = f32[ROWS,2,3] parameter(1)SHARDED
+  p = s32[ROWS] parameter(2)OWN
+  one = s32[] constant(BY)
+  b = s32[ROWS] broadcast(one), dimensions={}
+  a = s32[ROWS] add(p, b)
+  low = s32[] constant(0)
+  high = s32[] constant(4)
+  c = s32[ROWS] clamp(low, a, high)
+  q = s32[ROWS,1] reshape(c)
+  k = s32[ROWS,1] iota(), iota_dimension=0
+  v = s32[ROWS,2] concatenate(k, q), dimensions={1}
+  y = f32[ROWS,6,3] scatter(x, v, u), update_window_dims={1,2}, inserted_window_dims={0}, \
+scatter_dims_to_operand_dims={0,1}, index_vector_dim=1, to_apply=HOW
+"""
+
+
+def _cache(rows: int, by: int, how: str = "last", sharded: str = "", own: str = "") -> str:
+    body = CACHE.replace("ROWS", str(rows)).replace("BY", str(by)).replace("HOW", how)
+    return body.replace("SHARDED", sharded).replace("OWN", own)
+
+
+@pytest.mark.parametrize("how", ["last", "add"])
+@pytest.mark.parametrize("by", [0, 1])
+def test_words_written_to_a_cache_are_what_is_computed(by: int, how: str) -> None:
+    body = _cache(4, by, how).replace("  y = ", "  ROOT y = ")
+    graph = read.parsed(f"HloModule m\n\n{ADD}{LAST}ENTRY main {{\n{body}}}\n")
+    for seed in range(4):
+        agree(graph, {2: (0, 4)}, seed)
+
+
+@pytest.mark.parametrize(("by", "expected"), [(0, "proved"), (1, "refuted")])
+def test_words_written_to_each_row_of_a_cache(by: int, expected: str, tmp_path: Path) -> None:
+    single = (
+        f"HloModule m\n\n{LAST}ENTRY main {{\n{_cache(4, 0)}  ROOT z = f32[4,6,3] copy(y)\n}}\n"
+    )
+    halves = ", sharding={devices=[2,1,1]<=[2]}", ", sharding={devices=[2]<=[2]}"
+    parallel = f"""HloModule m, num_partitions=2
+
+{LAST}
+ENTRY main {{
+{_cache(2, by, "last", *halves)}  ROOT z = f32[4,6,3] all-gather(y), \
 {GATHER.replace("{1}", "{0}")}
 }}
 """
