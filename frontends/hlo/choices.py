@@ -7,28 +7,17 @@ what is computed of them, and what is read by them, follows the rules of ids.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.graphs.graph import Node
-from shardproof.frontends.hlo import indices
+from shardproof.frontends.hlo import indices, words
 from shardproof.frontends.hlo.items import Ids, Item, Tensor
 from shardproof.frontends.hlo.known import Known
-from shardproof.frontends.hlo.state import Lowering, integral
-
-
-def _chosen(low: Lowering, x: int, count: int, dim: int, largest: bool) -> tuple[int, int]:
-    """The largest (smallest) entries along a dimension, and where they are."""
-    key = ("chosen", x, count, dim, largest)
-    known = low.recorder.known((*key, 0)), low.recorder.known((*key, 1))
-    if known[0] is not None and known[1] is not None:
-        return known[0], known[1]
-    values, places = low.recorder.several(
-        "topk", x, dtypes=("float32", "int64"), topk=count, dim=dim, largest=largest
-    )
-    low.distinct[places] = dim
-    return low.recorder.once((*key, 0), values), low.recorder.once((*key, 1), places)
+from shardproof.frontends.hlo.state import Lowering, Pick, integral
+from shardproof.frontends.hlo.written import Spots
 
 
 def _places(low: Lowering, value: int, count: int) -> Ids:
@@ -44,7 +33,7 @@ def first(low: Lowering, x: int, largest: bool) -> int:
     Example: of [3, 9, 5, 9], [0, 1, 0, 0].
     """
     shape = low.recorder.shape(x)
-    place = _chosen(low, x, 1, len(shape) - 1, largest)[1]
+    place = words.chosen(low, x, 1, len(shape) - 1, largest)[1]
     onehot = low.values.onehot(place, [0] * low.graph.ranks, shape[-1])
     return low.values.view(onehot, shape)
 
@@ -57,8 +46,10 @@ def topk(low: Lowering, node: Node, xs: Sequence[Item]) -> Sequence[Item]:
     """
     shape = low.graph.values[node.operands[0]].shape
     last, largest = len(shape) - 1, node.attrs.get("largest", "true") == "true"
-    values, places = _chosen(low, low.tensor(xs[0]), node.attrs["k"], last, largest)
-    return Tensor(values), _places(low, places, shape[last])
+    x, count = low.tensor(xs[0]), node.attrs["k"]
+    values, places = words.chosen(low, x, count, last, largest)
+    of_all = words.largest(low, x, Pick(x, count, last, largest, values, places))
+    return Tensor(values if of_all is None else of_all[0]), _places(low, places, shape[last])
 
 
 def sort(low: Lowering, node: Node, xs: Sequence[Item]) -> Sequence[Item]:
@@ -71,7 +62,7 @@ def sort(low: Lowering, node: Node, xs: Sequence[Item]) -> Sequence[Item]:
     if node.attrs.get("is_stable", "false") != "true" and len(xs) > 1:
         raise Unsupported("a sort of several tensors that is not stable")
     shape = low.shape(node)
-    values, places = _chosen(low, low.tensor(xs[key]), shape[dim], dim, node.attrs["falling"])
+    values, places = words.chosen(low, low.tensor(xs[key]), shape[dim], dim, node.attrs["falling"])
     moved = _places(low, places, shape[dim])
     results: list[Item] = []
     for number, (x, result) in enumerate(zip(xs, node.results, strict=True)):
@@ -106,13 +97,37 @@ def extreme(low: Lowering, node: Node, xs: Sequence[Item]) -> Sequence[Item]:
         raise Unsupported("a reduction with several results")
     (dim,), how = node.attrs["dimensions"], node.attrs["to_apply"]
     counts, start = xs[1], xs[2]
-    if not isinstance(counts, Known) or indices.positions(counts) != (dim, [0]):
+    if isinstance(counts, Spots):
+        return _of_all(low, node, counts, xs)
+    counted = indices.positions(counts) if isinstance(counts, Known) else None
+    if not isinstance(counts, Known) or counted is None or counted[0] != dim:
         raise Unsupported(f"an {how} of other places than positions")
     worst = start.number() if isinstance(start, Known) else None
     if worst not in ((-inf,) if how == "argmax" else (inf,)):
         raise Unsupported(f"an {how} that begins with {worst}")
     x, largest = low.tensor(xs[0]), how == "argmax"
-    values, places = _chosen(low, x, 1, dim, largest)
+    values, places = words.chosen(low, x, 1, dim, largest)
     shape = low.shape(node)
     first = _places(low, low.values.view(places, shape), counts.shape[dim])
+    if any(counted[1]):
+        # Of a part of a tensor whose positions begin elsewhere on each rank.
+        (f,) = first.functions
+        moved = (piecewise.combine("add", f, piecewise.constant(f, n)) for n in counted[1])
+        first = replace(first, functions=tuple(moved))
     return Tensor(low.values.view(values, shape)), first
+
+
+def _of_all(low: Lowering, node: Node, places: Spots, xs: Sequence[Item]) -> Sequence[Item]:
+    """The largest (smallest) score of all ranks of a group, of which each gave its own and where it
+    is, and where that is; raises `Unsupported` where these are others."""
+    (dim,), how = node.attrs["dimensions"], node.attrs["to_apply"]
+    start, x = xs[2], low.tensor(xs[0])
+    worst = start.number() if isinstance(start, Known) else None
+    of_ranks = Pick(x, 1, dim, how == "argmax", -1, -1)
+    made = words.largest(low, x, of_ranks, places) if worst in (inf, -inf) else None
+    if made is None or (worst == -inf) != (how == "argmax"):
+        raise Unsupported(f"an {how} of other places than positions")
+    shape = low.shape(node)
+    count = len(places.groups[0]) * low.recorder.shape(made.pick.scores)[made.pick.dim]
+    first = _places(low, low.values.view(made.places, shape), count)
+    return Tensor(low.values.view(made.values, shape)), first

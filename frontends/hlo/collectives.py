@@ -13,7 +13,7 @@ from shardproof.engine.errors import Unsupported
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.graphs.graph import Node, Shape
 from shardproof.frontends.graphs.recorder import GROUP, PAIRS
-from shardproof.frontends.hlo import exchange, gates, indices
+from shardproof.frontends.hlo import exchange, gates, indices, words
 from shardproof.frontends.hlo.elementwise import inverse
 from shardproof.frontends.hlo.exchange import Exchanged
 from shardproof.frontends.hlo.items import Gated, Ids, Item, Tensor
@@ -162,7 +162,7 @@ def all_gather(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         return _collective(low, node, item, "all_gather", low.shape(node), dim=dim).value
 
     ids = _ids(low, xs[0], (node.groups, dim), gathered)
-    return ids or Tensor(gathered(xs[0]))
+    return ids or words.spots(low, xs[0], node, dim) or Tensor(gathered(xs[0]))
 
 
 def reduce_scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:

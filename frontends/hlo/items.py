@@ -28,7 +28,7 @@ from shardproof.frontends.hlo.expressions import Expressions
 from shardproof.frontends.hlo.known import Known, compact, core, exact, flags
 from shardproof.frontends.hlo.module import Array
 from shardproof.frontends.hlo.repeats import Part
-from shardproof.frontends.hlo.written import Written
+from shardproof.frontends.hlo.written import Spots, Written
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ MOST_DRAWN = 1 << 30
 MOST_KINKS = 8
 
 Item: TypeAlias = (
-    "Tensor|Known|Ids|Lookup|Vectors|Gated|Either|Bits|Exchanged|Endless|Lowest|Written"
+    "Tensor|Known|Ids|Lookup|Vectors|Gated|Either|Bits|Exchanged|Endless|Lowest|Written|Spots"
 )
 
 
@@ -232,7 +232,7 @@ class Values:
                 return self.recorder.once(("gated", value, gate), known)
             case Bits():
                 return self.bits(item)
-            case Vectors() | Either() | Written():
+            case Vectors() | Either() | Written() | Spots():
                 raise Unsupported("indices read as numbers")
             case Endless() | Lowest():
                 raise Unsupported("the constant inf")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any, Final
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.builder.piecewise import Function
 from shardproof.frontends.graphs.graph import Node, Shape
-from shardproof.frontends.hlo import index_vectors, marked, ones
-from shardproof.frontends.hlo.indices import reshaped
+from shardproof.frontends.hlo import index_vectors, marked, ones, words
+from shardproof.frontends.hlo.indices import own_axes, reshaped
 from shardproof.frontends.hlo.items import (
     Ids,
     Item,
@@ -22,6 +23,7 @@ from shardproof.frontends.hlo.items import (
 )
 from shardproof.frontends.hlo.state import Lowering
 from shardproof.frontends.hlo.viewed import viewed
+from shardproof.frontends.hlo.written import Spots
 
 LETTERS = "abcdefghijklmnopqrstuwxyz"
 #: So many positions of a box that begins at an id are read one by one.
@@ -66,10 +68,36 @@ def gather(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     own = marked.written(low, node)
     if own is not None:
         return own
+    if isinstance(xs[0], Spots):
+        return _of_all(low, node, xs[0], xs[1])
     table = low.tensor(xs[0])
     if not isinstance(xs[1], Vectors):
         return _rows(low, node.attrs, table, xs[1], low.shape(node))
     return _boxes(low, node.attrs, table, xs[1], low.shape(node))
+
+
+def _of_all(low: Lowering, node: Node, places: Spots, x: Item) -> Ids:
+    """The places that ids choose of those of all ranks' largest scores: of the largest of all."""
+    shape, attrs = low.shape(node), node.attrs
+    if isinstance(x, Vectors):
+        attrs, _, chosen = index_vectors.resolved(attrs, x, places.shape, shape, GATHER)
+        (dim, ids) = chosen[0] if len(chosen) == 1 else (-1, None)
+        batch = attrs[GATHER[3]]
+    else:
+        attrs, ids, kept = aimed(x, attrs, GATHER[0])
+        (dim,), batch = attrs[GATHER[0]], tuple(map(kept.index, attrs.get(GATHER[3], ())))
+    alone = len(attrs.get(GATHER[2], ())) == len(places.shape) - 1 and dim == places.dim
+    pick = None if ids is None else words.picked(low, ids)
+    if not alone or list(batch) != sorted(batch) or ids is None or pick is None:
+        raise Unsupported("rows chosen by vectors of several indices")
+    if list(attrs[GATHER[2]]) != sorted(attrs[GATHER[2]]) or pick.dim != dim:
+        raise Unsupported("rows chosen by vectors of several indices")
+    made = words.largest(low, pick.scores, pick, places)
+    if made is None or prod(shape) != prod(ids.shape):
+        raise Unsupported("rows chosen by vectors of several indices")
+    value = low.values.view(made.places, shape)
+    count = len(places.groups[0]) * low.recorder.shape(made.pick.scores)[made.pick.dim]
+    return Ids(value, own_axes(shape), shape, (piecewise.identity(0, count),))
 
 
 def _boxes(low: Lowering, given: Mapping[str, Any], table: int, x: Vectors, result: Shape) -> Item:

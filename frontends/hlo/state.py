@@ -74,6 +74,21 @@ class Framed(NamedTuple):
     starts: tuple[int, ...]
 
 
+class Pick(NamedTuple):
+    """The ``most`` largest (or smallest) entries of ``scores`` along a dimension: values of the
+    body, and where they are.
+
+    Example: of ``argmax`` of ``f32[4,8]``, value 2: ``Pick(2, 1, 1, True, 3, 4)``.
+    """
+
+    scores: int
+    most: int
+    dim: int
+    largest: bool
+    values: int
+    places: int
+
+
 class Lowering:
     """The operators of one graph, while they are emitted.
 
@@ -112,6 +127,8 @@ class Lowering:
         self.compared_ids: set[int] = set()
         #: Values of places, none of which is twice in a row along the axis.
         self.distinct: dict[int, int] = {}
+        #: Choices of the largest entries, by both values that they gave.
+        self.picks: dict[int, Pick] = {}
         #: Values of the graph that only tell where something was written (`marked`).
         self.marks: set[int] = set()
         #: Parts between zeros, by the value that they became.

@@ -1,11 +1,12 @@
-"""A tensor of integers into which a box of integers was written."""
+"""Integers that are no ids as they stand: a tensor into which a box was written, and places of the
+largest scores of several ranks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from shardproof.frontends.graphs.graph import PerRank, Shape
+from shardproof.frontends.graphs.graph import Groups, PerRank, Shape
 
 #: Where a box begins along every dimension.
 Starts: TypeAlias = "tuple[int | PerRank, ...]"
@@ -25,3 +26,20 @@ class Written:
     starts: Starts
     shape: Shape
     value: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Spots:
+    """Where the largest (smallest) scores of each rank are among those of its group, side by side
+    along a dimension (`words`).
+
+    Example: of two ranks with eight scores in each of four rows, the ids of a rank's largest score,
+    on rank 1 plus 8, of shape (4,), gathered along dimension 0 of (1, 4): shape (2, 4).
+
+    ``ids``: those of a rank.
+    """
+
+    ids: Any
+    dim: int
+    groups: Groups
+    shape: Shape
