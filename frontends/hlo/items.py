@@ -21,7 +21,7 @@ from shardproof.frontends.builder import piecewise
 from shardproof.frontends.builder.piecewise import Function, chosen_rows
 from shardproof.frontends.graphs.graph import PerRank, Shape
 from shardproof.frontends.graphs.recorder import Recorder
-from shardproof.frontends.hlo import exchange, orders, origins, repeats
+from shardproof.frontends.hlo import exchange, orders, origins, own_numbers, repeats
 from shardproof.frontends.hlo.endless import Endless, Lowest
 from shardproof.frontends.hlo.exchange import Exchanged
 from shardproof.frontends.hlo.expressions import Expressions
@@ -281,13 +281,8 @@ class Values:
         return self.broadcast(self.view(value, line), kept, item.shape)
 
     def by_rank(self, numbers: Sequence[object], shape: Shape) -> int:
-        """A tensor of one number on each rank: one of as many tensors side by side as there are
-        different numbers."""
-        kinds = sorted({exact(n) for n in numbers})
-        own = PerRank(tuple(kinds.index(exact(n)) for n in numbers))
-        sides = [self.full((1, *shape), number) for number in kinds]
-        joined = self.recorder.op("concat", *sides, dim=0)
-        return self.view(self.recorder.op("slice", joined, dim=0, start=own, size=1), shape)
+        """A tensor of one number on each rank (`own_numbers.by_rank`)."""
+        return own_numbers.by_rank(self, [exact(n) for n in numbers], shape)
 
     def full(self, shape: Shape, number: Fraction) -> int:
         """A tensor of one number, one value for each shape and number."""

@@ -226,12 +226,12 @@ def _of_whole_numbers(
     own = [[compact(x.at(rank)) for x in operands] for rank in ranks]
     if any(core.size * len(own) > MOST_WHOLE for cores in own for core in cores):
         return None
+    if all(np.all((core == 0) | (core == 1)) for cores in own for core in cores):
+        return None
     arrays = []
     for cores in own:
         wide = [np.asarray(core, dtype=float) for core in cores]
         if not all(_whole_up_to(core, limit) for core in wide):
-            return None
-        if all(np.all((core == 0) | (core == 1)) for core in wide):
             return None
         try:
             made = _elementwise(opcode, attrs, wide, type.shape)
