@@ -10,10 +10,11 @@ Both sides are read so, and only where they did not meet otherwise; each claim s
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from math import prod
-from typing import TypeGuard
+from typing import Final, TypeGuard
 
 from shardproof.engine.lineage.expressions import Combine, Einsum, Expression, Unary
 from shardproof.engine.lineage.floating import settled
@@ -27,6 +28,7 @@ from shardproof.partition.inference.opened import opened
 from shardproof.partition.inference.views import view_of_constant
 
 #: Functions that are said in other words of one another.
+MINUS: Final = Fraction(-1)
 _WORDS = frozenset({"sigmoid", "tanh", "exp", "log", "inv"})
 
 
@@ -34,11 +36,14 @@ def says_otherwise(table: NodeTable, reference_size: int) -> bool:
     """Whether logistic functions are read, and the parallel side takes a function of what the
     single-device program has, and this does not, that may be one of them in other words; or it
     multiplies by exponentials of what they are taken of, or reads what is made of 1 and these, or
-    multiplies a sum by the inverse of an exponential in it.
+    multiplies a sum by the inverse of an exponential in it; or several logistic functions are
+    taken of one value.
 
     Example: of ``1 / (1 + exp(-x))`` beside ``sigmoid(x)``, ``exp(-x)``; of derivatives of the
     former, their factor ``exp(-x)``.
     """
+    if _has_several(table):
+        return True
     gated, softened = _gated(table), _softened(table)
     for node in table.nodes[reference_size:]:
         match node.definition:
@@ -70,6 +75,17 @@ def _added_exponentials(
                 for power in (part, *(table[n].definition for n in inner)):
                     if _is_exponential(power):
                         yield power.factor, power.node
+
+
+def _has_several(table: NodeTable) -> bool:
+    """Whether several logistic functions are taken of one node, such as ``sigmoid(x)`` and
+    ``sigmoid(-x)``."""
+    taken_of = Counter(
+        d.node
+        for d in (node.definition for node in table.nodes)
+        if isinstance(d, Unary) and d.function in ("sigmoid", "tanh")
+    )
+    return any(many > 1 for many in taken_of.values())
 
 
 def _gated(table: NodeTable) -> set[int]:
@@ -150,17 +166,17 @@ class Logistic(LineageInterpreter):
     def _in_one_sign(self, function: str, x: Lineage) -> Lineage | None:
         if function == "tanh":
             twice = self.unary("sigmoid", _times(x, Fraction(2)))
-            return self.combine([twice], [Fraction(2)], Fraction(-1))
+            return self.combine([twice], [Fraction(2)], MINUS)
         if function == "sigmoid":
             parts = self._added_up(x)
             if not _is_negative(parts):
                 return None
-            opposite = _times(x, Fraction(-1))
+            opposite = _times(x, MINUS)
             if len(x.addends) == 1 and x.addends[0].factor > 0:
-                opposite = self.fold(_times(Lineage(x.shape, parts), Fraction(-1)))
-            return self.combine([super().unary(function, opposite)], [Fraction(-1)], Fraction(1))
+                opposite = self.fold(_times(Lineage(x.shape, parts), MINUS))
+            return self.combine([super().unary(function, opposite)], [MINUS], Fraction(1))
         if function == "inv" and (of := self._one_and(x, "exp", 1)) is not None:
-            gate = self.unary("sigmoid", _times(of[1], Fraction(-1)))
+            gate = self.unary("sigmoid", _times(of[1], MINUS))
             return self.combine([gate], [1 / of[0]], Fraction(0))
         if function == "inv" and (of := self._one_and(x, "sigmoid", -1)) is not None:
             power = self.unary("exp", of[1])
@@ -170,7 +186,32 @@ class Logistic(LineageInterpreter):
         if function == "exp" and len(x.addends) == 1 and self._is_gated(x.addends[0].node):
             # It may meet that logistic function, so it is not taken apart.
             return Lineage(x.shape, (self._function(function, self._single(x)),))
+        return self._of_logarithm(x) if function == "exp" else None
+
+    def _of_logarithm(self, x: Lineage) -> Lineage | None:
+        """``exp(a + log(sigmoid(b)))`` as ``exp(a) sigmoid(b)``, ``exp(a - log(sigmoid(b)))`` as
+        ``exp(a) (1 + exp(-b))``; None of other values."""
+        if any(t.partials or t.places for t in x.addends):
+            return None
+        parts = [p for t in x.addends for p in (self._flat(t) or [t])]
+        for place, part in enumerate(parts):
+            if self._function_of(part) != "log" or abs(part.factor) != 1:
+                continue
+            gate = self._argument(part)
+            if self._function_of(gate) != "sigmoid" or gate.factor != 1:
+                continue
+            factor = Lineage(x.shape, (gate,))
+            if part.factor < 0:
+                power = self.unary("exp", _times(Lineage(x.shape, (self._argument(gate),)), MINUS))
+                factor = self.combine([power], [Fraction(1)], Fraction(1))
+            rest = self.fold(Lineage(x.shape, (*parts[:place], *parts[place + 1 :])))
+            names = labels(len(x.shape))
+            power = self.unary("exp", rest) if rest.addends else self._number(x.shape, Fraction(1))
+            return self.einsum(f"{names},{names}->{names}", power, factor)
         return None
+
+    def _number(self, shape: tuple[int, ...], number: Fraction) -> Lineage:
+        return Lineage(shape, (Addend(number, self.table.one, view_of_constant(shape)),))
 
     def _is_gated(self, number: int) -> bool:
         """Whether a logistic function is taken of a node."""
@@ -186,13 +227,13 @@ class Logistic(LineageInterpreter):
         ``log(sigmoid(a)) - a``; None of other values."""
         of = self._one_and(x, "exp", 1)
         if of is not None and of[0] == 1:
-            gate = self.unary("sigmoid", _times(of[1], Fraction(-1)))
-            return self.combine([self.unary("log", gate)], [Fraction(-1)], Fraction(0))
+            gate = self.unary("sigmoid", _times(of[1], MINUS))
+            return self.combine([self.unary("log", gate)], [MINUS], Fraction(0))
         of = self._one_and(x, "sigmoid", -1)
         if of is None or of[0] != 1:
             return None
         log = super().unary("log", super().unary("sigmoid", of[1]))
-        return self.combine([log, of[1]], [Fraction(1), Fraction(-1)], Fraction(0))
+        return self.combine([log, of[1]], [Fraction(1), MINUS], Fraction(0))
 
     def combine(
         self, xs: Sequence[Lineage], factors: Sequence[Fraction], constant: Fraction
@@ -323,8 +364,7 @@ class Logistic(LineageInterpreter):
     def _times(self, shape: tuple[int, ...], factor: Fraction, views: Sequence[Addend]) -> Lineage:
         """A product of views, and a number."""
         names = labels(len(shape))
-        number = Addend(factor, self.table.one, view_of_constant(shape))
-        factors = [Lineage(shape, (t,)) for t in (number, *views)]
+        factors = [self._number(shape, factor), *(Lineage(shape, (t,)) for t in views)]
         return self.einsum(f"{','.join([names] * len(factors))}->{names}", *factors)
 
     def _function_of(self, addend: Addend) -> str:
