@@ -15,6 +15,7 @@ from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch.begun import BEGINS, COPIES
 from shardproof.frontends.torch.boxes import described, local, whole
 from shardproof.frontends.torch.flat import Flat, flat_parts
+from shardproof.frontends.torch.overwritten import untold
 from shardproof.frontends.torch.part import Part, divided, local_box, owns, state_box, unknown
 from shardproof.frontends.torch.record import Recorder
 from shardproof.frontends.torch.stated import Piece, Same, Statement, TensorSpec
@@ -145,6 +146,7 @@ class Job:
         self._started = self._ended = False
         self.ended_twice = False
         self._optimizer: Any = None
+        self._begun: Mapping[str, int] = {}
         self._replicated: frozenset[int] = frozenset()
         self._flat: Mapping[int, Sequence[Flat]] = {}
 
@@ -197,6 +199,7 @@ class Job:
         if owned:
             self.note(DIVIDED)
         self._recorder.mark(START)
+        self._begun = self._memories()
         self._buffers(models)
 
     def _buffers(self, models: Sequence[torch.nn.Module]) -> None:
@@ -331,6 +334,8 @@ class Job:
                     self._gradient(part)
                 if self._optimizer is not None:
                     self._updated(part)
+            if self._optimizer is None and (sentence := self._untold()):
+                self.note(sentence)
             statements = dict(pieces or {})
             for name, value in (outputs or {}).items():
                 self._output(name, value, statements.pop(name, None))
@@ -373,6 +378,15 @@ class Job:
         own, piece = local_box(part, self._added_up(gradient))
         value = self._recorder.tensor(piece)
         self._recorder.mark(GRADIENT, (value,), boxes=(own,), kwargs=kwargs)
+
+    def _untold(self) -> str:
+        """What is said of parameters that the step writes by hand."""
+        return untold(self._recorder.events, self._recorder.tensors, self._begun, self._memories())
+
+    def _memories(self) -> dict[str, int]:
+        """The numbers of parameters as they lie now; where FSDP1 has them it lays them anew."""
+        parts = [p for p in self._parameters if id(p.parameter) not in self._flat]
+        return {p.name: self._recorder.tensor(local(p.parameter.detach())).number for p in parts}
 
     def _updated(self, part: Part) -> None:
         """The new value of a parameter, and the states that the optimizer keeps of it."""
