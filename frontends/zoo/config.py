@@ -17,6 +17,9 @@ from shardproof.engine.storage.settings import Count, Text, decoded, read_toml
 _CONFIGS = Path(__file__).resolve().parent.parent.parent / "configs"
 MODEL_FOLDER = _CONFIGS / "models"
 PARALLEL_FOLDER = _CONFIGS / "parallel"
+#: A plan lists a call for each microbatch of each part of the layers, and the operators of each
+#: layer: more than so many of either do not end.
+MOST_LISTED = 1_000_000
 
 
 class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -117,6 +120,12 @@ class Parallel(Struct, frozen=True, forbid_unknown_fields=True):
             if self.virtual_stages > 1:
                 stages += f" of {self.virtual_stages} parts each"
             raise InvalidInput(f"{config.layers} layers cannot fill {stages}", config.name)
+        if max(config.layers, self.chunks * self.microbatches) > MOST_LISTED:
+            raise InvalidInput(
+                f"{config.layers} layers in {self.chunks} parts with {self.microbatches} "
+                f"microbatches each: a plan lists at most {MOST_LISTED} of both",
+                config.name,
+            )
         for key, degree in config.divided(self):
             value, ranks = getattr(config, key), getattr(self, degree)
             if value % ranks:

@@ -317,6 +317,16 @@ def test_an_interleaved_stage_keeps_its_layers_apart() -> None:
             {"virtual_stages": 2, "pp": 2, "microbatches": 2},
             "llama3-8b: 2 layers cannot fill 2 pipeline stages of 2 parts each",
         ),
+        (
+            {"pp": 2, "microbatches": 500_001},
+            "llama3-8b: 2 layers in 2 parts with 500001 microbatches each: a plan lists at most "
+            "1000000 of both",
+        ),
+        (
+            {"layers": 10**12},
+            "llama3-8b: 1000000000000 layers in 1 parts with 1 microbatches each: a plan lists at "
+            "most 1000000 of both",
+        ),
         ({"cp": 3}, "llama3-8b: sequence 8 is not divisible by cp 3"),
         (
             {"cp": 4, "tp": 4, "kv_heads": 4, "sequence_parallel": True},
