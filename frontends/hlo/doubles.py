@@ -33,6 +33,7 @@ _NEVER_ROUNDED: Final = frozenset(
 #: How many binary digits a number of the type has.
 _DIGITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
 TABLE = "of constants alone; a table of its numbers in double precision"
+FOLDED = "what constants alone make is the table that the single device has of these numbers"
 ROUNDED = (
     "integers that are made of rounded numbers, of constants alone, are those that double and "
     "single precision both give"
@@ -40,14 +41,35 @@ ROUNDED = (
 
 
 def keep(low: Lowering, node: Node) -> None:
-    """Keep the numbers of a node that is lowered, where constants alone make it.
+    """Keep the numbers of a node that is lowered, where constants alone make it; where they are
+    those of a table that the other side has, it is that table.
 
     Example: of ``add(iota, 0.5)`` of ``f32[3]`` the numbers 0.5, 1.5 and 2.5 beside the operator.
     """
-    if len(node.results) == 1 and low.dtype(node) in _DIGITS:
-        made = _made(low, node)
-        if made is not None:
-            low.numbers[node.results[0]] = made
+    if len(node.results) != 1 or low.dtype(node) not in _DIGITS:
+        return
+    made = _made(low, node)
+    if made is None:
+        return
+    low.numbers[node.results[0]] = made
+    if node.target not in MOVEMENT and (table := _of_other(low, made)) is not None:
+        low.items[node.results[0]] = Known((table,), low.dtype(node))
+        low.recorder.notes.append(Assumption("inferred", "numbers of constants", "", FOLDED))
+
+
+def _of_other(low: Lowering, made: Numbers) -> Array | None:
+    """A table of the other side with these numbers, in single precision, in their shape; None: it
+    has none, or they are one number, or zeros and ones (a mask).
+
+    Example: ``q - 1`` of a constant ``q``, which JAX computes by itself outside of ``shard_map``.
+    """
+    numbers = compact(made.single[0])
+    if len(made.single) > 1 or np.unique(numbers).size < 2 or np.isin(numbers, (0, 1)).all():
+        return None
+    line = numbers.reshape([n for n in numbers.shape if n > 1])
+    if not any(np.array_equal(line, table.astype(np.float32)) for table in low.other.tables):
+        return None
+    return np.broadcast_to(numbers, made.single[0].shape)
 
 
 def whole(low: Lowering, node: Node) -> Known | None:

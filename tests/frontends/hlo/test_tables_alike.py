@@ -77,3 +77,37 @@ def parallel(pair: str) -> str:
 )
 def test_pairs_of_a_contrastive_loss(pair: str, expected: str, tmp_path: Path) -> None:
     verified(SINGLE, parallel(pair), tmp_path, expected)
+
+
+#: Two factors of each column; ranks compute the second one of the first.
+QUANTILES = """HloModule m, num_partitions=RANKS
+
+ENTRY main {
+  x = f32[ROWS,3] parameter(0)SHARDED
+  q = f32[3] constant({0.1, 0.5, 0.9})
+  c = f32[] constant(NUMBER)
+  cb = f32[3] broadcast(c), dimensions={}
+  p = f32[3] subtract(q, cb)
+  r = f32[3] SECOND
+  qb = f32[ROWS,3] broadcast(q), dimensions={1}
+  rb = f32[ROWS,3] broadcast(r), dimensions={1}
+  a = f32[ROWS,3] multiply(qb, x)
+  b = f32[ROWS,3] multiply(rb, x)
+  ROOT y = f32[ROWS,3] maximum(a, b)
+}
+"""
+
+
+def _quantiles(ranks: int, number: str, second: str) -> str:
+    sharded = f", sharding={{devices=[{ranks},1]<=[{ranks}]}}" if ranks > 1 else ""
+    text = QUANTILES.replace("RANKS", str(ranks)).replace("ROWS", str(4 // ranks))
+    return text.replace("SHARDED", sharded).replace("NUMBER", number).replace("SECOND", second)
+
+
+@pytest.mark.parametrize(("number", "expected"), [("1", "proved"), ("0.75", "refuted")])
+def test_a_table_that_ranks_compute_of_another_one(
+    number: str, expected: str, tmp_path: Path
+) -> None:
+    """JAX computes ``q - 1`` of a constant by itself, but for what is in ``shard_map``."""
+    single = _quantiles(1, "1", "constant({-0.9, -0.5, -0.100000024})")
+    verified(single, _quantiles(2, number, "copy(p)"), tmp_path, expected)
