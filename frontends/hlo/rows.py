@@ -14,7 +14,15 @@ import numpy as np
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.graphs.graph import Node, PerRank, Shape
 from shardproof.frontends.graphs.recorder import fingerprint
-from shardproof.frontends.hlo import boxes, indices, lookups, many_rows, picked, scatters
+from shardproof.frontends.hlo import (
+    boxes,
+    indices,
+    lookups,
+    many_rows,
+    picked,
+    scatters,
+    segments,
+)
 from shardproof.frontends.hlo.items import Ids, Item, Tensor, table_of
 from shardproof.frontends.hlo.known import Known, compact
 from shardproof.frontends.hlo.many_rows import MOST_APART
@@ -240,6 +248,8 @@ def scatter(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     these and row 4.
     """
     how = node.attrs["to_apply"]
+    if how in ("maximum", "minimum") and isinstance(xs[1], Ids):
+        return segments.scatter(low, node, xs)
     if how not in ("add", "replace"):
         raise Unsupported(f"a scatter by {how}")
     if not isinstance(xs[1], Known):
