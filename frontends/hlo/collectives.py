@@ -13,7 +13,7 @@ from shardproof.engine.errors import Unsupported
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.graphs.graph import Node, Shape
 from shardproof.frontends.graphs.recorder import GROUP, PAIRS
-from shardproof.frontends.hlo import exchange, gates, indices, words
+from shardproof.frontends.hlo import elementwise, exchange, gates, indices, words
 from shardproof.frontends.hlo.elementwise import inverse
 from shardproof.frontends.hlo.exchange import Exchanged
 from shardproof.frontends.hlo.items import Gated, Ids, Item, Tensor
@@ -77,6 +77,13 @@ def all_reduce(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         gathered = _one_after_the_other(low, node, low.tensor(x))
         if gathered is not None:
             return gathered
+    bounded = low.bounded.get(low.tensor(x))
+    if bounded is not None and bounded.how == how:
+        # The number is one for all ranks: the largest of all is bounded by it, too.
+        most = all_reduce(low, node, [Tensor(bounded.value)])
+        bound = Node(node.name, how, node.operands, node.results)
+        both = [i if isinstance(i, Known) else most for i in bounded.both]
+        return elementwise.maximum(low, bound, both)
     if logical:
         # Whether one of predicates holds, which are 0 or 1, is their maximum.
         given = inverse(low, low.tensor(x)) if how == "and" else x

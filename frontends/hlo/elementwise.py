@@ -18,7 +18,7 @@ from shardproof.frontends.hlo.endless import Endless
 from shardproof.frontends.hlo.items import Gated, Ids, Item, Lookup, Tensor
 from shardproof.frontends.hlo.known import Known, compact, exact
 from shardproof.frontends.hlo.positive import nonnegative
-from shardproof.frontends.hlo.state import Lowering, Rule, integral
+from shardproof.frontends.hlo.state import Bounded, Lowering, Rule, integral
 
 
 def number_of(item: Item) -> Any:
@@ -203,6 +203,15 @@ def _step(low: Lowering, x: int) -> int:
 def maximum(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     """p x + (1 - p) y with p = step(x - y), which is x or y; of minus infinity, the other one.
     Example: ``maximum(x, 0)`` is ``x * step(x)``; in ``minimum(x, y)`` p is ``step(y - x)``."""
+    made = _larger(low, node, xs)
+    for one, other in (xs, xs[::-1]):
+        if isinstance(made, Tensor) and isinstance(other, Tensor) and finite(one) is not None:
+            low.bounded[made.value] = Bounded(node.target, tuple(xs), other.value)
+    return made
+
+
+def _larger(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
+    """The larger (smaller) one of two."""
     exact = _of_ids(low, node, xs)
     if exact is not None:
         return exact

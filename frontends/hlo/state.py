@@ -74,6 +74,17 @@ class Framed(NamedTuple):
     starts: tuple[int, ...]
 
 
+class Bounded(NamedTuple):
+    """The larger or smaller one (``how``: "maximum" or "minimum") of a number and a value.
+
+    Example: of ``maximum(x, 1e-8)``, ``x`` being value 3, "maximum", both operands and 3.
+    """
+
+    how: str
+    both: tuple[Item, ...]
+    value: int
+
+
 class Pick(NamedTuple):
     """The ``most`` largest (or smallest) entries of ``scores`` along a dimension: values of the
     body, and where they are.
@@ -127,6 +138,8 @@ class Lowering:
         self.compared_ids: set[int] = set()
         #: Values of places, none of which is twice in a row along the axis.
         self.distinct: dict[int, int] = {}
+        #: What is bounded by a number, by the value that it became.
+        self.bounded: dict[int, Bounded] = {}
         #: Choices of the largest entries, by both values that they gave.
         self.picks: dict[int, Pick] = {}
         #: Values of the graph that only tell where something was written (`marked`).

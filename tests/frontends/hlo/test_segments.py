@@ -60,3 +60,27 @@ def test_weights_of_edges_by_the_largest_score_of_their_node(
         + "use_global_device_ids=true, dimensions={0}\n}\n"
     )
     verified(single, parallel, tmp_path, expected)
+
+
+#: The largest entry of all ranks, or the number below it (a scale of integers of 8 bits).
+SCALE = """  x = f32[COUNT] parameter(0)SHARDED
+  a = f32[COUNT] abs(x)
+  low = f32[] constant(-inf)
+  m = f32[] reduce(a, low), dimensions={0}, to_apply=max
+  c = f32[] constant(BOUND)
+  b = f32[] maximum(m, c)
+"""
+JOINED = """  n = f32[] all-reduce(b), channel_id=1, replica_groups={{0,1}}, use_global_device_ids=true, \
+to_apply=max
+  ROOT y = f32[] copy(n)
+"""
+
+
+@pytest.mark.parametrize(("bound", "expected"), [("0.5", "proved"), ("0.25", "refuted")])
+def test_a_largest_entry_that_a_number_bounds(bound: str, expected: str, tmp_path: Path) -> None:
+    head, own = f"{MAX}ENTRY main {{\n", SCALE.replace("COUNT", "4").replace("BOUND", bound)
+    whole = SCALE.replace("COUNT", "8").replace("SHARDED", "").replace("BOUND", "0.5")
+    single = f"HloModule m\n\n{head}{whole}  ROOT y = f32[] copy(b)\n}}\n"
+    own = own.replace("SHARDED", ", sharding={devices=[2]<=[2]}")
+    parallel = f"HloModule m, num_partitions=2\n\n{head}{own}{JOINED}}}\n"
+    verified(single, parallel, tmp_path, expected)
