@@ -153,7 +153,7 @@ def chosen(lo: Lowering, mask: Lowered, x: Operand, y: Operand) -> Any:
     """
     shape, dtype = lo.expected[0]
     if not floating(dtype):
-        raise Unsupported(f"a choice between values of {dtype}")
+        return _chosen_wholes(lo, mask, x, y)
     undivided = guarded.quotient(lo, mask, x, y)
     if undivided is not None:
         return lo.expand(undivided, shape)
@@ -162,6 +162,22 @@ def chosen(lo: Lowering, mask: Lowered, x: Operand, y: Operand) -> Any:
     first, second = rectified(lo, x, holds), _fallen(lo, y, holds)
     first = lo.mul(x, holds) if first is None else first
     return lo.add(first, lo.mul(y, inverse(lo, holds)) if second is None else second)
+
+
+def _chosen_wholes(lo: Lowering, mask: Lowered, x: Operand, y: Operand) -> Real:
+    """One of two whole numbers; raises `Unsupported` for others.
+
+    Example: ``torch.where(x > 0, 1, -1)``, the classes of a contrastive loss.
+    """
+    shape, dtype = lo.expected[0]
+    first, second = (v.value if isinstance(v, Const) else v for v in (x, y))
+    known = (int, Fraction)
+    if dtype == "bool" or not isinstance(first, known) or not isinstance(second, known):
+        raise Unsupported(f"a choice between values of {dtype}")
+    holds = lo.expand(numbers(lo, mask, "float32"), shape)
+    made = lo.real(lo.shift(lo.scale(holds, Fraction(first - second)), Fraction(second)))
+    low, high = int(min(first, second)), int(max(first, second))
+    return lo.whole(lo.emit("mul", made, other=ONE), (low, high + 1), dtype)
 
 
 def _fallen(lo: Lowering, y: Operand, holds: Operand) -> Any:

@@ -383,3 +383,24 @@ def _(d: Draw) -> Call:
 @call("aten.erfinv.default")
 def _(d: Draw) -> Call:
     return (torch.tanh(d.real(*d.any_shape())),), {}
+
+
+def _classes(d: Draw) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scores of rows, or of one, and their labels."""
+    rows, count = d.sizes(2)
+    if d.below(4) == 0:
+        return d.real(count), torch.tensor(d.below(count))
+    return d.real(rows, count), d.ids(count, rows)
+
+
+@call("aten.multi_margin_loss.default")
+def _(d: Draw) -> Call:
+    return (*_classes(d), 1 + d.below(2), d.number(), None, d.below(3)), {}
+
+
+@call("aten.multi_margin_loss_backward.default")
+def _(d: Draw) -> Call:
+    x, labels = _classes(d)
+    reduction = d.below(3)
+    gradient = d.real(*labels.shape) if reduction == 0 else d.real()
+    return (gradient, x, labels, 1 + d.below(2), d.number(), None, reduction), {}

@@ -3,6 +3,7 @@ with a one-hot row picks is the score of the label."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -74,3 +75,41 @@ def test_labels_of_other_ranks_that_count_are_refuted() -> None:
         parallel(job, own_alone=False)
 
     assert sp.verify(single, wrong, world_size=2, batch=BATCH).verdict == "refuted"
+
+
+def classes(z: torch.Tensor, x: torch.Tensor, y: torch.Tensor, margin: float) -> torch.Tensor:
+    return F.multi_margin_loss(z, y, margin=margin)
+
+
+def squares(z: torch.Tensor, x: torch.Tensor, y: torch.Tensor, margin: float) -> torch.Tensor:
+    return F.multi_margin_loss(z, y, p=2, margin=margin, reduction="none").mean()
+
+
+def pairs(z: torch.Tensor, x: torch.Tensor, y: torch.Tensor, margin: float) -> torch.Tensor:
+    """Whether two belong together is told by a number of the batch."""
+    together = torch.where(x[:, 0] > 0, 1, -1)
+    return F.cosine_embedding_loss(z, F.one_hot(y, CLASSES).float(), together, margin=margin)
+
+
+def replicas(loss: Callable[..., torch.Tensor], margin: float) -> Callable[[sp.Job], None]:
+    def step(job: sp.Job) -> None:
+        model = nn.Linear(6, CLASSES)
+        job.start(model)
+        x, y = (job.batch[name].chunk(job.world_size)[job.rank] for name in ("x", "y"))
+        value = loss(model(x), x, y, margin)
+        value.backward()
+        for p in model.parameters() if job.world_size > 1 else ():
+            dist.all_reduce(p.grad)
+            p.grad /= job.world_size
+        job.end(loss=value)
+
+    return step
+
+
+@pytest.mark.parametrize("loss", [classes, squares, pairs])
+def test_margins_of_pytorch(loss: Callable[..., torch.Tensor]) -> None:
+    single = replicas(loss, 0.25)
+    right = sp.verify(single, single, world_size=2, batch=BATCH)
+    assert right.verdict == "proved", sp.told(right)
+    wrong = sp.verify(single, replicas(loss, 0.125), world_size=2, batch=BATCH)
+    assert wrong.verdict == "refuted", sp.told(wrong)
