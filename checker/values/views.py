@@ -137,6 +137,8 @@ class ViewChecker:
         self, node: int, partial: PartialRange, period: int, mesh: Mapping[str, int]
     ) -> None:
         """``period``: of the part inside this one, of which it must take whole ones (1: none)."""
+        if not 0 <= partial.reduction < len(self.nodes.reductions):
+            raise IllFormed(f"a part of sum #{partial.reduction}, which there is not")
         if self.nodes.reductions[partial.reduction].node != node:
             raise IllFormed(f"a part of node {self.nodes.reductions[partial.reduction].node}")
         extent = self.reduced_extent(partial.reduction)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -235,3 +236,24 @@ def test_a_sum_over_ranks_of_what_no_single_device_has_has_its_extents(
     assert result.verdict == verdict, result.reason
     checked = shardproof.check(tmp_path / "run")
     assert checked.ok, checked.problems
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_nodes_of_another_run_are_rejected(changed: bool, tmp_path: Path) -> None:
+    """They name sums that the run has not."""
+    single = write(tmp_path / "single", [labelled(0, 1)])
+    for name, own_mean in (("right", False), ("wrong", True)):
+        ranks = [labelled(rank, 2, own_mean=own_mean) for rank in range(2)]
+        both = single, write(tmp_path / f"ranks of {name}", ranks)
+        shardproof.verify(*both, out=tmp_path / name, cache=False)
+    run = tmp_path / "right"
+    if changed:
+        data = (tmp_path / "wrong" / "nodes.arrow").read_bytes()
+        (run / "nodes.arrow").write_bytes(data)
+        certificate = json.loads((run / "certificate.json").read_text())
+        certificate["files"]["nodes.arrow"] = hashlib.sha256(data).hexdigest()
+        (run / "certificate.json").write_text(json.dumps(certificate))
+    checked = shardproof.check(run)
+    assert checked.ok is not changed
+    if changed:
+        assert any("which there is not" in str(problem) for problem in checked.problems)
