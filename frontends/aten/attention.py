@@ -320,6 +320,9 @@ def added(lo: Lowering, x: Operand, y: Operand) -> Any:
         if hidden is not None:
             other = masked(lo, scores)
             total = lo.add(hidden.scores, scores if other is None else other.scores)
+            if other is None and hidden.where is not None:
+                wide = hidden.expand(total.shape)
+                return replace(wide, scores=total)
             kept = hidden.kept if other is None else lo.mul(hidden.kept, other.kept)
             return keep(lo, total, kept)
     return None

@@ -46,7 +46,7 @@ from shardproof.frontends.aten.positions import Compared, Positions
 from shardproof.frontends.aten.positive import is_positive
 from shardproof.frontends.aten.roots import maker, value
 from shardproof.frontends.aten.scores import Hidden, nothing
-from shardproof.frontends.aten.shown import has_all, known_line, stretch
+from shardproof.frontends.aten.shown import has_all, known_line, line_of, stretch
 
 Mask: TypeAlias = Compared | Bits
 
@@ -392,7 +392,31 @@ def concatenated(lo: Lowering, xs: Sequence[Lowered], dim: int) -> Any:
         Const(ONE, x.shape, x.dtype) if part is None else part.kept
         for x, part in zip(xs, parts, strict=True)
     ]
-    return Hidden(lo, lo.concat(scores, dim), lo.concat(kept, dim), xs[0].dtype)
+    kept_of_all = lo.concat(kept, dim)
+    if not all(part is None or part.keeps_nothing for part in parts):
+        return Hidden(lo, lo.concat(scores, dim), kept_of_all, xs[0].dtype)
+    shape = kept_of_all.shape
+    where = line_of(shape, dim, xs, parts)
+    of = _written_over(lo, xs, parts, dim, shape)
+    return Hidden(lo, of or lo.concat(scores, dim), kept_of_all, xs[0].dtype, where=where)
+
+
+def _written_over(
+    lo: Lowering, xs: Sequence[Lowered], hidden: Sequence[Hidden | None], dim: int, shape: Any
+) -> Real | None:
+    """The scores of which all but one stretch of positions became minus infinity: what is hidden
+    may be any number, so also what was there; None: it is not known what was there.
+
+    Example: ``z[:, 12:] = -inf`` is read as ``z`` whose columns from 12 on are hidden.
+    """
+    shown = [n for n, part in enumerate(hidden) if part is None]
+    x = xs[shown[0]] if len(shown) == 1 else None
+    op = maker(lo, x.number) if isinstance(x, Real) else None
+    if op is None or op.backward or op.name != "slice" or op.attrs.get("dim") != dim:
+        return None
+    of = value(lo, op.inputs[0])
+    before = sum(x.shape[dim] for x in xs[: shown[0]])
+    return of if of.shape == shape and op.attrs.get("start") == before else None
 
 
 def softmax(lo: Lowering, x: Hidden, dim: int, safe: bool) -> Any:

@@ -7,6 +7,7 @@ computes the same of it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -56,6 +57,17 @@ def known_line(mask: Compared) -> Bits | None:
         return None
     shape = tuple(-1 if d == line.dim else 1 for d in range(len(mask.shape)))
     return Bits(np.asarray(line.entries).reshape(shape)).expand(mask.shape)
+
+
+def line_of(shape: Shape, dim: int, xs: Sequence[Lowered], hidden: Sequence[Hidden | None]) -> Bits:
+    """Which positions are hidden where tensors lie one after the other, of which each is scores
+    (None) or minus infinity.
+
+    Example: of ``z[:, 12:] = -inf``, with 16 columns, the last four.
+    """
+    of = zip(xs, hidden, strict=True)
+    line = np.concatenate([np.full(x.shape[dim], part is not None) for x, part in of])
+    return Bits(line.reshape([-1 if d == dim else 1 for d in range(len(shape))])).expand(shape)
 
 
 def stretch(x: Hidden) -> Stretch | None:

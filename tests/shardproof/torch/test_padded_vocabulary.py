@@ -115,7 +115,30 @@ def largest_and_where(z: Tensor) -> Tensor:
     return z.max(-1)[0]
 
 
-def divided(words: int, most_of: Callable[[Tensor], Tensor]) -> Callable[[sp.Job], None]:
+def filled(z: Tensor, shown: int) -> Tensor:
+    return z.masked_fill(torch.arange(z.shape[1]) >= shown, -torch.inf)
+
+
+def assigned(z: Tensor, shown: int) -> Tensor:
+    z = z.clone()
+    z[:, max(shown, 0) :] = -torch.inf
+    return z
+
+
+def assigned_on_one(job: sp.Job) -> None:
+    model = nn.Linear(4, PADDED)
+    job.start(model)
+    z = assigned(model(job.batch["x"]).flatten(0, 1), WORDS)
+    loss = F.cross_entropy(z, job.batch["y"].flatten())
+    loss.backward()
+    job.end(loss=loss)
+
+
+def divided(
+    words: int,
+    most_of: Callable[[Tensor], Tensor],
+    hides: Callable[[Tensor, int], Tensor] = filled,
+) -> Callable[[sp.Job], None]:
     """Each of some ranks has as many words, of which those of the last one are padding in part."""
 
     def one(job: sp.Job) -> None:
@@ -128,7 +151,7 @@ def divided(words: int, most_of: Callable[[Tensor], Tensor]) -> Callable[[sp.Job
             },
         )
         z, y = model(job.batch["x"]).flatten(0, 1), job.batch["y"].flatten()
-        z = z.masked_fill(torch.arange(start, start + size) >= words, -torch.inf)
+        z = hides(z, words - start)
         most = most_of(z.detach())
         dist.all_reduce(most, op=dist.ReduceOp.MAX)
         z = z - most[:, None]
@@ -149,4 +172,11 @@ def test_words_that_ranks_divide_are_read_as_pytorch_computes_them(
 ) -> None:
     parallel = divided(words, most_of)
     result = locally(tmp_path, step(in_one, 1), parallel, BATCH, validate=True)
+    assert result.verdict == ("proved" if words == WORDS else "refuted"), sp.told(result)
+
+
+@pytest.mark.parametrize("words", [WORDS, WORDS - 1])
+def test_padding_that_is_assigned(tmp_path: Path, words: int) -> None:
+    parallel = divided(words, largest, assigned)
+    result = locally(tmp_path, assigned_on_one, parallel, BATCH)
     assert result.verdict == ("proved" if words == WORDS else "refuted"), sp.told(result)
