@@ -47,7 +47,7 @@ def partition_in_words(
 def _may_be_worded(result: Partition) -> bool:
     """Whether a plan that is not concluded may be, in other words."""
     rows = len(result.single.unrolled.instances) + len(result.parallel.unrolled.instances)
-    if rows > MOST_ROWS or result.unsupported or result.faults:
+    if rows > MOST_ROWS or result.unsupported or result.faults or result.unread:
         return False
     open_ones = any(not c.holds for c in result.conclusions)
     return open_ones and says_otherwise(result.nodes, result.reference_size)

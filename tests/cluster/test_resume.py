@@ -20,8 +20,9 @@ from shardproof.cluster.verdicts.ledger import FILE, Ledger, read
 from shardproof.engine.errors import InvalidInput
 from shardproof.engine.plan_files import store
 from shardproof.frontends import zoo
+from shardproof.partition.stages import worded
 from shardproof.resume import resume
-from shardproof.run import certificate, pipeline, request, status
+from shardproof.run import certificate, request, status
 from shardproof.run.progress import Progress
 from shardproof.run.result import Result
 from shardproof.solvers import Query
@@ -72,7 +73,7 @@ def dies_at(call: Callable[..., Any], number: int) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     ("owner", "name", "number"),
     [
-        (pipeline, "partition", 1),
+        (worded, "partition", 1),
         (Ledger, "append", 2),
         (Ledger, "append", 9),
         (certificate, "write_run", 1),

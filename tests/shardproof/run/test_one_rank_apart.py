@@ -14,6 +14,7 @@ import pytest
 from shardproof.engine.plan.ir import Op, Plan
 from shardproof.inputs.assume import Assumptions
 from shardproof.inputs.load import load_plan
+from shardproof.partition.stages import worded
 from shardproof.partition.stages.partition import Partition, partition
 from shardproof.run import beside, early, pipeline
 from tests.faults.plans import verify
@@ -58,7 +59,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[Partition]:
         results.append(partition(*args, **kwargs))
         return results[-1]
 
-    monkeypatch.setattr(pipeline, "partition", noting)
+    monkeypatch.setattr(worded, "partition", noting)
     monkeypatch.setattr(early, "LARGE", 0)
     return results
 
