@@ -276,7 +276,8 @@ def check(trace: Trace) -> None:
         if "." not in event.name or not all(map(_is_box, event.boxes)):
             raise InvalidInput(f"event {number} ({event.name[:60]}) is none, or names no box")
         if len(set(event.writes)) < len(event.writes):
-            raise InvalidInput(f"event {number} ({event.name[:60]}) writes one tensor twice")
+            place = trace.sources[event.source][:200]
+            raise InvalidInput(f"{place}: {event.name[:60]} writes one tensor twice")
 
 
 def _is_box(box: Box) -> bool:

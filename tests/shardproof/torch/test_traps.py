@@ -18,6 +18,7 @@ REASONS = (
     "is not lowered",
     "there before the step",
     "written together",
+    "writes one tensor twice",
 )
 
 
