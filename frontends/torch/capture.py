@@ -44,6 +44,7 @@ from shardproof.frontends.torch import (
     files,
     generators,
     handles,
+    loaders,
     objects,
     reading,
     refusals,
@@ -324,6 +325,7 @@ def record(
         files.install(job.note)
         synchronised.install(job.note)
         encoders.install(job.note)
+        loaders.install(job.note)
         conversions.install(step, is_own)
         unordered.install(step, rank, job.note)
         if how.follows:

@@ -26,6 +26,18 @@ STREAMS = (
 )
 
 
+def on_cpu(kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Tensors of the step are made on the CPU: a build of torch without GPUs has no others, and
+    where a value is changes nothing about it.
+
+    Example: of ``torch.zeros(4, device="cuda:1")`` the device is ``cpu``.
+    """
+    device = kwargs.get("device")
+    if device is None or torch.device(device).type != "cuda":
+        return kwargs
+    return {**kwargs, "device": torch.device("cpu")}
+
+
 def install(
     note: Callable[[str], None], world_size: int, from_host: Callable[[torch.Tensor], bool]
 ) -> None:

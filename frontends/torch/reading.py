@@ -100,7 +100,7 @@ def _tensors(recorder: Recorder) -> None:
     def tolist(x: torch.Tensor) -> Any:
         try:
             counts = recorder.masks.listed(x)
-            return listed(x) if counts is None else counts
+            return _listed(listed, recorder, x) if counts is None else counts
         except InvalidInput as error:
             if x.dtype is torch.bool:
                 raise
@@ -115,6 +115,11 @@ def _tensors(recorder: Recorder) -> None:
         if real is not None or (x.requires_grad and not force):
             with _disable_current_modes():
                 return array(x if real is None else real, force=force)
+        if (sample := recorder.sampled(x, where)) is not None:
+            with _disable_current_modes():
+                copied = array(sample)
+            copied.flags.writeable = False  # It is a copy of the tensor's memory.
+            return copied
         made = _numbers(x, where, unchanged(recorder, x))
         one = made.size > MOST_NUMBERS
         recorder.shadows.give(made[(slice(1),) * made.ndim] if one else made, where)
@@ -126,6 +131,16 @@ def _tensors(recorder: Recorder) -> None:
         ("numpy", numpy),
     ):
         replace(torch.Tensor, name, by)
+
+
+def _listed(listed: Callable[[torch.Tensor], Any], recorder: Recorder, x: torch.Tensor) -> Any:
+    """A list of all elements, which are asked for one by one where they are no sample."""
+    many = isinstance(x, FakeTensor) and x.dim() > 0 and not recorder.is_known(x)
+    sample = recorder.sampled(x, place(sys._getframe(2))[0]) if many else None
+    if sample is None:
+        return listed(x)
+    with _disable_current_modes():
+        return listed(sample)
 
 
 def _texts() -> None:

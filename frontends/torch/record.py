@@ -28,10 +28,12 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch import complexes, copies, counted, grouped, refusals, versions
+from shardproof.frontends.torch.devices import on_cpu
 from shardproof.frontends.torch.draws import kind_of
 from shardproof.frontends.torch.generators import Generators
 from shardproof.frontends.torch.places import in_function, is_machinery, place
 from shardproof.frontends.torch.reductions import communicator_of, reduction
+from shardproof.frontends.torch.samples import SAMPLED, Samples
 from shardproof.frontends.torch.shadows import MOST_COMPUTED, MOST_SHADOW, Shadows, flat, written_by
 from shardproof.frontends.torch.trace import (
     CONSTANT,
@@ -52,7 +54,7 @@ from shardproof.frontends.torch.trace import (
     Trace,
     tensors_of,
 )
-from shardproof.frontends.torch.viewed import require_view
+from shardproof.frontends.torch.viewed import RESHAPED, require_view
 from shardproof.frontends.torch.watched import Splits, Watched
 
 #: Elements of a tensor whose values are kept as constants, and their types.
@@ -66,15 +68,6 @@ QUESTIONS = frozenset({"prim.device.default", "aten.is_same_size.default", "aten
 
 #: Arguments that change nothing about the values of a result.
 IRRELEVANT = frozenset({"device", "layout", "pin_memory", "memory_format", "generator"})
-
-#: Operators that change how a tensor lies in its memory, or in which, and nothing in that.
-RESHAPED = frozenset(
-    getattr(torch.ops.aten, name)
-    for name in (
-        *("t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "set_"),
-        "as_strided_",
-    )
-)
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -98,6 +91,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._numbers: dict[StridedTensor, int] = {}
         self._storages: dict[int, tuple[int, Any]] = {}
         self.shadows = Shadows()
+        self.samples = Samples(self.shadows)
         self._forward: dict[int, tuple[int, int]] = {}
         self._works: dict[int, tuple[Any, int]] = {}
         self._work = 0
@@ -267,6 +261,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Append a mark of the job; what it makes an input has no value that Python may read."""
         if name == START:
             self.generators.start()
+            self.samples.end()
         if name == END:
             self.shadows.check_arrays()
             refusals.require_none()
@@ -311,7 +306,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     # -- dispatch ---------------------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = _on_cpu(kwargs or {})
+        kwargs = on_cpu(kwargs or {})
         if any(t not in _PLAIN and not issubclass(t, _SUBCLASSED) for t in types):
             return NotImplemented
         if str(func) == "aten._local_scalar_dense.default":
@@ -345,13 +340,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         followed = plain and self.shadows.follow(func, args, kwargs, out)
         if plain and not (followed and _kept(out)):
             self._meet(args, tuple(kwargs.values()))
+        draw = self.generators.drawn(kwargs.get("generator")) if kind_of(name) else ""
+        self.samples.go_on(func, args, kwargs, out, known=followed, draw=draw)
         if not followed:
             self.shadows.forget(func, args, kwargs)
         outputs = tuple(self.arg(x) for x in (out if isinstance(out, (list, tuple)) else (out,)))
         source, module, backward, own = self._where()
         named = {key: self.arg(value) for key, value in kwargs.items() if key not in IRRELEVANT}
-        if kind_of(name):
-            named[DRAW] = self.generators.drawn(kwargs.get("generator"))
+        if draw:
+            named[DRAW] = draw
         name, pairs = complexes.recorded(name, args, out)
         written = tuple(self.tensor(x).number for x in written_by(func, args, kwargs))
         read, into, made = (
@@ -414,8 +411,18 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if (answer := self.masks.answer(x)) is not None:
                 return answer
             where, _ = place(sys._getframe(1))
+            if (sample := self.sampled(x, where)) is not None:
+                with _disable_current_modes():
+                    return sample.item()
             text = "Python reads the value of a tensor that depends on the inputs of the step"
             refusals.refuse(f"{text} (.item(), bool() or tolist() at {where})")
+
+    def sampled(self, x: torch.Tensor, where: str) -> torch.Tensor | None:
+        """What is drawn before the step, as Python reads it at a place; None: it is not that."""
+        sample = self.samples.read(x)
+        if sample is not None:
+            self.notes.setdefault(SAMPLED.format(where))
+        return sample
 
     # -- waits ------------------------------------------------------------------------------
 
@@ -480,15 +487,6 @@ def _kept(out: Any) -> bool:
     """Whether values of these results may be constants.  Where numbers are rounded to fewer digits
     (a table of angles cast to bfloat16), those before are: rounding changes nothing."""
     return all(x.dtype in _KEPT or not x.is_floating_point() for x in _tensors(out))
-
-
-def _on_cpu(kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Tensors of the step are made on the CPU: a build of torch without GPUs has no others, and
-    where a value is changes nothing about it."""
-    device = kwargs.get("device")
-    if device is None or torch.device(device).type != "cuda":
-        return kwargs
-    return {**kwargs, "device": torch.device("cpu")}
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor, torch.nn.Buffer)

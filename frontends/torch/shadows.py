@@ -6,7 +6,7 @@ the storage was computed of shadows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,11 @@ WRITTEN = "NumPy writes an array that is a tensor's memory (that of .numpy() at 
 #: Operators whose result is memory that nothing has written, and those that write all of a tensor.
 ALLOCATES = ("aten.empty", "aten.new_empty")
 FILLS = frozenset(
-    {"aten.fill_.Scalar", "aten.fill_.Tensor", "aten.zero_.default", "aten.copy_.default"}
+    {
+        *("aten.fill_.Scalar", "aten.fill_.Tensor", "aten.zero_.default", "aten.copy_.default"),
+        *("aten.random_.default", "aten.random_.to", "aten.random_.from", "aten.normal_.default"),
+        *("aten.uniform_.default", "aten.bernoulli_.float", "aten.exponential_.default"),
+    }
 )
 #: Operators that make a tensor of one number in the shape of another one, with that number; None:
 #: it is the second operand.
@@ -86,7 +90,7 @@ class Shadows:
     """
 
     def __init__(self) -> None:
-        self.storages: dict[int, Any] = {}
+        self.storages: MutableMapping[int, Any] = {}
         #: Arrays that are tensors' memory, and what they had when they became it.
         self.lent: list[tuple[Any, bytes]] = []
         #: Those that NumPy has an array of, what is there, and who asked for it: what is written
@@ -171,14 +175,20 @@ class Shadows:
             self.alike[results[0].untyped_storage()._cdata] = float(
                 args[1] if number is None else number
             )
-        given = any(isinstance(x, torch.Tensor) for x in flat((args, tuple(kwargs.values()))))
-        most = MOST_COMPUTED if given else MOST_SHADOW
+        most = self._most(func, args, kwargs, out)
         if sum(x.numel() for x in results) > most or any(x.is_meta for x in results):
             return False
-        random = torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
-        return (
-            not random and func.namespace == "aten" and self._computed(func, args, kwargs, results)
-        )
+        plain = func.namespace == "aten" and self._is_fixed(func)
+        return plain and self._computed(func, args, kwargs, results)
+
+    def _most(self, func: Any, args: Any, kwargs: Mapping[str, Any], out: Any) -> int:
+        """How many elements an operator's results may have."""
+        given = any(isinstance(x, torch.Tensor) for x in flat((args, tuple(kwargs.values()))))
+        return MOST_COMPUTED if given else MOST_SHADOW
+
+    def _is_fixed(self, func: Any) -> bool:
+        """Whether an operator gives the same again."""
+        return torch.Tag.nondeterministic_seeded not in getattr(func, "tags", ())
 
     def _computed(
         self, func: Any, args: Any, kwargs: Mapping[str, Any], results: Sequence[torch.Tensor]

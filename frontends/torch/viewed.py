@@ -16,6 +16,15 @@ from torch.utils._python_dispatch import _disable_current_modes
 #: Operators that fail where strides do not allow a shape.
 VIEWS: Final = frozenset({torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default})
 
+#: Operators that change how a tensor lies in its memory, or in which, and nothing in that.
+RESHAPED = frozenset(
+    getattr(torch.ops.aten, name)
+    for name in (
+        *("t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "set_"),
+        "as_strided_",
+    )
+)
+
 
 def require_view(func: Any, args: Sequence[Any]) -> None:
     """Raise what PyTorch raises of tensors with memory where a ``view`` is none.

@@ -12,6 +12,9 @@ from click.testing import CliRunner
 
 import shardproof.torch as sp
 from shardproof.cli import main
+from shardproof.frontends.torch.loaders import ALONE
+from shardproof.frontends.torch.samples import SAMPLED
+from shardproof.inputs.traces import alone
 from tests.shardproof.torch import steps
 
 pytest_plugins = ["pytester"]
@@ -55,6 +58,48 @@ for seed in range(2 if how != "no step" else 0):
     print("step", seed, type(job).__name__)
 """
 
+LOADING = """
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+import shardproof.torch as sp
+from tests.shardproof.torch.steps import MLP, loss_of
+
+
+class Rows(Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, i):
+        assert type(i) is int
+        x = torch.randn(4)
+        x = torch.roll(x, torch.randint(4, (1,)).item())
+        return (x.flip(0) if torch.rand(()) < 0.5 else x), torch.full((4,), float(i))
+
+
+how = sys.argv[1]
+if how != "single":
+    dist.init_process_group("gloo")
+model = MLP()
+if how == "ddp":
+    model = nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for x, y in DataLoader(Rows(), batch_size=8, shuffle=True, num_workers=2):
+    picked = torch.randperm(8).numpy()
+    with sp.recording(model, optimizer, batch={"x": x[picked], "y": y[picked]}) as job:
+        if how == "draws":
+            torch.randperm(8).tolist().index(3)
+        x, y = (job.batch[n].chunk(job.world_size)[job.rank] for n in ("x", "y"))
+        loss = loss_of(model, x, y)
+        loss.backward()
+        optimizer.step()
+        job.end(loss=loss)
+"""
+
 PLANS = Path(__file__).parents[3] / "examples" / "plans"
 
 
@@ -87,6 +132,31 @@ def test_a_script_as_it_stands_is_recorded_and_verified(script: Path) -> None:
     assert (code, "proved: " in output) == (0, True), output
     assert "tensors agree with PyTorch" in " ".join(output.split())
     assert verify(script.parent, "ddp", "--combine=sum")[0] == 1
+
+
+@pytest.mark.parametrize(("how", "code"), [("ddp", 0), ("none", 1)])
+def test_a_script_whose_loader_shuffles_and_draws(script: Path, how: str, code: int) -> None:
+    script.write_text(LOADING)
+    for name, ranks in (("single", 1), (how, 2)):
+        done, text = capture(script, name, ranks)
+        assert done == 0, text
+    decided, text = verify(script.parent, how)
+    assert decided == code, text
+
+
+def test_numbers_that_python_reads_are_drawn_before_the_step_alone(script: Path) -> None:
+    script.write_text(LOADING)
+    code, text = capture(script, "single", 1)
+    assert code == 0, text
+    notes = alone(script.parent / "single").notes
+    drawn = [note for note in notes if note.startswith(SAMPLED.split("{")[0])]
+    assert drawn
+    assert all("train.py:" in note for note in drawn)
+    assert ALONE in notes
+    code, text = capture(script, "draws", 2)
+    assert code == 3
+    assert "Python reads the value" in text
+    assert "train.py:" in text
 
 
 def test_a_script_that_reduces_no_gradients_is_refuted(script: Path) -> None:
