@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Final
 
@@ -82,3 +83,29 @@ def about_order(verdict: str, kinds: Iterable[str]) -> str:
     if CHUNK_POSITION in known:
         return ORDER
     return NAMES if GRADIENT_NAME in known else ""
+
+
+#: How an assumption tells that a label may be one that does not count.
+_LABELS: Final = re.compile(
+    r"labels (?P<name>.+?) are classes from 0 to (?P<last>\d+), or (?P<mark>-?\d+), which does not"
+)
+
+
+def about_labels(verdict: str, assumptions: Iterable[str]) -> str:
+    """What to state of labels that a loss may leave out, where a step is refuted: a mean of ranks'
+    means is no mean then; "" where there are none.
+
+    Example: of "labels batch y are classes from 0 to 9, or -100, which does not count: ..." that
+    ``sp.tensor(..., low=0, high=10)`` says that none is -100.
+    """
+    if verdict != "refuted":
+        return ""
+    for label in filter(None, map(_LABELS.match, assumptions)):
+        name, last, mark = label.group("name", "last", "mark")
+        return (
+            f"labels {name} may be {mark} here, which the loss leaves out: ranks whose labels count "
+            "in other numbers have other means. If all of them are classes, say so: "
+            f"`sp.tensor(..., low=0, high={int(last) + 1})`, or `[0,{int(last) + 1})` behind its type in "
+            "`--batch`"
+        )
+    return ""

@@ -9,7 +9,7 @@ import pytest
 
 from shardproof.engine.findings import Finding
 from shardproof.report import terminal
-from shardproof.report.tries import ORDER, about_order, to_try
+from shardproof.report.tries import ORDER, about_labels, about_order, to_try
 from tests.shardproof.faces import refuted
 
 
@@ -77,3 +77,19 @@ def test_the_terminal_says_it_too() -> None:
     drawn = StringIO()
     terminal.show(lambda to: terminal.write(refuted(), to), drawn)
     assert "nnscaler" not in drawn.getvalue()
+
+
+def test_labels_that_may_not_count_are_named_where_a_step_is_refuted() -> None:
+    note = (
+        "labels batch y are classes from 0 to 3, or -100, which does not count: the step has no "
+        "meaning for others"
+    )
+    given = about_labels("refuted", ("numbers are real", note))
+    assert "`sp.tensor(..., low=0, high=4)`" in given
+    assert "`[0,4)`" in given
+    assert about_labels("proved", (note,)) == ""
+    assert about_labels("refuted", ("numbers are real",)) == ""
+    drawn = StringIO()
+    result = replace(refuted(), assumptions=(note,))
+    terminal.show(lambda to: terminal.write(result, to), drawn)
+    assert given in " ".join(drawn.getvalue().split())
