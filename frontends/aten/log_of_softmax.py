@@ -33,22 +33,22 @@ def _log(lo: Lowering, x: Lowered) -> Any:
 def _logs_of(lo: Lowering, y: Real) -> Any:
     """The log-softmax of which ``y`` is the exponential: None where ``y`` is no softmax along its
     last dimension, or one of scores that a mask hides."""
+    scores = _scores_of(lo, y)
+    return None if scores is None else _log_softmax(lo, scores, -1)
+
+
+def _scores_of(lo: Lowering, y: Real) -> Real | None:
+    """What ``y`` is the softmax of along its last dimension; None where it is none."""
     op = maker(lo, y.number)
     if op is None or op.name != "softmax" or op.backward or op.inputs[0] in lo.hides:
         return None
-    if dimensions(y.shape, op.attrs["dim"]) != (len(y.shape) - 1,):
-        return None
-    for number, known in lo.exponentials.items():
-        if known[3].number == op.inputs[0]:
-            return value(lo, number)
-    return _log_softmax(lo, value(lo, op.inputs[0]), -1)
+    last = dimensions(y.shape, op.attrs["dim"]) == (len(y.shape) - 1,)
+    return value(lo, op.inputs[0]) if last else None
 
 
 def _entries(lo: Lowering, x: Real) -> tuple[Real, Real] | None:
     """A softmax, and the ids [..., 1] that pick ``x`` of it."""
-    number = x.number
-    while (op := maker(lo, number)) is not None and op.name == "view":
-        number = op.inputs[0]
+    op = maker(lo, _whole(lo, x))
     if op is None or op.name != "pick" or op.backward:
         return None
     rows, chosen = (value(lo, n) for n in op.inputs)
@@ -58,11 +58,10 @@ def _entries(lo: Lowering, x: Real) -> tuple[Real, Real] | None:
 @lowers("aten._softmax_backward_data.default")
 def _backward(lo: Lowering, gradient: Lowered, y: Lowered, dim: int, dtype: str = "") -> Any:
     """Of a gradient by the softmax itself, as that of the log-softmax."""
-    if isinstance(gradient, Real) and isinstance(y, Real):
-        logs = _logs_of(lo, y)
-        own = None if logs is None else _times(lo, gradient, y)
+    if isinstance(gradient, Real) and isinstance(y, Real) and _scores_of(lo, y) is not None:
+        own = _times(lo, gradient, y)
         if own is not None:
-            return _log_softmax_backward(lo, own, logs, dim)
+            return _log_softmax_backward(lo, own, _logs_of(lo, y), dim)
     return _softmax_backward(lo, gradient, y, dim, dtype)
 
 
@@ -70,19 +69,26 @@ def _times(lo: Lowering, gradient: Real, y: Real) -> Real | None:
     """A gradient times the softmax that it was divided by; None where it was not."""
     op = maker(lo, gradient.number)
     if op is not None and op.name == "div" and op.inputs[1] == y.number:
-        return value(lo, op.inputs[0])
+        return lo.real(lo.expand(value(lo, op.inputs[0]), gradient.shape))
     spread = lo.spread.get(gradient.number)
     if spread is None or spread[2] is not None:
         return None
     ids, each, _ = spread
-    number = each.number
-    while (op := maker(lo, number)) is not None and op.name == "view":
-        number = op.inputs[0]
-    if op is None or op.name != "div":
+    op = maker(lo, _whole(lo, each))
+    picked = None if op is None or op.name != "div" else _entries(lo, value(lo, op.inputs[1]))
+    if op is None or picked is None or picked[0].number != y.number:
         return None
-    picked = _entries(lo, value(lo, op.inputs[1]))
-    if picked is None or picked[0].number != y.number or picked[1].shape[:-1] != ids.shape:
+    # What another id picks is another entry of the row.
+    if _whole(lo, picked[1]) != _whole(lo, ids) or picked[1].shape[:-1] != ids.shape:
         return None
+    above = lo.expand(value(lo, op.inputs[0]), lo.values[op.outputs[0]].shape)
     chosen = lo.real(lo.reshape(ids, (*ids.shape, 1)))
-    above = lo.real(lo.reshape(value(lo, op.inputs[0]), chosen.shape))
-    return lo.real(_spread(lo, above, chosen, gradient.shape))
+    return lo.real(_spread(lo, lo.reshape(above, chosen.shape), chosen, gradient.shape))
+
+
+def _whole(lo: Lowering, x: Real) -> int:
+    """The value of which ``x`` has all entries, in their order."""
+    number = x.number
+    while (op := maker(lo, number)) is not None and op.name == "view" and not op.backward:
+        number = op.inputs[0]
+    return number

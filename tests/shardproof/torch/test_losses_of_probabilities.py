@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ WIDTH, CLASSES, ROWS = 4, 6, 8
 BATCH = {
     "x": sp.tensor((ROWS, WIDTH)),
     "y": sp.tensor((ROWS,), torch.long, low=0, high=CLASSES),
+    "two": sp.tensor((ROWS, 2), torch.long, low=0, high=4),
 }
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -37,7 +39,9 @@ def verify(single: Loss, ranks: Loss) -> sp.Result:
         def one(job: sp.Job) -> None:
             model = nn.Linear(WIDTH, CLASSES)
             job.start(model)
-            x, y = (job.batch[n].chunk(size)[job.rank % size] for n in "xy")
+            two = single in (ratio, divided, hidden_and_not)
+            named = ("x", "two" if two else "y")
+            x, y = (job.batch[n].chunk(size)[job.rank % size] for n in named)
             loss = loss_of(model(x), y)
             loss.backward()
             for p in model.parameters() if size > 1 else ():
@@ -59,3 +63,65 @@ def test_on_either_side_they_are_the_cross_entropy(name: str) -> None:
 @pytest.mark.parametrize("name", UNLIKE)
 def test_others_are_refuted(name: str) -> None:
     assert verify(F.cross_entropy, UNLIKE[name]).verdict == "refuted"
+
+
+def beside(value: Tensor, moves: Tensor) -> Tensor:
+    """A value, with the derivative of another one."""
+    return value.detach() + moves - moves.detach()
+
+
+def entry(rows: Tensor, ids: Tensor) -> Tensor:
+    return rows.gather(1, ids[:, None])[:, 0]
+
+
+def ratio(z: Tensor, y: Tensor) -> Tensor:
+    p = z.softmax(-1)
+    return (entry(p, y[:, 0]) / entry(p, y[:, 1]).detach()).mean()
+
+
+def logarithm_beside_ratio(z: Tensor, y: Tensor) -> Tensor:
+    return beside(ratio(z, y), entry(z.log_softmax(-1), y[:, 0]).mean())
+
+
+def divided(z: Tensor, y: Tensor) -> Tensor:
+    p = z.softmax(-1)
+    p.register_hook(lambda _: z.detach()[:, :1] / p.detach() / len(z))
+    return p.mean()
+
+
+def divided_by_logarithms(z: Tensor, y: Tensor, all_entries: bool = True) -> Tensor:
+    each = z.log_softmax(-1) if all_entries else z - z.softmax(-1).detach() * z
+    return beside(z.softmax(-1).mean(), (z.detach()[:, :1] * each).sum() / len(z))
+
+
+def hidden_and_not(z: Tensor, y: Tensor) -> Tensor:
+    of_some = (z + HIDES).log_softmax(-1)
+    return (entry(of_some, y[:, 0]) + entry(z.softmax(-1), y[:, 0]).log()).mean()
+
+
+def hidden_and_not_by_logarithms(z: Tensor, y: Tensor, hides_again: bool = False) -> Tensor:
+    logs = [v.log_softmax(-1) for v in (z + HIDES, z + HIDES if hides_again else z)]
+    return (entry(logs[0], y[:, 0]) + entry(logs[1], y[:, 0])).mean()
+
+
+HIDES = torch.tensor([0.0] * 4 + [float("-inf")] * 2)
+BY_LOGARITHMS: dict[str, tuple[Loss, Loss, Loss]] = {
+    "of another id": (ratio, ratio, logarithm_beside_ratio),
+    "of a number for each row": (
+        divided,
+        divided_by_logarithms,
+        partial(divided_by_logarithms, all_entries=False),
+    ),
+    "of scores that are hidden elsewhere": (
+        hidden_and_not,
+        hidden_and_not_by_logarithms,
+        partial(hidden_and_not_by_logarithms, hides_again=True),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BY_LOGARITHMS)
+def test_a_probability_is_divided_by_itself_alone(name: str) -> None:
+    single, right, wrong = BY_LOGARITHMS[name]
+    assert verify(single, right).verdict == "proved"
+    assert verify(single, wrong).verdict == "refuted"
