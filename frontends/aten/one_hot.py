@@ -140,20 +140,25 @@ def spread_by(lo: Lowering, x: Lowered) -> Spread | None:
     """
     if not isinstance(x, Real) or not x.shape:
         return None
-    number, scale, shift, rows = x.number, Fraction(1), Fraction(0), list[Real]()
+    number, scale, rows = x.number, Fraction(1), list[Real]()
+    shifts: list[tuple[Fraction, int]] = []  # What is added, and how many of ``rows`` multiply it.
     while (op := maker(lo, number)) is not None and lo.values[number].shape[-1:] == x.shape[-1:]:
         if op.name == "pick" and op.backward:
-            return _spread(lo, x, op, scale, shift, rows)
+            return _spread(lo, x, op, scale, shifts, rows)
         one, other = op.inputs[0], op.attrs.get("other")
         if len(op.inputs) == 1 and op.name in ("mul", "add") and isinstance(other, Fraction | int):
-            shift += scale * other if op.name == "add" else 0
-            scale *= other if op.name == "mul" else 1
-        elif len(op.inputs) == 2 and op.name == "mul" and not shift and scale:
+            if op.name == "add":
+                shifts.append((scale * other, len(rows)))
+            else:
+                scale *= other
+        elif len(op.inputs) == 2 and op.name == "mul":
             each = [n for n in op.inputs if _is_of_rows(lo, n)]
-            if len(each) != 1 or lo.values[op.inputs[0]].shape != lo.values[op.inputs[1]].shape:
+            one = next((n for n in op.inputs if n not in each), number)
+            wide = lo.values[one].shape
+            own = lo.values[each[0]].shape if len(each) == 1 else ()
+            if wide != lo.values[number].shape or own not in (wide, (*wide[:-1], 1)):
                 return None
-            rows.append(lo.slice(value(lo, each[0]), len(x.shape) - 1, 0, 1))
-            one = next(n for n in op.inputs if n != each[0])
+            rows.append(lo.slice(value(lo, each[0]), len(wide) - 1, 0, 1))
         elif op.name not in ("view", "to"):
             return None
         number = one
@@ -161,15 +166,20 @@ def spread_by(lo: Lowering, x: Lowered) -> Spread | None:
 
 
 def _is_of_rows(lo: Lowering, number: int) -> bool:
-    """Whether a value is one number for every row, repeated along the last dimension."""
+    """Whether a value is one number for every row, repeated along the last dimension, if that is
+    longer."""
     op = maker(lo, number)
-    if op is None or op.name != "expand":
-        return False
-    return lo.values[op.inputs[0]].shape[-1:] == (1,)
+    of = op.inputs[0] if op is not None and op.name == "expand" else number
+    return lo.values[of].shape[-1:] == (1,)
 
 
 def _spread(
-    lo: Lowering, x: Real, op: Op, scale: Fraction, shift: Fraction, rows: Sequence[Real]
+    lo: Lowering,
+    x: Real,
+    op: Op,
+    scale: Fraction,
+    shifts: Sequence[tuple[Fraction, int]],
+    rows: Sequence[Real],
 ) -> Spread | None:
     _, index, given = op.inputs
     shard = lo.origins.get(index)
@@ -180,7 +190,13 @@ def _spread(
     for row in rows:
         each = lo.mul(each, lo.reshape(row, x.shape[:-1]))
     ids = lo.real(lo.reshape(replace(value(lo, index), domain=(low, high)), x.shape[:-1]))
-    return Spread(ids, each, Const(shift, x.shape, x.dtype) if shift else None)
+    other: Any = None
+    for shift, count in shifts:
+        term: Any = Const(shift, x.shape, x.dtype)
+        for row in rows[:count]:
+            term = lo.mul(lo.reshape(row, (*x.shape[:-1], 1)), term)
+        other = term if other is None else lo.add(other, term)
+    return Spread(ids, each, other)
 
 
 def one_hot_values(lo: Lowering, index: Real, first: int, size: int) -> Real:

@@ -73,3 +73,44 @@ def test_labels_beyond_the_classes_have_rows_of_zeros() -> None:
     wrong = step(lambda z, y: F.cross_entropy(z, y.clamp(max=CLASSES - 1)), 2)
     result = sp.verify(single, wrong, world_size=2, batch=batch(high=CLASSES + 1))
     assert result.verdict == "refuted", sp.told(result)
+
+
+def smoothed(z: Tensor, y: Tensor) -> Tensor:
+    """Smoothed labels, and a weight for each row behind the sum."""
+    hot = F.one_hot(y, CLASSES).float() * 0.9 + 0.1 / CLASSES
+    return -((hot * z.log_softmax(-1)).sum(-1) * z.detach()[:, 0]).mean()
+
+
+def weighed_first(z: Tensor, y: Tensor) -> Tensor:
+    weights = z.detach()[:, :1].expand(-1, CLASSES)
+    hot = (F.one_hot(y, CLASSES).float() * 0.9 + 0.1 / CLASSES) * weights
+    return -(hot * z.log_softmax(-1)).sum() / len(y)
+
+
+def smoothed_by_pytorch(z: Tensor, y: Tensor) -> Tensor:
+    each = F.cross_entropy(z, y, label_smoothing=0.1, reduction="none")
+    return (each * z.detach()[:, 0]).mean()
+
+
+def smoothed_without_weights(z: Tensor, y: Tensor) -> Tensor:
+    """The right loss, with gradients in which what is added to the one-hot has no weight."""
+    logs = z.log_softmax(-1)
+    hot = F.one_hot(y, CLASSES).float() * 0.9 * z.detach()[:, :1] + 0.1 / CLASSES
+    moves = -(hot * logs).sum() / len(y)
+    return smoothed(z, y).detach() + moves - moves.detach()
+
+
+@pytest.mark.parametrize(
+    ("loss_of", "other", "verdict"),
+    [
+        (smoothed, smoothed_by_pytorch, "proved"),
+        (weighed_first, smoothed, "proved"),
+        (weighed_first, smoothed_without_weights, "refuted"),
+    ],
+    ids=("behind the sum", "before it", "not all"),
+)
+def test_weights_of_rows_are_those_of_what_is_added_too(
+    loss_of: Loss, other: Loss, verdict: str
+) -> None:
+    result = sp.verify(step(loss_of), step(other, 2), world_size=2, batch=batch())
+    assert result.verdict == verdict, sp.told(result)
