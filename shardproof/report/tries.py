@@ -102,10 +102,11 @@ def about_labels(verdict: str, assumptions: Iterable[str]) -> str:
         return ""
     for label in filter(None, map(_LABELS.match, assumptions)):
         name, last, mark = label.group("name", "last", "mark")
+        classes = f"[0,{int(last) + 1})"
         return (
-            f"labels {name} may be {mark} here, which the loss leaves out: ranks whose labels count "
-            "in other numbers have other means. If all of them are classes, say so: "
-            f"`sp.tensor(..., low=0, high={int(last) + 1})`, or `[0,{int(last) + 1})` behind its type in "
+            f"labels {name} may be {mark} here, which the loss leaves out: ranks whose labels "
+            "count in other numbers have other means. If all of them are classes, say so: "
+            f"`sp.tensor(..., low=0, high={int(last) + 1})`, or `{classes}` behind its type in "
             "`--batch`"
         )
     return ""
