@@ -40,21 +40,29 @@ def question(
     ``side``, ``step``: the single side's; ``gradients``: values of its program, by parameter.
     Raises `Unsupported` where the engine has no such derivative.
     """
-    terms = {a.value for a in losses}
-    recorded = only(side.program, {*terms, *gradients.values()})
+    recorded = only(side.program, {*(a.value for a in losses), *gradients.values()})
     forward, own = side, tuple(losses)
     if _stops(step):
         forward = _lowered(side, step, marks=True)
         numbers = _numbers(side, forward)
         own = tuple(replace(a, value=numbers[a.value]) for a in losses)
-    program = only(forward.program, {a.value for a in own})
-    single, derived = differentiated(program, own, forward.still)
+    single, derived = _differentiated(forward, own)
+    if not derived and forward is not side:
+        # A loss without any gradient was detached to be told: backward was from what it is of.
+        own = tuple(losses)
+        single, derived = _differentiated(side, own)
     rows = [Expectation(LOSS, LOSS, own, tuple(losses))]
     for name in sorted(gradients.keys() | derived.keys()):
         want = (Addend(0, 0, derived[name]),) if name in derived else ()
         have = (Addend(0, 0, gradients[name]),) if name in gradients else ()
         rows.append(Expectation(GRADIENT, name, want, have))
     return Plan("derivative", single, (recorded,), 1, expectations=tuple(rows))
+
+
+def _differentiated(forward: Side, losses: Sequence[Addend]) -> tuple[Program, dict[str, int]]:
+    """What losses are made of, with their derivative."""
+    program = only(forward.program, {a.value for a in losses})
+    return differentiated(program, losses, forward.still)
 
 
 def lowered_again(

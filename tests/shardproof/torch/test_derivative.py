@@ -200,6 +200,22 @@ def test_clipping_alone_asks_nothing(tmp_path: Path) -> None:
     assert derivative.OWN in result.assumptions
 
 
+@pytest.mark.parametrize(("function", "differs"), [(Square.apply, 0), (Halved.apply, 1)])
+def test_a_loss_that_is_detached_to_be_told(tmp_path: Path, function: Any, differs: int) -> None:
+    """As `losses.append(loss.detach())` over microbatches: backward was from what it is of."""
+
+    def step(job: sp.Job) -> None:
+        model = nn.Linear(3, 2)
+        job.start(model)
+        loss = (function(model(job.batch["x"])) - job.batch["y"]).pow(2).mean()
+        loss.backward()
+        job.end(loss=loss.detach())
+
+    result = verify(tmp_path, step)
+    assert result.verdict == "proved", sp.told(result)
+    assert len([f for f in result.findings if f.kind == "not required"]) == differs
+
+
 class Norm(torch.autograd.Function):
     """A layer norm as kernels have it."""
 
