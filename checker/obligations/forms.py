@@ -74,8 +74,9 @@ class _Names:
         how = (number in here.opaque, number in here.opened, number in here.defined)
         if not self.placed and how == _OPAQUE:
             # A symbol, whatever it is made of: an obligation says no more of it.
-            return (how, node.extents, node.coordinates, number == self.nodes.one)
-        seen = (how, node.kind, node.extents, node.coordinates)
+            one, among = number == self.nodes.one, self.nodes.domain(number)
+            return (how, node.extents, node.coordinates, one, among)
+        seen = (how, node.kind, node.extents, node.coordinates, self.nodes.domain(number))
         if number not in here.defined:
             return seen
         return (*seen, node.definition.rename(self))

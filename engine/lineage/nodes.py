@@ -19,8 +19,10 @@ from shardproof.engine.lineage.expressions import (
     Causal,
     Combine,
     Expression,
+    Input,
     One,
     Restrict,
+    Select,
     label_name,
 )
 
@@ -84,6 +86,8 @@ class NodeTable:
         self._masked: set[int] = set()
         #: Blocks that definitions are about: (node, axis, extent) -> (start, size).
         self.blocks: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
+        #: The integers that inputs are among, by name: from, to (exclusive).
+        self.domains: dict[str, tuple[int, int]] = {}
         self._met: list[tuple[str, int]] | None = None
         self._node_numbers: dict[Expression, int] = {}
         self._reduction_numbers: dict[Reduction, int] = {}
@@ -121,6 +125,22 @@ class NodeTable:
     def is_masked(self, number: int) -> bool:
         """Whether entries may be minus infinity: such a node is never taken as a symbol."""
         return number in self._masked
+
+    def domain(self, number: int) -> tuple[int, int] | None:
+        """The integers that all entries of a node are among, as the plan says of its inputs: from,
+        to (exclusive); None where nothing says it.
+
+        Example: of labels that the plan has with a domain of (0, 24), and of those behind the
+        first, (0, 24); of the places that a choice from 8 scores gives, (0, 8).
+        """
+        match self.nodes[number].definition:
+            case Input(name=name):
+                return self.domains.get(name)
+            case Restrict(node=node):
+                return self.domain(node)
+            case Select(operand=operand, row=row):
+                return 0, next(n for *_, n, label in operand.intervals if label == row)
+        return None
 
     def find(self, definition: Expression) -> int | None:
         """The number of the node that is defined so, if there is one."""

@@ -35,6 +35,7 @@ from shardproof.engine.lineage.lineage import Lineage
 from shardproof.engine.lineage.members import axes_of, concrete
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.lineage.sums import Over
+from shardproof.engine.obligations.classes import OneHot, counted, one_hots
 from shardproof.engine.obligations.denominators import Cleared, cleared
 from shardproof.engine.obligations.entries import Meaning
 from shardproof.engine.obligations.logistic import logistic
@@ -72,7 +73,8 @@ class Obligation(NamedTuple):
     """What a claim says at small size: equalities that have to hold for all values of the symbols.
     ``applications``: what the operator takes functions of that are undefined somewhere, as
     applications; laws may leave none of them in the equalities.  ``claimed``: what the definitions
-    take functions of, likewise, by which the results that are claimed are expanded.
+    take functions of, likewise, by which the results that are claimed are expanded.  ``one_hots``:
+    those of ids that are known to name one of their classes.
 
     Example: of a linear layer, ``v0 * v4 + v1 * v5 == v4 * v0 + v5 * v1`` and so on, an equality
     for each represented entry, where ``symbols`` says that v0 is n3[0, 0].
@@ -82,6 +84,7 @@ class Obligation(NamedTuple):
     symbols: dict[str, tuple[object, ...]]
     applications: tuple[Term, ...] = ()
     claimed: tuple[Term, ...] = ()
+    one_hots: tuple[OneHot, ...] = ()
 
 
 #: Members that are not one claim, moved, up to which all are stated.
@@ -109,7 +112,7 @@ def build(nodes: NodeTable, claim: Claim, widened: Cut = 0, more: int = 0) -> Ob
             with suppress(Unsupported, ShapeMismatch):
                 return _in_windows(nodes, claim, here, more)
             raise error from None
-        worded = _worded(whole)
+        worded = _worded(_counted(whole)[0])
         divided = _cleared(worded)
         return worded if divided is None else worded._replace(goals=divided.goals)
 
@@ -131,6 +134,13 @@ def _worded(obligation: Obligation) -> Obligation:
     return obligation if worded is None else obligation._replace(goals=worded)
 
 
+def _counted(obligation: Obligation) -> tuple[Obligation, int]:
+    """An obligation in which one-hots add up to 1, where it needs that; and how many entries of
+    these are multiplied with one another (0: it does not need it)."""
+    made = counted(obligation.goals, obligation.one_hots)
+    return (obligation, 0) if made is None else (obligation._replace(goals=made.goals), made.degree)
+
+
 def _cleared(obligation: Obligation) -> Cleared | None:
     goals = obligation.goals
     return cleared(goals[0][0].table, goals) if goals else None
@@ -139,7 +149,14 @@ def _cleared(obligation: Obligation) -> Cleared | None:
 def _reduced(nodes: NodeTable, claim: Claim, here: Cone, more: int) -> Obligation:
     relations = related(claim)
     required = enough(nodes, claim, here, relations)
-    obligation = _worded(_represented(nodes, claim, here, more, relations, required))
+    obligation, degree = _counted(_represented(nodes, claim, here, more, relations, required))
+    if degree:
+        # Each entry of a one-hot is written as a sum over classes.
+        more += degree
+        obligation, least = _counted(_represented(nodes, claim, here, more, relations, required))
+        if least > degree:
+            raise Unsupported("more entries of one-hots are multiplied where more are represented")
+    obligation = _worded(obligation)
     divided = _cleared(obligation)
     if divided is None:
         return obligation
@@ -147,10 +164,12 @@ def _reduced(nodes: NodeTable, claim: Claim, here: Cone, more: int) -> Obligatio
     if required_more is None:
         return obligation
     # What sides are multiplied by is a sum as well: it takes more positions to tell them apart.
-    again = _worded(_represented(nodes, claim, here, more, relations, required_more))
+    more += degree * divided.factors
+    wider, least = _counted(_represented(nodes, claim, here, more, relations, required_more))
+    again = _worded(wider)
     divided_again = _cleared(again)
     if divided_again is None or any(
-        n > m for n, m in zip(divided_again[1:], divided[1:], strict=True)
+        n > m for n, m in zip((least, *divided_again[1:]), (degree, *divided[1:]), strict=True)
     ):
         return obligation
     return again._replace(goals=divided_again.goals)
@@ -184,6 +203,7 @@ def _build(nodes: NodeTable, claim: Claim, here: Cone, positions: Positions) -> 
     symbols: dict[str, tuple[object, ...]] = {}
     given: set[Term] = set()
     claimed: set[Term] = set()
+    known: list[OneHot] = []
     for point in points(nodes, claim, here):
         representatives = positions(point)
         masks = not representatives.exact and compares(nodes, here)
@@ -198,9 +218,11 @@ def _build(nodes: NodeTable, claim: Claim, here: Cone, positions: Positions) -> 
             laws=lawful(nodes, here, claim.name),
             apart=exponentials(nodes, here, claim.name),
         )
-        goals += _goals(meaning, claim, given, claimed)
+        there = _goals(meaning, claim, given, claimed)
+        goals += there
+        known += one_hots(meaning, here.defined, there)
         symbols |= {str(term.name): key for key, term in meaning.symbols.items()}
-    return Obligation(tuple(goals), symbols, _in_order(given), _in_order(claimed))
+    return Obligation(tuple(goals), symbols, _in_order(given), _in_order(claimed), tuple(known))
 
 
 def _in_order(terms: Iterable[Term]) -> tuple[Term, ...]:

@@ -226,6 +226,11 @@ class Program:
         return {name: extent for name, extent, _ in self.axes}
 
     @property
+    def domains(self) -> dict[str, tuple[int, int]]:
+        """What the integers of inputs are among, where that is said: {"labels": (0, 24)}."""
+        return {s.name: s.domain for s in self.shards if s.domain is not None}
+
+    @property
     def ranks(self) -> int:
         """How many ranks run this program."""
         count = 1

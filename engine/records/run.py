@@ -308,6 +308,7 @@ def _run(where: Path) -> Run:
         if store.digest(plan) != certificate.plan:
             raise InvalidInput("is another plan than the certificate's", PLAN)
         nodes = _nodes(tables["nodes"], tables["tokens"])
+        nodes.domains = plan.single.domains
         sides = _sides(tables, nodes)
         templates = _templates(tables["templates"])
         stages = _stages(tables["stages"], len(templates))

@@ -351,6 +351,30 @@ class Representatives(MixedRadix):
             result.append((sum(p for p, _ in chosen), weight))
         return result
 
+    def classes(self, key: Axis, low: int, high: int) -> list[tuple[int, int]] | None:
+        """(position, multiplicity) of what represents [low, high) of an axis without an end, and
+        nothing beside it; None where there is no such thing.
+
+        Example: of 24 classes of which each of two ranks has twelve, 0 and 12 once, 1 and 13 for
+        eleven each.
+        """
+        if self.exact:
+            return [(p, 1) for p in range(low, high)] if high - low <= MOST_WHOLE else None
+        try:
+            digits = self.within(key, 1, ABSOLUTE)
+            intervals = self._intervals(digits, low, high - low)
+        except Unsupported:
+            return None
+        places: list[list[tuple[int, int]]] = []
+        for (stride, extent), (begin, end) in zip(digits, intervals, strict=True):
+            own = [b for b in self._blocks(extent) if begin < b[0] + b[1] and b[0] < end]
+            # A single position that nothing cuts stands for itself.
+            own = own or [(begin, 1)]
+            if sum(n for _, n in own) != end - begin:
+                return None
+            places.insert(0, [(p * stride, n) for p, n in own])
+        return [(sum(p for p, _ in own), prod(n for _, n in own)) for own in product(*places)]
+
     def digits(self, key: Axis, atom: StridedInterval) -> list[tuple[Factor, list[int]]]:
         """For each digit of an atom, outermost first: multiplicities, and the places along the
         node's axis of its represented positions (the places of all digits add up)."""

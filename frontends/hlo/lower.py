@@ -47,6 +47,7 @@ from shardproof.frontends.hlo.expressions import Expressions, interval_of
 from shardproof.frontends.hlo.items import Bits, Either, Ids, Item, Narrow, Tensor, Vectors
 from shardproof.frontends.hlo.known import Known
 from shardproof.frontends.hlo.module import Type
+from shardproof.frontends.hlo.named import named
 from shardproof.frontends.hlo.opcodes import NO_RULE
 from shardproof.frontends.hlo.state import Lowering, Other, Rule, Several, integral
 from shardproof.frontends.hlo.written import Written
@@ -74,9 +75,9 @@ def lower(
     other: Other | None = None,
 ) -> tuple[Lowering, list[int], dict[int, tuple[int, int]]]:
     """The graph's operators, the values of its outputs, and the domains of its integer inputs: as
-    given or stated, or narrowed to the rows that lookups have; ``stacked``: inputs that are held
-    row by row; ``expressions``: of bits, those of both sides; ``other``: what is known of the other
-    side.
+    given or stated, or narrowed to the rows that lookups, and the classes that one-hots have;
+    ``stacked``: inputs that are held row by row; ``expressions``: of bits, those of both sides;
+    ``other``: what is known of the other side.
 
     Example: ``gather`` of ``f32[32,8]`` by an input of ids makes ``onehot`` and ``einsum``, and the
     domain of that input is (0, 32).
@@ -92,7 +93,10 @@ def lower(
         lowering.recorder.notes.extend(notes)
         try:
             _run(lowering, stacked)
-            return lowering, _outputs(lowering), domains_of
+            classes = {} if domains is not None else named(lowering)
+            if classes.keys() <= domains_of.keys():
+                return lowering, _outputs(lowering), domains_of
+            domains_of = {p: (0, n) for p, n in classes.items()} | domains_of
         except Narrow as error:
             position, rows = lowering.narrowed(error)
             whole = (0, MOST)

@@ -13,6 +13,7 @@ from shardproof.engine.lineage.expressions import Combine, Einsum, Restrict
 from shardproof.engine.lineage.lineage import ABSOLUTE
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.partition.inference.chains import in_blocks
+from shardproof.partition.inference.classes import alone, complete, shown
 from shardproof.partition.inference.substitution import Labels, Path, Read, TooLarge
 
 #: Products that an expansion may have, and factors of a product.
@@ -48,6 +49,8 @@ class Expansion:
     labels: Labels = field(default_factory=Labels)
     reduced: dict[Inside, int] = field(default_factory=dict)
     opened: set[int] = field(default_factory=set)
+    #: One-hots that were left out.
+    named: set[int] = field(default_factory=set)
     work: int = 0
 
     def whole(self, number: int, depth: int) -> tuple[list[Product], list[int]]:
@@ -121,7 +124,16 @@ class Expansion:
                     for p, q in product(products, opened)
                 ]
             )
-        return [self._counted(one, inner.values()) for one in products]
+        return [self._summed(one, frozenset(inner.values())) for one in products]
+
+    def _summed(self, one: Product, reduced: frozenset[int]) -> Product:
+        """A product that is summed along labels, without one-hots that add up to 1 over them."""
+        kept = frozenset(x for leaf in one.leaves for x in leaf.labels()) - reduced
+        left = alone(self.table, one.leaves, kept)
+        classes = {complete(self.table, one.leaves[place]) for place in left}
+        self.named.update(*(shown(self.table, one.leaves[place].node) for place in left))
+        rest = tuple(leaf for place, leaf in enumerate(one.leaves) if place not in left)
+        return self._counted(one._replace(leaves=rest), reduced - classes)
 
     def _counted(self, one: Product, reduced: Iterable[int]) -> Product:
         """A product that is summed along labels: as often as there are positions of those along

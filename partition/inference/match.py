@@ -74,12 +74,13 @@ class Alias(NamedTuple):
 class _Sum(NamedTuple):
     """A node multiplied out: factors of distinct products; ``reduced``: where the labels that a
     single product reduces are in its form; ``leaves``: which operands lead to those of its form;
-    ``opened``: the nodes that were multiplied out."""
+    ``opened``: the nodes that were multiplied out; ``named``: one-hots that add up to 1."""
 
     forms: dict[_Form, Fraction]
     reduced: dict[Inside, Digit]
     leaves: tuple[Path, ...] = ()
     opened: frozenset[int] = frozenset()
+    named: frozenset[int] = frozenset()
 
 
 def _leaves(value: _Sum) -> frozenset[int]:
@@ -372,7 +373,8 @@ class Matcher:
                 }
                 paths = tuple(leaves[i].path for i in order)
         forms = {form: factor for form, factor in factors.items() if factor}
-        return _Sum(forms, reduced, paths, frozenset(expansion.opened))
+        opened, named = frozenset(expansion.opened), frozenset(expansion.named)
+        return _Sum(forms, reduced, paths, opened, named)
 
     def _same(
         self,
@@ -406,7 +408,8 @@ class Matcher:
                 sums = _reduced_alike(value.reduced, there.reduced)
                 several = len(value.leaves) != len(there.leaves)
                 read = {} if several else dict(zip(value.leaves, there.leaves, strict=True))
-                opened = value.opened | there.opened | self._of_blocks(value, there)
+                opened = value.opened | there.opened | value.named | there.named
+                opened |= self._of_blocks(value, there)
                 return Alias(candidate, ratios.pop(), axes, sums, read, opened)
         return None
 

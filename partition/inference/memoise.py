@@ -183,6 +183,7 @@ class Repeats:
                     number == self._table.one,
                     self._table.is_masked(number),
                     self._is_reference(number),
+                    self._table.domain(number),
                     self._inside(node.definition),
                 )
             )

@@ -23,6 +23,7 @@ from shardproof.engine.lineage.expressions import Combine, Einsum, Operand, Unar
 from shardproof.engine.lineage.lineage import Addend, Lineage, StridedInterval, View
 from shardproof.engine.lineage.nodes import NodeTable
 from shardproof.engine.ops.primitives import labels
+from shardproof.partition.inference import classes
 from shardproof.partition.inference.opened import opened
 from shardproof.partition.inference.substitution import Labels, Read, TooLarge
 
@@ -222,6 +223,8 @@ class Zeros:
         if not isinstance(definition, Einsum):
             return False
         kept = set(definition.outputs)
+        if classes.has_named(self.table, definition):
+            return True
         return not self._alone(definition.operands) <= kept
 
     def _alone(self, operands: Sequence[Operand]) -> set[int]:
@@ -282,13 +285,20 @@ class Zeros:
         """
         if number not in self._known:
             definition = self.table[number].definition
-            centred = isinstance(definition, Einsum) and is_centred(self.table, definition)
-            self._known[number] = (
-                self._rest(number, definition)
-                if centred and isinstance(definition, Einsum)
-                else None
-            )
+            made = None
+            if isinstance(definition, Einsum):
+                made = self._without_classes(definition)
+                if made is None and is_centred(self.table, definition):
+                    made = self._rest(number, definition)
+            self._known[number] = made
         return self._known[number]
+
+    def _without_classes(self, definition: Einsum) -> Rest | None:
+        """A sum over classes without the one-hots that add up to 1 over them."""
+        made = classes.without(self.table, definition, self._einsum)
+        if made is None or any(t.partials or t.places for t in made[0].addends):
+            return None
+        return Rest(*made)
 
     def _rest(self, number: int, definition: Einsum) -> Rest | None:
         by = zero(self.table, definition)

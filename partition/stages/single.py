@@ -68,6 +68,7 @@ def read_rows(
     Example: what `read_single` gives, of rows that are ``derived`` from those ``given``.
     """
     nodes = NodeTable()
+    nodes.domains = plan.single.domains
     forms = Forms(nodes)
     known = reference(plan.single, given)
     alone = replace(plan, microbatches=1, replica_axes=())

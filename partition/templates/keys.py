@@ -50,7 +50,7 @@ class _Numbering:
         the number 1."""
         read = self.nodes[node]
         if node not in self.here.defined:
-            return ("symbol", read.extents, node == self.nodes.one)
+            return ("symbol", read.extents, node == self.nodes.one, self.nodes.domain(node))
         return (read.definition.rename(self), read.extents)
 
 

@@ -59,7 +59,8 @@ class Signatures:
             number = todo[position]
             position += 1
             if number not in here.defined:
-                form = ("symbol", self.nodes[number].extents, number == self.nodes.one)
+                is_one, among = number == self.nodes.one, self.nodes.domain(number)
+                form = ("symbol", self.nodes[number].extents, is_one, among)
                 read.append(self._forms.number(form))
                 continue
             definition, below = self._definition(number)

@@ -178,3 +178,61 @@ use_global_device_ids=true, to_apply=add
 @pytest.mark.parametrize(("of", "expected"), [("t", "proved"), ("own", "refuted")])
 def test_what_is_no_linear_function_of_a_share(of: str, expected: str, tmp_path: Path) -> None:
     verified(FOCAL, LOOKED_UP.replace("OF", of), tmp_path, expected)
+
+
+#: The score of each label less a number of its row, and row sums, where both sides have one-hots.
+BY_ONE_HOTS = f"""HloModule m
+
+{ADD}
+ENTRY main {{
+  s = f32[4,8] parameter(0)
+  y = s32[4] parameter(1)
+  l = f32[4] parameter(2)
+  w = f32[4,8] broadcast(l), dimensions={{0}}
+  p = f32[4,8] subtract(s, w)
+  c = s32[4,8] iota(), iota_dimension=1
+  v = s32[4,8] broadcast(y), dimensions={{0}}
+  b = pred[4,8] compare(v, c), direction=EQ
+  h = f32[4,8] convert(b)
+  q = f32[4,8] multiply(h, p)
+  z = f32[] constant(0)
+  g = f32[4] reduce(q, z), dimensions={{1}}, to_apply=add
+  d = f32[4,8] multiply(h, w)
+  n = f32[4,8] negate(d)
+  t = f32[4] reduce(n, z), dimensions={{1}}, to_apply=add
+  ROOT r = (f32[4], f32[4]) tuple(g, t)
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("edits", "expected"),
+    [
+        ([], "proved"),
+        ([("LESS", "u")], "refuted"),
+        ([("constant(4)", "constant(3)")], "refuted"),
+    ],
+    ids=["the label", "less another number", "off by one class"],
+)
+def test_one_hots_on_both_sides(
+    edits: list[tuple[str, str]], expected: str, tmp_path: Path
+) -> None:
+    parallel = PARALLEL
+    for old, new in (*edits, ("HOW", "EQ"), ("LESS", "l")):
+        parallel = parallel.replace(old, new)
+    verified(BY_ONE_HOTS, parallel, tmp_path, expected)
+
+
+def test_labels_that_may_be_no_class(tmp_path: Path) -> None:
+    """Where the program asks whether a label counts, its one-hot may be 0."""
+    marked = BY_ONE_HOTS.replace(
+        "  ROOT r = (f32[4], f32[4]) tuple(g, t)",
+        """  k = s32[] constant(0)
+  k0 = s32[4] broadcast(k), dimensions={}
+  some = pred[4] compare(y, k0), direction=GE
+  some0 = f32[4] convert(some)
+  t0 = f32[4] multiply(t, some0)
+  ROOT r = (f32[4], f32[4]) tuple(g, t0)""",
+    )
+    right = PARALLEL.replace("HOW", "EQ").replace("LESS", "l")
+    verified(marked, right, tmp_path, "refuted")
