@@ -22,6 +22,7 @@ from shardproof.frontends.aten.bits import (
     runs,
     shown_columns,
 )
+from shardproof.frontends.aten.cells import Cell, cells
 from shardproof.frontends.aten.filled import filled, fills
 from shardproof.frontends.aten.hidden import (
     Mask,
@@ -101,7 +102,11 @@ def hide(lo: Lowering, scores: Real, mask: Mask) -> Real:
     """
     first = hidden_after(mask, scores.shape)
     if first is None:
-        return _by_columns(lo, scores, entries(plane(mask, scores.shape)))
+        hidden = entries(plane(mask, scores.shape))
+        try:
+            return _by_columns(lo, scores, hidden)
+        except Unsupported:  # Rows show several intervals, or the mask is a large window.
+            return _in_cells(lo, scores, cells(lo, hidden))
     *_, queries, keys = scores.shape
     _require_compared(lo, Window(first, -queries, queries, keys), scores)
     return causal(lo, scores, first)
@@ -128,6 +133,19 @@ def _by_columns(lo: Lowering, scores: Real, hidden: NDArray[np.bool_]) -> Real:
     if stop < keys:
         parts.append(_causal_from(lo, part(stop, keys), 0, queries))
     return lo.real(lo.concat(parts, at))
+
+
+def _in_cells(lo: Lowering, scores: Real, bands: list[list[Cell]]) -> Real:
+    """Scores with minus infinity where a mask of such cells is true."""
+    queries, keys = len(scores.shape) - 2, len(scores.shape) - 1
+
+    def shown(cell: Cell) -> Real:
+        part: Any = lo.slice(scores, queries, cell.start, cell.stop - cell.start)
+        part = lo.real(lo.slice(part, keys, cell.left, cell.right - cell.left))
+        return _causal_from(lo, part, max(cell.last, 0), max(-cell.last, 0))
+
+    rows = [lo.concat([shown(cell) for cell in band], keys) for band in bands]
+    return lo.real(lo.concat(rows, queries))
 
 
 def _by_rows(lo: Lowering, scores: Real, hidden: NDArray[np.bool_]) -> Real:
@@ -348,14 +366,23 @@ def _later(
     if isinstance(mask, Additive) and not causally:
         try:
             hidden = plane(mask.where, (*q.shape[:-1], keys))
-            own = window(entries(hidden))
-        except Unsupported:  # Other than an interval of a row is shown, or rows differ.
+            own = _window(lo, entries(hidden))
+        except Unsupported:  # The mask is not made of a few causal ones, or rows differ.
             return None
         scores = prod(q.shape[:-1]) * keys
         return None if own is not None and as_table(lo, own, scores) is not None else hidden
     if causally and mask is not None:
         raise Unsupported("attention with a mask that is causal besides")
     return None
+
+
+def _window(lo: Lowering, hidden: NDArray[np.bool_]) -> Window | None:
+    """As `bands.window`; None where the mask consists of `cells`, too."""
+    try:
+        return window(hidden)
+    except Unsupported:
+        cells(lo, hidden)
+        return None
 
 
 def _scale(q: Lowered, scale: float | None) -> Fraction:

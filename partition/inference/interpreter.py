@@ -351,9 +351,10 @@ class LineageInterpreter(Choices):
 
     def _largest(self, x: Lineage, dim: int) -> Lineage | None:
         """The maximum along a dimension in which several values lie side by side: that of their
-        maxima (None: something else is there too)."""
+        maxima (None: something else is there too, or values lie side by side elsewhere alone)."""
         try:
-            return self.most([self.amax(part, dim) for part in side_by_side(x, dim)])
+            parts = side_by_side(x, dim)
+            return None if len(parts) == 1 else self.most([self.amax(p, dim) for p in parts])
         except Misaligned:
             return None
 
