@@ -29,6 +29,7 @@ from shardproof.frontends.torch.places import place
 from shardproof.frontends.torch.stretches import Stretches
 from shardproof.frontends.torch.tallies import BINCOUNT, Tallies
 from shardproof.frontends.torch.trace import (
+    CHOSEN,
     DRAW,
     MOST_MASKS,
     Arg,
@@ -61,7 +62,6 @@ _COUNTING: Final = ("aten.sum.", "aten.any.")
 _APART: Final = {"aten.unbind.int": 1, "aten.split.Tensor": 2}
 _BY_MASKS: Final = (*_INDICES, "aten.masked_select.", "aten.masked_scatter.")
 
-ASSUMED: Final = "of rows whose number data say (nonzero, x[mask]) there is at least one: at "
 OVER_ROWS: Final = "a loop over rows that a mask chooses, by each of them (at {})"
 ALL_HIT: Final = "each of the {} numbers that a loop takes from a mask is chosen by data: at {}"
 
@@ -177,7 +177,7 @@ class Masks:
             return None
         mask = args[0]
         rows = self._rows(self._key_of(mask), mask)
-        self.recorder.notes.setdefault(f"{ASSUMED}{place(sys._getframe(2))[0]}")
+        self.recorder.notes.setdefault(f"{CHOSEN}{place(sys._getframe(2))[0]}")
         made = torch.empty((rows, mask.dim()), dtype=torch.int64)
         storage = made.untyped_storage()
         for loop in self._loops:

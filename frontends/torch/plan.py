@@ -18,14 +18,13 @@ from shardproof.engine.plan.assumptions import some
 from shardproof.engine.plan.ir import Addend, Expectation, Plan
 from shardproof.frontends.aten.positive import OF_NUMBERS, assumed_of
 from shardproof.frontends.torch import labels
-from shardproof.frontends.torch.counted import ASSUMED
 from shardproof.frontends.torch.counterparts import none_alone
 from shardproof.frontends.torch.derivative import only
 from shardproof.frontends.torch.families import Compared, shown
 from shardproof.frontends.torch.lower import Result, with_tables
 from shardproof.frontends.torch.mesh import Spread
 from shardproof.frontends.torch.sides import Sides
-from shardproof.frontends.torch.trace import BY_NAME, Box
+from shardproof.frontends.torch.trace import BY_NAME, CHOSEN, Box
 
 LOSS, GRADIENT, OUTPUT = "loss", "gradient", "output"
 #: The kind of rows that ask how losses combine, before it is known.
@@ -256,8 +255,8 @@ def assumed(sides: Sides) -> Iterator[Assumption]:
     "ranks 2-7 do what captured ranks do along the axes of the mesh"."""
     yield from parts(sides)
     for note in noted(sides):
-        if note.startswith(ASSUMED):
-            yield Assumption("stated", SOME_ROWS, note.removeprefix(ASSUMED), note)
+        if note.startswith(CHOSEN):
+            yield Assumption("stated", SOME_ROWS, note.removeprefix(CHOSEN), note)
     yield from assumed_of(note for side in (sides.single, *sides.ranks) for note in side.notes)
     ranks = sides.families.assumed
     if ranks:
@@ -357,7 +356,7 @@ def notes(sides: Sides) -> tuple[str, ...]:
     if not any(r.value >= 0 and r.compared.kind == GRADIENT for r in sides.single.results):
         lines.append("no gradients compared: the single side has none")
     lines += labels.noted(sides.single_step)
-    lines += [note for note in noted(sides) if not note.startswith(ASSUMED)]
+    lines += [note for note in noted(sides) if not note.startswith(CHOSEN)]
     own = [note for side in (sides.single, *sides.ranks) for note in side.notes]
     lines += [note for note in own if note not in OF_NUMBERS]
     return tuple(dict.fromkeys(lines))

@@ -180,6 +180,8 @@ class Trace(msgspec.Struct, frozen=True):
     counts: tuple[int, ...] = ()
 
 
+#: A note of where masks and data choose rows: no fewer than one.
+CHOSEN = "of rows whose number data say (nonzero, x[mask]) there is at least one: at "
 #: A note of what Python reads of a sum over ranks: it is made of one rank's own numbers.
 SUMMED = "whole numbers that ranks add up before Python reads them are the same on all ranks: "
 

@@ -42,9 +42,7 @@ def validate(sides: Sides, plan: Plan, traces: Sequence[Trace], seed: int = 0) -
         values[name] = np.roll(values[moved.base], -moved.by, moved.dim)
     tensors = {
         # PyTorch takes no views that step backwards, as tables of windows are.
-        name: torch.tensor(
-            np.ascontiguousarray(x), dtype=torch.int64 if x.dtype.kind == "i" else torch.float64
-        )
+        name: torch.tensor(x.copy(), dtype=torch.int64 if x.dtype.kind == "i" else torch.float64)
         for name, x in values.items()
     }
     try:

@@ -87,3 +87,13 @@ def test_a_page_without_plots_says_why(tmp_path: Path, monkeypatch: pytest.Monke
     text = page.write(swept).read_text()
     assert "No plots: matplotlib is not installed" in text
     assert "pip install &#39;shardproof[plots]&#39;" in text
+
+
+def test_what_was_recorded_is_decided_without_torch() -> None:
+    """It takes a second to import, and hundreds of MiB."""
+    code = "import sys; sys.modules['torch'] = None; import shardproof.recorded"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.distributed.pipelining import schedules
 
 import shardproof.torch as sp
@@ -396,3 +397,25 @@ def test_a_wrong_use_of_capture_is_told(args: list[str], message: str) -> None:
 
     found = CliRunner().invoke(main, ["capture", *args])
     assert (found.exit_code, message in found.output) == (3, True), found.output
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0])
+def test_a_parameter_of_one_number_is_replayed(tmp_path: Path, scale: float) -> None:
+    """A temperature has no dimensions; ranks see all of it, and add up its gradient."""
+
+    def step(job: sp.Job) -> None:
+        model = torch.nn.ParameterDict({"heat": torch.nn.Parameter(torch.zeros(()))})
+        job.start(model)
+        x, y = (job.batch[n].chunk(job.world_size)[job.rank] for n in ("x", "y"))
+        loss = (x * model["heat"].exp() - y).pow(2).mean()
+        loss.backward()
+        if job.world_size > 1:
+            dist.all_reduce(model["heat"].grad)
+            model["heat"].grad.mul_(scale / job.world_size)
+        job.end(loss=loss)
+
+    batch = {"x": sp.tensor((4, 2)), "y": sp.tensor((4, 2))}
+    result = sp.verify(
+        step, step, world_size=2, batch=batch, validate=True, out=tmp_path, executor="local"
+    )
+    assert result.verdict == ("proved" if scale == 1 else "refuted"), sp.told(result)
