@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
+from math import prod
 from typing import Final, TypeAlias
 
-from shardproof.engine.algebra.affine import ZERO
 from shardproof.engine.lineage.expressions import Combine, Einsum, One, Operand
 from shardproof.engine.lineage.floating import settled
 from shardproof.engine.lineage.lineage import BROADCAST, Addend, Lineage, StridedInterval, View
@@ -192,8 +192,8 @@ def _operands(node: Node, addend: Addend) -> list[Addend]:
 
 
 def _summands(nodes: NodeTable, addend: Addend) -> list[Addend]:
-    """The sum of all entries of a sum as the sums of its operands (none: it is no such sum, or one
-    whose operands do not have all its axes, or are summed nowhere)."""
+    """The sum of all entries of a sum as the sums of what its operands read (none: it is no such
+    sum, or one that is summed nowhere)."""
     total = nodes[addend.node].definition
     if (
         not isinstance(total, Einsum)
@@ -202,20 +202,56 @@ def _summands(nodes: NodeTable, addend: Addend) -> list[Addend]:
         or addend.partials
     ):
         return []
-    (read,) = total.operands
-    if read != _all_of(nodes, read.node):
-        return []
+    sums = _sums_of(nodes, total.operands[0]) or []
+    return [addend._replace(factor=addend.factor * factor, node=n) for factor, n in sums]
+
+
+def _sums_of(nodes: NodeTable, read: Operand) -> list[tuple[Fraction, int]] | None:
+    """All entries of a sum, added up, as numbers and how often each is added; None: it is no sum
+    that is read altogether, or one that is summed nowhere.
+
+    What an operand does not vary along is added as often as there are positions.
+    """
     each = nodes[read.node]
-    extents = each.extents
-    axes = tuple(StridedInterval(i, 1, n, ZERO, n) for i, n in enumerate(extents))
-    inner = _operands(each, Addend(addend.factor, read.node, View(tuple((a,) for a in axes))))
-    sums = []
-    for one in inner:
-        number = nodes.find(Einsum((_all_of(nodes, one.node),), ()))
-        if number is None:
-            return []
-        sums.append(addend._replace(factor=one.factor, node=number))
+    inner = each.definition
+    if not isinstance(inner, Combine) or each.coordinates or nodes.is_masked(read.node):
+        return None
+    if not _reads_all(nodes, read):
+        return None
+    sums: list[tuple[Fraction, int]] = []
+    for factor, operand in zip(inner.factors, inner.operands, strict=True):
+        number = _sum_of(nodes, operand)
+        own = _sums_of(nodes, operand) if number is None else [(Fraction(1), number)]
+        if own is None or len(sums) + len(own) > MOST_PRODUCTS:
+            return None
+        varies = {label for *_, label in operand.intervals}
+        pairs = zip(inner.outputs, each.extents, strict=True)
+        times = factor * prod(extent for label, extent in pairs if label not in varies)
+        sums += [(times * often, n) for often, n in own]
     return sums
+
+
+def _sum_of(nodes: NodeTable, operand: Operand) -> int | None:
+    """The number that is the sum of all entries that an operand reads, which may be sums over other
+    labels themselves; None: it is no node."""
+    labels: dict[int, int] = {}
+    read = tuple(
+        (axis, stride, extent, labels.setdefault(label, len(labels)))
+        for axis, stride, extent, label in operand.intervals
+    )
+    number = nodes.find(Einsum((operand._replace(intervals=read),), ()))
+    inner = nodes[operand.node]
+    if number is not None or inner.coordinates or not isinstance(inner.definition, Einsum):
+        return number
+    return nodes.find(Einsum(inner.definition.operands, ())) if _reads_all(nodes, operand) else None
+
+
+def _reads_all(nodes: NodeTable, operand: Operand) -> bool:
+    """Whether an operand reads every entry of its node once."""
+    labels = {label for *_, label in operand.intervals}
+    read = sorted(interval[:3] for interval in operand.intervals)
+    every = [interval[:3] for interval in _all_of(nodes, operand.node).intervals]
+    return read == every and not operand.fixed and len(labels) == len(read)
 
 
 def _all_of(nodes: NodeTable, number: int) -> Operand:

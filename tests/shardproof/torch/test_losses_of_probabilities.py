@@ -125,3 +125,18 @@ def test_a_probability_is_divided_by_itself_alone(name: str) -> None:
     single, right, wrong = BY_LOGARITHMS[name]
     assert verify(single, right).verdict == "proved"
     assert verify(single, wrong).verdict == "refuted"
+
+
+def test_terms_that_ranks_add_up_row_by_row_are_those_of_the_sums() -> None:
+    """Smoothed labels by hand: each term's mean, beside the mean of both."""
+
+    def apart(z: Tensor, y: Tensor) -> Tensor:
+        logs = z.log_softmax(-1)
+        return -0.9 * entry(logs, y).mean() - 0.1 * logs.mean()
+
+    def together(z: Tensor, y: Tensor, share: float = 0.1) -> Tensor:
+        logs = z.log_softmax(-1)
+        return (-0.9 * entry(logs, y) - share * logs.mean(-1)).mean()
+
+    assert verify(apart, together).verdict == "proved"
+    assert verify(apart, partial(together, share=0.1 / CLASSES)).verdict == "refuted"
