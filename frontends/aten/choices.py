@@ -94,8 +94,11 @@ def _gather(lo: Lowering, x: Lowered, dim: int, index: Lowered, sparse_grad: boo
     *lead, count = chosen.shape
     if isinstance(chosen, ids.Ids) and count == 1 and not isinstance(rows, ids.Ids):
         return _looked_up(lo, rows, chosen, tuple(lead), back)
-    gathered = _picked(lo, lo.real(rows), lo.real(chosen))
-    return _turned(lo, gathered, back)
+    gathered: Any = _turned(lo, _picked(lo, lo.real(rows), lo.real(chosen)), back)
+    every = isinstance(index, Real) and lo.distinct.get(index.number) == at
+    if every and index.shape == x.shape and isinstance(gathered, Real):
+        lo.reordered[gathered.number] = x, at
+    return gathered
 
 
 def _consecutive(index: Lowered, dim: int) -> Positions | None:

@@ -181,6 +181,7 @@ class Lowering:
         # Ids that differ along a dimension, and it; of hidden scores, all of them and what hides.
         self.distinct, self.hides = dict[int, int](), dict[int, tuple[Real, Any]]()
         self.zeros = dict[int, Any]()  # of what is zero where a mask of positions is true, the mask
+        self.reordered = dict[int, tuple[Any, int]]()  # entries as before an order, along what
         self.shifts, self.orders = set[int](), list[Any]()  # what no result depends on; of ids
         self.hot, self.integral = set[int](), set[int]()  # floats in {0, 1}; what is whole numbers
         self.cuts: Set[tuple[int, int]] = frozenset()  # rows of parameters, and those of a rank
@@ -312,8 +313,7 @@ class Lowering:
 
     def _movement(self, name: str, x: Lowered, **attrs: Attr) -> Real:
         """Append an operator whose entries are those of ``x``, elsewhere."""
-        real = self.real(x)
-        return self.holding(self.emit(name, real, **attrs), real)
+        return self.holding(self.emit(name, real := self.real(x), **attrs), real)
 
     def holding(self, moved: Real, x: Real) -> Real:
         """``moved``, whose entries are entries of ``x``."""

@@ -441,8 +441,11 @@ def _mean(
 
 
 def _total(lo: Lowering, x: Lowered, dims: Sequence[int], keepdim: bool) -> Any:
-    """A sum; one of a log-softmax over its classes as that of the scores, less one logarithm times
-    how many there are, as programs write it whose classes are divided over ranks."""
+    """A sum; of entries in another order, of these as they were; one of a log-softmax over its
+    classes as that of the scores, less one logarithm times how many there are, as programs write it
+    whose classes are divided over ranks."""
+    if isinstance(x, Real) and (before := lo.reordered.get(x.number)) and before[1] in dims:
+        return lo.sum(before[0], dims, keepdim)
     parts = lo.exponentials.get(x.number) if isinstance(x, Real) else None
     if parts is None or len(x.shape) - 1 not in dims:
         return lo.sum(x, dims, keepdim)
