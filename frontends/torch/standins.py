@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FakeWork
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.fsdp import _flat_param
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel import distributed as ddp
@@ -41,6 +42,7 @@ def install(
     _pipelining(note)
     _coalesced()
     _flat_parameters()
+    _converted()
     cloned.install()
     replace(torch.futures, "collect_all", all_of)
     replace(torch.futures, "wait_all", lambda futures: [future.wait() for future in futures])
@@ -69,6 +71,21 @@ def _flat_parameters() -> None:
 
 def _same_storage(a: torch.Tensor, b: torch.Tensor) -> bool:
     return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
+
+
+def _converted() -> None:
+    """``model.to(torch.bfloat16)`` gives a fake parameter its new tensor by exchanging the two,
+    which PyTorch refuses where something refers to one (fake mode does): it gets the other's
+    memory, as parameters that are not fake do."""
+    exchange: Callable[[torch.Tensor, torch.Tensor], None] = torch.utils.swap_tensors
+
+    def exchanged(own: torch.Tensor, other: torch.Tensor) -> None:
+        if not (isinstance(own, FakeTensor) and isinstance(other, FakeTensor)):
+            return exchange(own, other)
+        with torch.no_grad():
+            own.data = other.data
+
+    replace(torch.utils, "swap_tensors", exchanged)
 
 
 #: Collectives of several tensors at once, of which torch has no kernel for fake ones.
