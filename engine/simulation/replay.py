@@ -99,6 +99,13 @@ class Replay:
         """Whether this is the single-device side, which reads the whole batch."""
         return self.programs[0] is self.sizes.plan.single
 
+    @property
+    def overflows(self) -> bool:
+        """Whether an exponential is larger than any float."""
+        rows = (i for i in self.unrolled.instances if i.name == "exp" and not i.backward)
+        powers = (x.data for row in rows for v in row.outputs for x in self.values[v].values())
+        return any(bool(np.isinf(data).any()) for data in powers)
+
     def run(self, kept: Collection[int] | None = None) -> None:
         """Evaluate every instance; raises `Unsupported` or `ShapeMismatch`.  ``kept``: the tensors
         whose values are looked at afterwards (None: all); others are forgotten after their last

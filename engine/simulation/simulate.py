@@ -387,9 +387,10 @@ def run_both(
     if hides_scores(plan.assumed):
         undefined |= any(map(is_infinite, comparisons)) or _hides_a_row(one, single)
     if seed % WIDE >= SHARP or seed >= STEEP:
-        # Exponentials of large numbers that are no numbers tell nothing.
+        # Exponentials of large numbers that are no numbers tell nothing, nor do zeros by them.
         ends = [x for c in comparisons for x in (c.expected, c.actual)]
         undefined |= not all(np.isfinite(x).all() for x in ends)
+        undefined |= one.overflows or many.overflows
     return Simulation(
         comparisons,
         sizes.expanded,

@@ -100,16 +100,19 @@ def test_a_bounded_loss(clips: bool, expected: str, tmp_path: Path) -> None:
     assert result.verdict == expected, sp.told(result)
 
 
-def test_exponentials_that_overflow_refute_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("share", [False, True], ids=["infinite", "0 by what is infinite"])
+def test_exponentials_that_overflow_refute_nothing(share: bool, tmp_path: Path) -> None:
     """Ranks take no maximum off: over the reals that is the same, and is not proved here."""
 
     def step(ranks: int) -> Step:
         def run(job: sp.Job) -> None:
             model = nn.Linear(4, 4)
             job.start(model)
-            z = 40 * model(job.batch["x"].chunk(ranks)[job.rank])
-            log = z.logsumexp(-1) if ranks == 1 else (z.exp() + z.exp()).sum(-1).log()
-            job.end(loss=(log if ranks == 1 else log - math.log(2)).mean())
+            z = (4000 if share else 40) * model(job.batch["x"].chunk(ranks)[job.rank])
+            most = z.amax(-1, keepdim=True)
+            log = most[:, 0] + (z - most).exp().sum(-1).log()
+            log = log if ranks == 1 else (z.exp() + z.exp()).sum(-1).log() - math.log(2)
+            job.end(loss=((z[:, 0] - log).exp() if share else log).mean())
 
         return run
 
