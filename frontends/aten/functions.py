@@ -26,13 +26,31 @@ from shardproof.frontends.aten.lowering import (
     fraction,
     reduced,
 )
-from shardproof.frontends.aten.masks import _vector_norm, clamped, flags, inverse, step
+from shardproof.frontends.aten.masks import _vector_norm, clamped, flags, inverse, relu, step
 from shardproof.frontends.aten.quotients import rest
 from shardproof.frontends.aten.rules import lowers
+from shardproof.frontends.aten.stretched import limited
 
 ONE, HALF = Fraction(1), Fraction(1, 2)
 
 # -- activations -----------------------------------------------------------------------------------
+
+
+def _with_a_limit(name: str) -> None:
+    @lowers(f"aten.{name}.default", f"aten.{name}.out")
+    def rule(lo: Lowering, x: Lowered) -> Any:
+        made = limited(lo, name, x)
+        return lo.unary(name, x) if made is None else made
+
+
+for _name in ("sigmoid", "tanh"):
+    _with_a_limit(_name)
+
+
+@lowers("aten.relu.default")
+def _relu(lo: Lowering, x: Lowered) -> Any:
+    made = limited(lo, "relu", x)
+    return relu(lo, x) if made is None else made
 
 
 def _below(lo: Lowering, x: Lowered) -> Any:

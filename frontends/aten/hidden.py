@@ -323,13 +323,21 @@ def _scaled(lo: Lowering, x: Hidden, attrs: Mapping[str, Any]) -> Hidden | None:
     return None if scale is None else replace(x, scores=lo.scale(x.scores, Fraction(scale)))
 
 
-#: How masked scores are moved, or scaled, as an operator does it; None: they are not.
+def _shifted(lo: Lowering, x: Hidden, attrs: Mapping[str, Any]) -> Hidden | None:
+    other = attrs.get("other")
+    if not isinstance(other, Fraction | int) or "alpha" in attrs:
+        return None
+    return replace(x, scores=lo.shift(x.scores, Fraction(other)))
+
+
+#: How masked scores are moved, scaled or shifted, as an operator does it; None: they are not.
 _MOVED: Final[Mapping[str, Callable[[Lowering, Hidden, Any], Any]]] = {
     "view": lambda lo, x, attrs: lo.reshape(x, attrs["size"]),
     "expand": lambda lo, x, attrs: lo.expand(x, attrs["size"]),
     "permute": lambda lo, x, attrs: lo.permute(x, attrs["dims"]),
     "slice": lambda lo, x, attrs: x.slice(attrs["dim"], attrs["start"], attrs["size"]),
     "mul": _scaled,
+    "add": _shifted,
 }
 
 

@@ -206,7 +206,7 @@ def rectified(lo: Lowering, x: Operand, y: Operand) -> Any:
         if op is None or op.name != "relu" or not op.backward or number.shape != mask.shape:
             continue
         if op.inputs[0] == number.number and _is_one(lo, op.inputs[1]):
-            return _relu(lo, number)
+            return relu(lo, number)
     return None
 
 
@@ -232,8 +232,11 @@ for _name in ("abs", "erf", "erfinv", "lgamma", "digamma"):
     _elementwise(_name)
 
 
-@lowers("aten.relu.default")
-def _relu(lo: Lowering, x: Lowered) -> Any:
+def relu(lo: Lowering, x: Lowered) -> Any:
+    """max(x, 0), of which is kept what it was taken of.
+
+    Example: of [-1, 2] it is [0, 2], which is positive where [-1, 2] is.
+    """
     result = lo.unary("relu", x)
     lo.rectified[result.number] = x
     return result

@@ -3,18 +3,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any, Final, NamedTuple
 
 from shardproof.frontends.aten.bits import mask_along_one
 from shardproof.frontends.aten.hidden import masked, opened
 from shardproof.frontends.aten.lowering import Lowered, Lowering, Real, reduced
+from shardproof.frontends.aten.masks import inverse
 from shardproof.frontends.aten.roots import VIEWS, maker
 from shardproof.frontends.aten.scores import Hidden, nothing
 from shardproof.frontends.aten.shown import Stretch, stretch
 
 #: Operators behind which scores are hidden as they were (`hidden.opened`).
 _BEHIND = VIEWS | {"mul", "add", "sub"}
+#: What functions are at minus infinity.
+_LIMITS: Final[Mapping[str, Fraction]] = {
+    "sigmoid": Fraction(0),
+    "relu": Fraction(0),
+    "tanh": Fraction(-1),
+}
 
 
 class Shown(NamedTuple):
@@ -75,6 +83,20 @@ def exponential(lo: Lowering, x: Lowered) -> Any:
     if (given := masked(lo, x)) is not None:
         return lo.mul(lo.unary("exp", given.scores), given.kept)
     return lo.unary("exp", x)
+
+
+def limited(lo: Lowering, function: str, x: Lowered) -> Any:
+    """A function of every entry that has a limit at minus infinity: that, where a mask hides
+    scores; None where none does.
+
+    Example: ``scores.masked_fill(mask, -inf).sigmoid()`` is 0 where the mask is true, ``tanh`` -1.
+    """
+    given = masked(lo, opened(lo, x)) if lo.hides or not isinstance(x, Real) else None
+    if given is None:
+        return None
+    made = lo.mul(lo.unary(function, given.scores), given.kept)
+    limit = _LIMITS[function]
+    return lo.add(made, lo.scale(inverse(lo, given.kept), limit)) if limit else made
 
 
 def softmax(lo: Lowering, x: Lowered, dim: int) -> Any:

@@ -65,7 +65,18 @@ def added(q: Tensor, kept: Tensor) -> Tensor:
     return (q @ q.mT + mask).softmax(-1) @ q
 
 
+def by_sigmoids(q: Tensor, kept: Tensor) -> Tensor:
+    return ((q @ q.mT).masked_fill(~kept, NOTHING) - 1.5).sigmoid() @ q
+
+
+def rectified(q: Tensor, kept: Tensor) -> Tensor:
+    return (q @ q.mT + torch.where(kept, 0.0, torch.tensor(NOTHING))).relu().square() @ q
+
+
 CASES = {
+    "documents, by sigmoids": (documents, all_documents, by_sigmoids),
+    "window, by sigmoids": (window, all_documents, by_sigmoids),
+    "padding, rectified": (tokens, other_tokens, rectified),
     "window, fused": (window, all_documents, fused),
     "window, added": (window, all_documents, added),
     "padding, fused": (tokens, other_tokens, fused),
