@@ -284,10 +284,9 @@ def pad(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     value = low.tensor(xs[0])
     for d, (before, after, interior) in enumerate(node.attrs["padding"]):
         if interior:
-            if number:
-                raise Unsupported("padding between elements with what is not zero")
-            value = windows.spread(low, value, d, before, interior, low.shape(node)[d])
-            continue
+            first = min(max(before, 0), interior)
+            value = _apart(low, xs[1], value, d, first, interior - first)
+            before, after = before - first, after - (interior - first)
         size = low.recorder.shape(value)[d] + min(before, 0) + min(after, 0)
         if size <= 0:
             raise Unsupported("padding that leaves nothing")
@@ -297,6 +296,20 @@ def pad(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
         wide = (*shape[:d], size + max(before, 0) + max(after, 0), *shape[d + 1 :])
         value = framed(low, xs[1], value, d, max(before, 0), wide).value
     return Tensor(value)
+
+
+def _apart(low: Lowering, number: Item, value: int, dim: int, before: int, after: int) -> int:
+    """The entries along a dimension, each with so many times a number before and after it.
+
+    Example: three entries with one zero after each are three pairs.
+    """
+    shape = low.recorder.shape(value)
+    ahead, count, behind = shape[:dim], shape[dim], shape[dim + 1 :]
+    size = before + 1 + after
+    single = low.values.view(value, (*ahead, count, 1, *behind))
+    wide = (*ahead, count, size, *behind)
+    groups = framed(low, number, single, dim + 1, before, wide).value
+    return low.values.view(groups, (*ahead, count * size, *behind))
 
 
 def _padded(low: Lowering, node: Node, xs: Sequence[Item]) -> Ids | None:

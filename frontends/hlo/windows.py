@@ -63,23 +63,6 @@ def every(low: Lowering, value: int, dim: int, start: int, step: int, count: int
     return low.recorder.op("slice", own, dim=dim, start=first, size=count, dtype=dtype)
 
 
-def spread(low: Lowering, value: int, dim: int, before: int, gap: int, count: int) -> int:
-    """A dimension spread to ``count`` positions: ``gap`` zeros between neighbours, ``before`` in
-    front (less than none: so many positions are left out).
-
-    Example: nine positions with two zeros between neighbours and one in front, as 27: position p
-    comes to 3 p + 1, by a table of 0 and 1 that both sides hold.
-    """
-    size = low.recorder.shape(value)[dim]
-    tables.few(size, count)
-    table = np.zeros((size, count), dtype="float32")
-    for position in range(size):
-        at = before + position * (gap + 1)
-        if 0 <= at < count:
-            table[position, at] = 1
-    return along(low, value, dim, table)
-
-
 def _contracted(low: Lowering, value: int, dim: int, table: object) -> int:
     """[..., positions, ...] by a table [positions, ...] that comes last."""
     taps = np.asarray(table, dtype="float32")

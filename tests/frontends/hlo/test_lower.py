@@ -167,8 +167,8 @@ PROGRAMS = {
     "a slice with steps": "  x = f32[2,9] parameter(0)\n  a = f32[2,3] slice(x), "
     "slice={[0:2], [1:8:3]}\n  b = f32[2,3] slice(x), slice={[0:2], [4:9:2]}\n"
     "  ROOT y = f32[2,3] add(a, b)",
-    "padding between": "  x = f32[2,3] parameter(0)\n  c = f32[] constant(0)\n"
-    "  ROOT y = f32[2,8] pad(x, c), padding=0_0x1_0_2",
+    "padding between": "  x = f32[2,3] parameter(0)\n  c = f32[] constant(2.5)\n"
+    "  ROOT y = f32[4,7] pad(x, c), padding=1_0_1x1_-1_2",
     "a box written over": "  x = f32[5,6] parameter(0)\n  u = f32[2,3] parameter(1)\n"
     "  i = s32[] constant(1)\n  j = s32[] constant(2)\n"
     "  ROOT y = f32[5,6] dynamic-update-slice(x, u, i, j)",

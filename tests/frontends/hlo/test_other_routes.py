@@ -216,3 +216,34 @@ def stacked(ranks: int, last: str) -> str:
 def test_squares_of_many_layers_side_by_side(last: str, expected: str, tmp_path: Path) -> None:
     """400 choices of two of them, of which 20 meet."""
     verified(stacked(1, "multiply"), stacked(2, last), tmp_path, expected)
+
+
+#: Entries of two inputs in turn: between zeros, and added up.
+IN_TURN = """HloModule m
+ENTRY main {
+  a = f32[4,3] parameter(0)
+  b = f32[4,3] parameter(1)
+  z = f32[] constant(0)
+  even = f32[4,6] pad(a, z), padding=0_0x0_1_1
+  odd = f32[4,6] pad(b, z), padding=0_0x1_0_1
+  ROOT y = f32[4,6] add(even, odd)
+}
+"""
+PAIRS = """HloModule m, num_partitions=2
+ENTRY main {
+  a = f32[2,3] parameter(0)
+  b = f32[2,3] parameter(1)
+  a0 = f32[2,3,1] reshape(a)
+  b0 = f32[2,3,1] reshape(b)
+  c = f32[2,3,2] concatenate(FIRST), dimensions={2}
+  ROOT y = f32[2,6] reshape(c)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "expected"), [("a0, b0", "proved"), ("b0, a0", "refuted")], ids=["in turn", "turned"]
+)
+def test_what_lies_between_zeros(first: str, expected: str, tmp_path: Path) -> None:
+    """As the parts of an associative scan are put together."""
+    verified(IN_TURN, PAIRS.replace("FIRST", first), tmp_path, expected)
