@@ -11,6 +11,8 @@ from typing import Any
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten.choices import _gather, _sort
 from shardproof.frontends.aten.convolution import _convolution
+from shardproof.frontends.aten.ids import Ids, Narrow, is_own
+from shardproof.frontends.aten.ids import ids as known_ids
 from shardproof.frontends.aten.losses import MEAN, NONE, _nll_loss
 from shardproof.frontends.aten.lowering import (
     Const,
@@ -288,11 +290,21 @@ def _take_along(lo: Lowering, x: Lowered, indices: Lowered, dim: int | None = No
     return _gather(lo, lo.expand(x, tuple(own)), at, lo.expand(indices, tuple(others)))
 
 
+def _may_be_more(lo: Lowering, own: Ids, classes: int) -> bool:
+    """Whether the single side's ids, as they are given, may be more than there are classes."""
+    given = own.origin.number in lo.origins and is_own(own, classes)
+    return given and lo.unwritten is None and own.span()[1] > classes
+
+
 @lowers("aten.one_hot.default")
 def _one_hot(lo: Lowering, ids: Lowered, classes: int = -1) -> Any:
-    """1 at the place of each id, as it is scattered into zeros."""
+    """1 at the place of each id, as it is scattered into zeros; PyTorch takes no other ids than
+    classes, so the single side's are among them."""
     if classes < 1:
         raise Unsupported("one_hot of as many classes as there are ids")
+    own = known_ids(ids)
+    if own is not None and _may_be_more(lo, own, classes):
+        raise Narrow(own.origin.number, classes)
     shape = (*ids.shape, classes)
     lo.expected = [(shape, "int64")]
     places = lo.reshape(ids, (*ids.shape, 1))

@@ -63,3 +63,31 @@ def test_scores_are_picked_as_they_are(wrong: str, verdict: str, tmp_path: Path)
     assert result.verdict == verdict, result.reason
     if not wrong:
         assert shardproof.check(tmp_path / "run").ok
+
+
+def loss_by_one_hots() -> dict[str, Any]:
+    w = Writer(0)
+    shape = (ROWS, CLASSES)
+    z, y = w.given("z", shape), w.given("y", (ROWS,), "int64")
+    z = w.call("scores", "aten.mul.Tensor", [z, 2.0], shape)
+    hot = w.call("hot", "aten.one_hot.default", [y, CLASSES], shape, "int64")
+    log = w.call("log", "aten.log_softmax.int", [z, 1], shape)
+    each = w.call("each", "aten.mul.Tensor", [hot, log], shape)
+    total = w.call("total", "aten.sum.dim_IntList", [each, [1]], (ROWS,))
+    total = w.call("mean", "aten.mean.default", [total], ())
+    return w.output(w.call("loss", "aten.neg.default", [total], ()))
+
+
+@pytest.mark.parametrize(("wrong", "verdict"), [("", "proved"), ("top", "refuted")])
+def test_labels_of_a_one_hot_are_classes(wrong: str, verdict: str, tmp_path: Path) -> None:
+    """PyTorch makes one-hots of classes alone; that labels are such is printed."""
+    files = tmp_path / "single.json", tmp_path / "ranks"
+    files[1].mkdir()
+    files[0].write_text(json.dumps(loss_by_one_hots()))
+    for rank in range(2):
+        (files[1] / f"r{rank}.json").write_text(json.dumps(loss(rank, 2, wrong)))
+    result = shardproof.verify(*files, out=tmp_path / "run", cache=False)
+    assert result.verdict == verdict, result.reason
+    assert any(f"from 0 to {CLASSES - 1}" in text for text in result.assumptions)
+    if not wrong:
+        assert shardproof.check(tmp_path / "run").ok
