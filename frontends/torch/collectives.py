@@ -397,7 +397,7 @@ def _peer(event: Event, group: Ranks) -> int:
 @handles("c10d.send.default")
 def _send(replay: State, event: Event) -> None:
     peer = _peer(event, group_of(event))
-    for tensor in map(in_memory, map(replay.location, listed(event.args[0]))):
+    for tensor in map(contiguous, map(replay.location, listed(event.args[0]))):
         value = replay.memory.read(tensor)
         replay.memory.emits("comm.send", (Tensor(value), peer), ())
     replay.issued(event, [], [*tensors_of(event.args[0])])
@@ -408,7 +408,7 @@ def _recv(replay: State, event: Event) -> None:
     """A receive is posted here; what arrives is there from its wait on."""
     peer = _peer(event, group_of(event))
     replay.memory.emits("comm.post_recv", (peer,), ())
-    tensors = [in_memory(replay.location(tensor)) for tensor in listed(event.args[0])]
+    tensors = [contiguous(replay.location(tensor)) for tensor in listed(event.args[0])]
     replay.issued(event, [*tensors_of(event.args[0])], [])
     replay.posted[event.work] = [(peer, target) for target in tensors]
     if not event.work:

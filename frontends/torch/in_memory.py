@@ -5,7 +5,8 @@ another order of its dimensions, is right if it does so on every rank: then posi
 belong together.  With gaps (columns of a matrix, every second row) gloo reduces and writes what is
 beside them, and NCCL and MPI raise an error.  Of operators whose operands gloo copies into
 a message of its own first (all-gathers, lists of an all-to-all) that is not so; those of a list
-that is reduced and scattered it copies as they lie.  Seen with gloo of torch 2.13; NCCL's checks
+that is reduced and scattered it copies as they lie.  Messages between two ranks have to be
+contiguous: gloo raises an error for others.  Seen with gloo of torch 2.13; NCCL's checks
 are ``check_gpu_single_tensor`` of ProcessGroupNCCL.
 """
 
