@@ -89,3 +89,28 @@ def test_one_rank_multiplies_too(scattered: bool) -> None:
     assert right.verdict == "proved", sp.told(right)
     assert verified(alone(1.0, scattered)).verdict == "refuted"
     assert verified(alone(0.25, scattered)).verdict == "refuted"
+
+
+def monitored(backend: str | None, ranks: int) -> Callable[[Any, int], Any]:
+    """The mean of two ranks, of which the first ``ranks`` come to a monitored barrier."""
+
+    def met(gradient: Any, rank: int) -> Any:
+        if backend is not None:
+            dist.init_process_group(backend)
+        dist.all_reduce(gradient)
+        if rank < ranks:
+            dist.monitored_barrier()
+        return gradient / 2
+
+    return met
+
+
+@pytest.mark.parametrize(
+    ("backend", "ranks", "verdict"),
+    [(None, 2, "proved"), ("gloo", 1, "refuted"), ("nccl", 2, "invalid input")],
+)
+def test_a_monitored_barrier_is_a_barrier_of_gloo(
+    backend: str | None, ranks: int, verdict: str
+) -> None:
+    result = verified(monitored(backend, ranks))
+    assert result.verdict == verdict, sp.told(result)
