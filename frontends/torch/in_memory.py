@@ -58,7 +58,8 @@ def contiguous(tensor: StridedTensor) -> StridedTensor:
     if in_memory(tensor) != tensor:
         raise InvalidInput(
             f"a tensor of shape {list(tensor.shape)} that is not contiguous (strides "
-            f"{list(tensor.strides)}): NCCL refuses it, gloo mixes up its elements or refuses it"
+            f"{list(tensor.strides)}): NCCL refuses it, gloo mixes up its elements or refuses it; "
+            "communicate a copy (contiguous())"
         )
     return tensor
 
