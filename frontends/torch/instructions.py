@@ -89,6 +89,7 @@ def everywhere(
 
 
 def _everything(files: set[str]) -> list[FunctionType]:
+    gc.unfreeze()  # What an earlier run froze is not among the collector's objects.
     functions = [x for x in gc.get_objects() if type(x) is FunctionType]
     return [x for x in functions if x.__code__.co_filename in files]
 

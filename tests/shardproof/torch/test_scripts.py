@@ -3,6 +3,7 @@ of GPUs, batch norm over ranks; each beside a twin with a mistake."""
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 import shardproof.torch as sp  # noqa: E402
 from shardproof.engine.errors import InvalidInput  # noqa: E402
+from shardproof.frontends.torch import instructions  # noqa: E402
 from shardproof.frontends.torch.conversions import Float  # noqa: E402
 from shardproof.frontends.torch.unread import Unread  # noqa: E402
 from tests.shardproof.torch.printed import require_printed  # noqa: E402
@@ -98,6 +100,15 @@ def test_what_is_logged_and_saved(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.pt"))
     wrong = step(tmp_path, True, lambda x, n: torch.mul(x, float(n)), lambda x: RANKS * x)
     assert verify(tmp_path / "wrong", single, wrong).verdict == "refuted"
+
+
+def test_functions_that_the_collector_does_not_look_at_are_followed() -> None:
+    """Of functions that were there when a run before froze what was there, texts were not."""
+    gc.freeze()
+    try:
+        assert logged in instructions._everything({__file__})
+    finally:
+        gc.unfreeze()
 
 
 def test_a_float_stands_for_the_tensor_that_it_was_read_of() -> None:
