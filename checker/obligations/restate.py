@@ -14,6 +14,7 @@ from shardproof.checker.obligations.translations import is_moved
 from shardproof.checker.result import Problems
 from shardproof.checker.values.sides import UNCLAIMED, Side
 from shardproof.engine.algebra.terms import Term
+from shardproof.engine.algebra.walks import subterms
 from shardproof.engine.claims.cone import Cut, cone
 from shardproof.engine.claims.scattered import of_the_sum
 from shardproof.engine.errors import ShapeMismatch, Unsupported
@@ -347,18 +348,7 @@ def _equal(left: Term, right: Term) -> Texts:
 
 def _partial(roots: Iterable[Term]) -> set[Term]:
     """Applications of partial functions below the given terms."""
-    applications: set[Term] = set()
-    seen: set[Term] = set()
-    todo = list(roots)
-    while todo:
-        term = todo.pop()
-        if term in seen:
-            continue
-        seen.add(term)
-        todo.extend(term.args)
-        if term.kind == "app" and is_partial(str(term.name)):
-            applications.add(term)
-    return applications
+    return {t for t in subterms(roots) if t.kind == "app" and is_partial(str(t.name))}
 
 
 def single_values(side: Side, nodes: NodeTable) -> frozenset[int]:

@@ -13,6 +13,7 @@ from fractions import Fraction
 from typing import NamedTuple, TypeAlias
 
 from shardproof.engine.algebra.terms import Term, TermTable
+from shardproof.engine.algebra.walks import folded, subterms
 from shardproof.engine.lineage.expressions import Onehot
 from shardproof.engine.obligations.entries import Meaning
 from shardproof.engine.obligations.evaluation import Point
@@ -63,13 +64,7 @@ def one_hots(meaning: Meaning, defined: Iterable[int], goals: Goals) -> Iterator
 def _read(goals: Goals) -> dict[Term, set[Fraction]]:
     """The classes that ids are compared with, by ids."""
     classes: dict[Term, set[Fraction]] = {}
-    todo, seen = [side for goal in goals for side in goal], set[Term]()
-    while todo:
-        term = todo.pop()
-        if term in seen:
-            continue
-        seen.add(term)
-        todo += term.args
+    for term in subterms(side for goal in goals for side in goal):
         if term.kind == "app" and term.name == "is":
             ids, place = term.args
             if place.value is not None:
@@ -106,33 +101,17 @@ class _Written:
 
     def of(self, root: Term) -> Term:
         """A term so written."""
-        todo = [root]
-        while todo:
-            term = todo[-1]
-            missing = () if term in self._known else term.args
-            todo += [t for t in missing if t not in self._known]
-            if todo[-1] is term:
-                if term not in self._known:
-                    self._known[term] = _with(self.table, term, self._known)
-                todo.pop()
-        return self._known[root]
+        return folded(root, self._known, lambda term: _with(self.table, term, self._known))
 
     def degree(self, root: Term) -> int:
         """The most entries of one-hots that are multiplied in a term, or in what a function below
         it is taken of."""
-        todo = [root]
-        while todo:
-            term = todo[-1]
-            missing = [t for t in term.args if t not in self._degrees]
-            if missing:
-                todo += missing
-                continue
-            self._degrees[term] = self._degree(term, [self._degrees[t] for t in term.args])
-            todo.pop()
-        return max(self._degrees[root])
+        outer, inner = folded(root, self._degrees, self._degree)
+        return max(outer, inner)
 
-    def _degree(self, term: Term, below: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    def _degree(self, term: Term) -> tuple[int, int]:
         """The most that are multiplied in a term, and in what functions below it are taken of."""
+        below = [self._degrees[t] for t in term.args]
         own = [outer for outer, _ in below] or [0]
         inner = max((deep for _, deep in below), default=0)
         match term.kind:

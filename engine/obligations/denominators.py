@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from shardproof.engine.algebra.terms import Term, TermTable
+from shardproof.engine.algebra.walks import folded
 from shardproof.engine.obligations.evaluation import Point
 
 #: Factors that a term may be divided by.
@@ -80,17 +81,7 @@ class _Clearing:
 
         Example: ``x * inv(y) + z`` is ``x + z * y``, divided by ``y``.
         """
-        todo = [root]
-        while todo:
-            term = todo[-1]
-            inner = term.args if term.kind in ("add", "mul") or term.name == "inv" else ()
-            missing = [t for t in inner if t not in self._known]
-            if missing:
-                todo += missing
-                continue
-            self._known[term] = self._one(term)
-            todo.pop()
-        return self._known[root]
+        return folded(root, self._known, self._one, _divided)
 
     def _one(self, term: Term) -> _Fraction:
         match term.kind:
@@ -116,6 +107,11 @@ class _Clearing:
         Example: ``x`` divided by ``y``, times ``y`` twice, is ``x * y``.
         """
         return self.table.mul(part.above, *(common - part.below).elements())
+
+
+def _divided(term: Term) -> tuple[Term, ...]:
+    """What a fraction that a term is follows from."""
+    return term.args if term.kind in ("add", "mul") or term.name == "inv" else ()
 
 
 def _most(counts: Iterable[Counter[Term]]) -> Counter[Term]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from hashlib import blake2b
 
 from shardproof.engine.algebra.terms import Term
+from shardproof.engine.algebra.walks import folded
 
 #: A Mersenne prime.
 PRIME = 2**61 - 1
@@ -29,18 +30,10 @@ class Point:
 
         Example: of ``2 * x`` twice that of ``x``, modulo `PRIME`.
         """
-        values, todo = self._values, [root]
-        while todo:
-            term = todo[-1]
-            below = [t for t in term.args if t not in values]
-            if below:
-                todo += below
-                continue
-            values[term] = self._one(term, [values[t] for t in term.args])
-            todo.pop()
-        return values[root]
+        return folded(root, self._values, self._one)
 
-    def _one(self, term: Term, args: list[int]) -> int:
+    def _one(self, term: Term) -> int:
+        args = [self._values[t] for t in term.args]
         if term.kind == "const":
             assert term.value is not None
             return term.value.numerator * pow(term.value.denominator, -1, PRIME) % PRIME

@@ -15,6 +15,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from shardproof.engine.algebra.terms import ONE, NormalForm, Term, TermTable, normal_form
+from shardproof.engine.algebra.walks import folded, subterms
 from shardproof.engine.obligations.evaluation import Point
 from shardproof.engine.ops.laws import flat, without_opposites
 
@@ -46,12 +47,8 @@ def logistic(table: TermTable, goals: Goals) -> tuple[tuple[Term, Term], ...] | 
 def _has_logistic(root: Term) -> bool:
     """Whether a term has a logistic function, 1 and an exponential in a sum, or an exponential and
     its inverse."""
-    todo, seen, powers = [root], set[Term](), set[NormalForm]()
-    while todo:
-        term = todo.pop()
-        if term in seen:
-            continue
-        seen.add(term)
+    powers = set[NormalForm]()
+    for term in subterms([root]):
         if term.name in ("sigmoid", "tanh") or _softened(term) is not None:
             return True
         if term.name == "exp":
@@ -59,7 +56,6 @@ def _has_logistic(root: Term) -> bool:
             if tuple((m, -c) for m, c in exponent) in powers:
                 return True
             powers.add(exponent)
-        todo += term.args
     return False
 
 
@@ -106,18 +102,10 @@ class _Written:
 
     def of(self, root: Term) -> Term:
         """A term so written."""
-        todo = [root]
-        while todo:
-            term = todo[-1]
-            missing = [t for t in term.args if t not in self._known]
-            if missing:
-                todo += missing
-                continue
-            self._known[term] = self._one(term, [self._known[t] for t in term.args])
-            todo.pop()
-        return self._known[root]
+        return folded(root, self._known, self._one)
 
-    def _one(self, term: Term, args: list[Term]) -> Term:
+    def _one(self, term: Term) -> Term:
+        args = [self._known[t] for t in term.args]
         match term.kind:
             case "add":
                 return self._added(args)
