@@ -19,15 +19,28 @@ def ref(name: str) -> dict[str, str]:
     return {"n": name}
 
 
-def verified(folder: Path, single: Any, ranks: Sequence[Any]) -> Any:
-    """The result of a graph of one device and those of ranks, which are written into a folder of a
-    test, as is the run."""
+def written(folder: Path, single: Any, ranks: Sequence[Any]) -> tuple[Path, Path]:
+    """The file of a graph of one device, and the folder with those of ranks, written into a folder
+    of a test."""
     files = folder / "single.json", folder / "ranks"
     files[1].mkdir()
     files[0].write_text(json.dumps(single))
     for rank, graph in enumerate(ranks):
         (files[1] / f"r{rank}.json").write_text(json.dumps(graph))
-    return shardproof.verify(*files, out=folder / "run", cache=False)
+    return files
+
+
+def verified(folder: Path, single: Any, ranks: Sequence[Any], relations: str = "") -> Any:
+    """The result of a graph of one device and those of ranks, and what is stated of them, if
+    anything is; all are written into a folder of a test, as is the run."""
+    said = folder / "relations.toml"
+    said.write_text(relations)
+    return shardproof.verify(
+        *written(folder, single, ranks),
+        relations=said if relations else None,
+        out=folder / "run",
+        cache=False,
+    )
 
 
 class Writer:

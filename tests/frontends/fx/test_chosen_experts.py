@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import shardproof
-from tests.frontends.fx.graphs import Writer
+from tests.frontends.fx.graphs import Writer, verified
 
 ROWS, EXPERTS, WIDTH = 3, 4, 5
 
@@ -43,12 +42,8 @@ def experts(rank: int = 0, ranks: int = 1, wrong: bool = False) -> dict[str, Any
 def test_the_expert_of_a_rank_is_the_one_that_rows_choose(
     wrong: bool, verdict: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "ranks").mkdir()
-    (tmp_path / "single.json").write_text(json.dumps(experts()))
-    for rank in range(EXPERTS):
-        graph = experts(rank, EXPERTS, wrong)
-        (tmp_path / "ranks" / f"r{rank}.json").write_text(json.dumps(graph))
-    result = shardproof.verify(tmp_path / "single.json", tmp_path / "ranks", out=tmp_path / "run")
+    ranks = [experts(rank, EXPERTS, wrong) for rank in range(EXPERTS)]
+    result = verified(tmp_path, experts(), ranks)
     assert result.verdict == verdict, result.reason
     if not wrong:
         assert shardproof.check(tmp_path / "run").ok

@@ -192,18 +192,15 @@ def test_what_only_looks_like_such_a_layer_stays_as_it_is(form: str, changed: st
 @pytest.mark.parametrize("form", ["inverse", "add"])
 @pytest.mark.parametrize("wrong", [False, True])
 def test_rows_of_ranks_choose_their_own_experts(wrong: bool, form: str, tmp_path: Path) -> None:
-    (tmp_path / "ranks").mkdir()
-    (tmp_path / "single.json").write_text(json.dumps(layer(4, 4, 2)))
+    ranks = []
     for rank in range(2):
         text = json.dumps(layer(2, 4, 2, rank, form=form))
         if wrong:  # the gate's halves change places
             text = text.replace('[{"n": "halves"}, 0]', '[{"n": "halves"}, 9]')
             text = text.replace('[{"n": "halves"}, 1]', '[{"n": "halves"}, 0]')
             text = text.replace('[{"n": "halves"}, 9]', '[{"n": "halves"}, 1]')
-        (tmp_path / "ranks" / f"r{rank}.json").write_text(text)
-    result = shardproof.verify(
-        tmp_path / "single.json", tmp_path / "ranks", out=tmp_path / "run", cache=False
-    )
+        ranks.append(json.loads(text))
+    result = verified(tmp_path, layer(4, 4, 2), ranks)
     assert result.verdict == ("refuted" if wrong else "proved"), result.reason
     assert wrong or shardproof.check(tmp_path / "run").ok
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import shardproof
 from shardproof.frontends.fx import replay
 from shardproof.frontends.fx.files import side
 from shardproof.frontends.graphs.relations import Relations
-from tests.frontends.fx.graphs import Writer, verified
+from tests.frontends.fx.graphs import Writer, verified, written
 
 
 def gated(rank: int = 0, ranks: int = 1, wrong: bool = False, groups: int = 1) -> dict[str, Any]:
@@ -36,18 +35,14 @@ def gated(rank: int = 0, ranks: int = 1, wrong: bool = False, groups: int = 1) -
     return w.output(product, gradient)
 
 
-def written(tmp_path: Path, wrong: bool, groups: int = 1) -> tuple[Path, Path]:
-    single, ranks = tmp_path / "single.json", tmp_path / "ranks"
-    ranks.mkdir()
-    single.write_text(json.dumps(gated()))
-    for rank in range(2 * groups):
-        (ranks / f"r{rank}.json").write_text(json.dumps(gated(rank, 2, wrong, groups)))
-    return single, ranks
+def both(tmp_path: Path, wrong: bool, groups: int = 1) -> tuple[Path, Path]:
+    ranks = [gated(rank, 2, wrong, groups) for rank in range(2 * groups)]
+    return written(tmp_path, gated(), ranks)
 
 
 @pytest.mark.parametrize("wrong", [False, True])
 def test_the_gradient_of_a_fused_weight_is_in_its_pieces(wrong: bool, tmp_path: Path) -> None:
-    paths = written(tmp_path, wrong)
+    paths = both(tmp_path, wrong)
     result = shardproof.verify(*paths, out=tmp_path / "run", cache_dir=tmp_path / "cache")
     assert result.verdict == ("refuted" if wrong else "proved"), result.reason
     assert any("output gradient is taken as" in a for a in result.assumptions)
@@ -60,7 +55,7 @@ def test_the_gradient_of_a_fused_weight_is_in_its_pieces(wrong: bool, tmp_path: 
 @pytest.mark.parametrize("wrong", [False, True])
 def test_pieces_are_divided_over_one_axis_of_a_mesh(wrong: bool, tmp_path: Path) -> None:
     """Of six ranks three have other rows; each two share the weight, and no group says which."""
-    paths = written(tmp_path, wrong, groups=3)
+    paths = both(tmp_path, wrong, groups=3)
     result = shardproof.verify(*paths, out=tmp_path / "run", cache_dir=tmp_path / "cache")
     assert result.verdict == ("refuted" if wrong else "proved"), result.reason
     if not wrong:
@@ -69,7 +64,7 @@ def test_pieces_are_divided_over_one_axis_of_a_mesh(wrong: bool, tmp_path: Path)
 
 def test_outputs_in_pieces_are_replayed(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    single, ranks = written(tmp_path, False)
+    single, ranks = both(tmp_path, False)
     judged = replay.validated(side(single)[0], side(ranks), Relations())
     assert (judged.replayed, judged.agrees, judged.compared) == (True, True, 9), judged.message
 
@@ -95,41 +90,27 @@ def beside(rank: int = 0, ranks: int = 1, wrong: bool = False) -> dict[str, Any]
 
 @pytest.mark.parametrize("wrong", [False, True])
 def test_two_weights_of_one_size_may_be_divided_differently(wrong: bool, tmp_path: Path) -> None:
-    single, ranks = tmp_path / "single.json", tmp_path / "ranks"
-    ranks.mkdir()
-    single.write_text(json.dumps(beside()))
-    for rank in range(2):
-        (ranks / f"r{rank}.json").write_text(json.dumps(beside(rank, 2, wrong)))
-    relations = tmp_path / "relations.toml"
-    relations.write_text(
+    relations = (
         "[[outputs]]\nsingle = 'mul'\nparallel = 'mul'\nshard = 1\n[[outputs]]\n"
         f"single = 'z'\nparallel = '{'neg' if wrong else 'z'}'\nshard = 1\n"
     )
-    result = shardproof.verify(
-        single, ranks, relations=relations, out=tmp_path / "run", cache_dir=tmp_path / "cache"
-    )
+    ranks = [beside(rank, 2, wrong) for rank in range(2)]
+    result = verified(tmp_path, beside(), ranks, relations)
     assert result.verdict == ("refuted" if wrong else "proved"), result.reason
 
 
 def test_where_no_placement_agrees_the_one_with_fewest_differences_is_shown(tmp_path: Path) -> None:
     """One output is a partial sum under each of them; the weights are divided as the others say."""
-    single, ranks = tmp_path / "single.json", tmp_path / "ranks"
-    ranks.mkdir()
-    single.write_text(json.dumps(beside()))
-    for rank in range(2):
-        graph = beside(rank, 2)
+    ranks = [beside(rank, 2) for rank in range(2)]
+    for graph in ranks:
         graph["nodes"] = [node for node in graph["nodes"] if node["name"] != "all"]
         graph["nodes"][-1]["args"][0][2] = {"n": "total"}
-        (ranks / f"r{rank}.json").write_text(json.dumps(graph))
-    relations = tmp_path / "relations.toml"
-    relations.write_text(
+    relations = (
         "[[outputs]]\nsingle = 'mul'\nparallel = 'mul'\nshard = 1\n"
         "[[outputs]]\nsingle = 'z'\nparallel = 'z'\nshard = 1\n"
         "[[outputs]]\nsingle = 'total'\nparallel = 'total'\n"
     )
-    result = shardproof.verify(
-        single, ranks, relations=relations, out=tmp_path / "run", cache_dir=tmp_path / "cache"
-    )
+    result = verified(tmp_path, beside(), ranks, relations)
     assert result.verdict == "refuted"
     assert [finding.kind for finding in result.findings] == ["partial"]
     failing = {c.name for c in result.conclusions if not c.holds and c.kind == "output"}

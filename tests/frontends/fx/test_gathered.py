@@ -13,7 +13,7 @@ import shardproof
 from shardproof.frontends.fx import replay
 from shardproof.frontends.fx.records import Graph
 from shardproof.frontends.graphs.relations import Relations
-from tests.frontends.fx.graphs import Writer
+from tests.frontends.fx.graphs import Writer, verified
 
 NODES, EDGES, WIDTH = 5, 7, 4
 
@@ -51,12 +51,8 @@ def test_what_nodes_get_is_what_pytorch_says(reduce: str, include: bool) -> None
 
 @pytest.mark.parametrize(("include", "verdict"), [(False, "proved"), (True, "refuted")])
 def test_ranks_have_features_of_nodes(include: bool, verdict: str, tmp_path: Path) -> None:
-    (tmp_path / "ranks").mkdir()
-    (tmp_path / "single.json").write_text(json.dumps(messages()))
-    for rank in range(2):
-        graph = messages(rank, 2, include=include)
-        (tmp_path / "ranks" / f"r{rank}.json").write_text(json.dumps(graph))
-    result = shardproof.verify(tmp_path / "single.json", tmp_path / "ranks", out=tmp_path / "run")
+    ranks = [messages(rank, 2, include=include) for rank in range(2)]
+    result = verified(tmp_path, messages(), ranks)
     assert result.verdict == verdict, result.reason
     if verdict == "proved":
         assert shardproof.check(tmp_path / "run").ok

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -68,12 +67,7 @@ def network(rank: int = 0, mesh: bool = False, wrong: str = "") -> dict[str, Any
 
 @pytest.mark.parametrize("wrong", ["", "no tp", "no dp"])
 def test_a_mesh_of_two_axes_needs_no_relations(wrong: str, tmp_path: Path) -> None:
-    single, ranks = tmp_path / "single.json", tmp_path / "ranks"
-    ranks.mkdir()
-    single.write_text(json.dumps(network()))
-    for rank in range(4):
-        (ranks / f"r{rank}.json").write_text(json.dumps(network(rank, True, wrong)))
-    result = shardproof.verify(single, ranks, out=tmp_path / "run", cache_dir=tmp_path / "cache")
+    result = verified(tmp_path, network(), [network(rank, True, wrong) for rank in range(4)])
     assert result.verdict == ("refuted" if wrong else "proved"), result.reason
     if not wrong:
         shares = "part 0 on ranks [0, 2], part 1 on ranks [1, 3] (inferred by shape and groups)"
@@ -127,12 +121,7 @@ def experts(rank: int = 0, mesh: bool = False) -> dict[str, Any]:
 
 
 def test_rows_and_experts_of_one_size_may_be_divided_over_different_axes(tmp_path: Path) -> None:
-    single, ranks = tmp_path / "single.json", tmp_path / "ranks"
-    ranks.mkdir()
-    single.write_text(json.dumps(experts()))
-    for rank in range(4):
-        (ranks / f"r{rank}.json").write_text(json.dumps(experts(rank, True)))
-    result = shardproof.verify(single, ranks, out=tmp_path / "run", cache_dir=tmp_path / "cache")
+    result = verified(tmp_path, experts(), [experts(rank, True) for rank in range(4)])
     assert result.verdict == "proved", result.reason
 
 

@@ -11,7 +11,7 @@ import pytest
 import shardproof
 from shardproof.frontends.fx.lists import List, divided
 from shardproof.frontends.fx.records import Graph, Node
-from tests.frontends.fx.graphs import Writer
+from tests.frontends.fx.graphs import Writer, verified
 
 EXPERTS = 4
 
@@ -40,14 +40,8 @@ def experts(rank: int = 0, ranks: int = 1, names: str = "own", wrong: str = "") 
 
 
 def verdict(folder: Path, ranks: int, names: str, wrong: str = "") -> Any:
-    (folder / "ranks").mkdir()
-    (folder / "single.json").write_text(json.dumps(experts()))
-    for rank in range(ranks):
-        graph = experts(rank, ranks, names, wrong)
-        (folder / "ranks" / f"r{rank}.json").write_text(json.dumps(graph))
-    return shardproof.verify(
-        folder / "single.json", folder / "ranks", out=folder / "run", cache=False
-    )
+    graphs = [experts(rank, ranks, names, wrong) for rank in range(ranks)]
+    return verified(folder, experts(), graphs)
 
 
 @pytest.mark.parametrize("names", ["own", "same"])
@@ -68,12 +62,9 @@ def test_experts_with_the_gate_of_others_are_refuted(names: str, tmp_path: Path)
 
 
 def test_a_rank_with_the_name_of_no_expert_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "ranks").mkdir()
-    (tmp_path / "single.json").write_text(json.dumps(experts()))
-    for rank in range(2):
-        text = json.dumps(experts(rank, 2, "same")).replace("experts_3_up", "experts_7_up")
-        (tmp_path / "ranks" / f"r{rank}.json").write_text(text)
-    result = shardproof.verify(tmp_path / "single.json", tmp_path / "ranks", out=tmp_path / "run")
+    texts = [json.dumps(experts(rank, 2, "same")) for rank in range(2)]
+    ranks = [json.loads(text.replace("experts_3_up", "experts_7_up")) for text in texts]
+    result = verified(tmp_path, experts(), ranks)
     assert result.verdict == "invalid input"
     assert "the single side has no such input" in result.reason
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 import shardproof
 from shardproof.frontends.fx.messages import as_messages
 from shardproof.frontends.fx.records import Graph, Node
-from tests.frontends.fx.graphs import Writer
+from tests.frontends.fx.graphs import Writer, verified
 
 EXCHANGE = "_c10d_functional.all_to_all_single.default"
 ROWS, WIDTH = 6, 2
@@ -50,13 +49,7 @@ def rank(
 
 
 def verdict(folder: Path, graphs: list[dict[str, Any]]) -> Any:
-    (folder / "ranks").mkdir()
-    (folder / "single.json").write_text(json.dumps(single()))
-    for number, graph in enumerate(graphs):
-        (folder / "ranks" / f"r{number}.json").write_text(json.dumps(graph))
-    return shardproof.verify(
-        folder / "single.json", folder / "ranks", out=folder / "run", cache=False
-    )
+    return verified(folder, single(), graphs)
 
 
 @pytest.mark.parametrize("sent", [SENT, [[0, 6], [6, 0]], [[6, 0], [3, 3]], [[3, 3], [3, 3]]])

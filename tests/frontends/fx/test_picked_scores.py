@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import shardproof
-from tests.frontends.fx.graphs import Writer
+from tests.frontends.fx.graphs import Writer, verified
 
 ROWS, CLASSES = 6, 8
 REDUCE = "_c10d_functional.all_reduce.default"
@@ -52,14 +51,8 @@ def loss(rank: int = 0, ranks: int = 1, wrong: str = "") -> dict[str, Any]:
     ("wrong", "verdict"), [("", "proved"), ("score", "refuted"), ("top", "refuted")]
 )
 def test_scores_are_picked_as_they_are(wrong: str, verdict: str, tmp_path: Path) -> None:
-    files = tmp_path / "single.json", tmp_path / "ranks"
-    files[1].mkdir()
-    files[0].write_text(json.dumps(loss()))
-    for rank in range(2):
-        (files[1] / f"r{rank}.json").write_text(json.dumps(loss(rank, 2, wrong)))
-    relations = tmp_path / "relations.toml"
-    relations.write_text(f"[domains]\ny = [0, {CLASSES}]\n")
-    result = shardproof.verify(*files, out=tmp_path / "run", cache=False, relations=relations)
+    ranks, relations = [loss(rank, 2, wrong) for rank in range(2)], f"[domains]\ny = [0, {CLASSES}]"
+    result = verified(tmp_path, loss(), ranks, relations)
     assert result.verdict == verdict, result.reason
     if not wrong:
         assert shardproof.check(tmp_path / "run").ok
@@ -81,12 +74,7 @@ def loss_by_one_hots() -> dict[str, Any]:
 @pytest.mark.parametrize(("wrong", "verdict"), [("", "proved"), ("top", "refuted")])
 def test_labels_of_a_one_hot_are_classes(wrong: str, verdict: str, tmp_path: Path) -> None:
     """PyTorch makes one-hots of classes alone; that labels are such is printed."""
-    files = tmp_path / "single.json", tmp_path / "ranks"
-    files[1].mkdir()
-    files[0].write_text(json.dumps(loss_by_one_hots()))
-    for rank in range(2):
-        (files[1] / f"r{rank}.json").write_text(json.dumps(loss(rank, 2, wrong)))
-    result = shardproof.verify(*files, out=tmp_path / "run", cache=False)
+    result = verified(tmp_path, loss_by_one_hots(), [loss(rank, 2, wrong) for rank in range(2)])
     assert result.verdict == verdict, result.reason
     assert any(f"from 0 to {CLASSES - 1}" in text for text in result.assumptions)
     if not wrong:

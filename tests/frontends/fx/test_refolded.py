@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import shardproof
 from shardproof.frontends.fx import replay
 from shardproof.frontends.fx.records import Graph
 from shardproof.frontends.graphs.relations import Relations
-from tests.frontends.fx.graphs import Writer
+from tests.frontends.fx.graphs import Writer, verified
 
 HEADS, QUERIES = 4, 3
 
@@ -53,12 +52,7 @@ def test_aligned_scores_are_those_of_pytorch(columns: int) -> None:
 
 @pytest.mark.parametrize(("first", "verdict"), [(1, "proved"), (0, "refuted")])
 def test_ranks_align_the_scores_of_their_heads(first: int, verdict: str, tmp_path: Path) -> None:
-    (tmp_path / "ranks").mkdir()
-    (tmp_path / "single.json").write_text(json.dumps(aligned()))
-    for rank in range(2):
-        graph = aligned(rank, 2, first)
-        (tmp_path / "ranks" / f"r{rank}.json").write_text(json.dumps(graph))
-    result = shardproof.verify(tmp_path / "single.json", tmp_path / "ranks", out=tmp_path / "run")
+    result = verified(tmp_path, aligned(), [aligned(rank, 2, first) for rank in range(2)])
     assert result.verdict == verdict, result.reason
     if verdict == "proved":
         assert shardproof.check(tmp_path / "run").ok

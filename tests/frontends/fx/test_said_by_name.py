@@ -3,14 +3,12 @@ refused, as a statement that nobody reads."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import shardproof
-from tests.frontends.fx.graphs import Writer
+from tests.frontends.fx.graphs import Writer, verified
 
 ROWS, CLASSES = 4, 6
 
@@ -31,13 +29,7 @@ def summed(rank: int = 0, ranks: int = 1, wrong: bool = False) -> dict[str, Any]
 
 
 def verdict(folder: Path, text: str, wrong: bool = False) -> Any:
-    (folder / "ranks").mkdir()
-    (folder / "single.json").write_text(json.dumps(summed()))
-    for rank in range(2):
-        (folder / "ranks" / f"r{rank}.json").write_text(json.dumps(summed(rank, 2, wrong)))
-    (folder / "said.toml").write_text(text)
-    both = folder / "single.json", folder / "ranks"
-    return shardproof.verify(*both, relations=folder / "said.toml", out=folder / "run", cache=False)
+    return verified(folder, summed(), [summed(rank, 2, wrong) for rank in range(2)], text)
 
 
 SAID = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 
 import shardproof
 from shardproof.frontends.fx.frontend import FRONTEND
-from tests.frontends.fx.graphs import Writer
+from tests.frontends.fx.graphs import Writer, verified
 
 ROWS, CHANNELS, POSITIONS, MODES = 2, 4, 8, 3
 HALF = POSITIONS // 2 + 1
@@ -50,15 +49,10 @@ def layer(rank: int = 0, ranks: int = 1, wrong: str = "") -> dict[str, Any]:
 
 @pytest.mark.parametrize("wrong", ["", "modes", "conjugate"])
 def test_a_fourier_layer_whose_channels_are_divided(wrong: str, tmp_path: Path) -> None:
-    (tmp_path / "ranks").mkdir()
-    (tmp_path / "single.json").write_text(json.dumps(layer()))
-    for rank in range(2):
-        (tmp_path / "ranks" / f"r{rank}.json").write_text(json.dumps(layer(rank, 2, wrong)))
-    sides = tmp_path / "single.json", tmp_path / "ranks"
-    result = shardproof.verify(*sides, out=tmp_path / "run", cache=False)
+    result = verified(tmp_path, layer(), [layer(rank, 2, wrong) for rank in range(2)])
     assert result.verdict == ("refuted" if wrong else "proved"), result.reason
     text = " ".join(map(str, result.assumptions))
-    replayed = FRONTEND.replay(*sides, {})
+    replayed = FRONTEND.replay(tmp_path / "single.json", tmp_path / "ranks", {})
     assert replayed[:3] == (True, True, 3), replayed
     assert "input weight is divided along dimension 1 in the order of ranks" in text
     assert wrong or shardproof.check(tmp_path / "run").ok
