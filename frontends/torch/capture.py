@@ -196,6 +196,7 @@ def is_dtype(name: str) -> bool:
 @functools.cache
 def _import_once() -> None:
     """What torch imports when it is first used, so that children find it there."""
+    import torch.distributed.pipelining.schedules
     import torch.testing._internal.distributed.fake_pg
 
     with FakeTensorMode(), torch.no_grad():
