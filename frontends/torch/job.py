@@ -29,6 +29,7 @@ from shardproof.frontends.torch.trace import (
     Arg,
     Box,
 )
+from shardproof.frontends.torch.unfinished import unfinished
 from shardproof.frontends.torch.watched import Watched
 
 #: Marks of what is compared.
@@ -143,6 +144,7 @@ class Job:
         self._known = full
         self._kept: set[tuple[int, str]] = set()
         self._parameters: list[Part] = []
+        self._models: Sequence[torch.nn.Module] = ()
         self._started = self._ended = False
         self.ended_twice = False
         self._optimizer: Any = None
@@ -172,6 +174,7 @@ class Job:
         self._started = True
         self._optimizer = optimizer
         models = [model] if isinstance(model, torch.nn.Module) else list(model)
+        self._models = models
         self._recorder.name_modules(models)
         statements, shares = dict(parameters or {}), dict(owned or {})
         self._replicated = replicated(models)
@@ -335,6 +338,8 @@ class Job:
                 if self._optimizer is not None:
                     self._updated(part)
             if self._optimizer is None and (sentence := self._untold()):
+                self.note(sentence)
+            for sentence in unfinished(self._models):
                 self.note(sentence)
             statements = dict(pieces or {})
             for name, value in (outputs or {}).items():

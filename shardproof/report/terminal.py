@@ -14,7 +14,7 @@ from rich.text import Text
 from shardproof.engine.findings import UNDECIDED
 from shardproof.engine.plan.assumption import unstated
 from shardproof.report.findings import fitted, grid, lines, short, summary_of
-from shardproof.report.tries import about_labels, about_order, to_try
+from shardproof.report.tries import about_order, about_steps, to_try
 from shardproof.report.words import many, numbers
 from shardproof.run.plain import plain
 from shardproof.run.result import SAYS, Conclusion, Result, Verdict
@@ -223,7 +223,6 @@ def _try(result: Result) -> Iterator[str]:
         yield order
     elif result.verdict == "inconclusive" and (what := to_try(result.reason)):
         yield what
-    if labels := about_labels(result.verdict, result.assumptions):
-        yield labels
+    yield from about_steps(result.verdict, result.assumptions)
     if result.verdict in ("refuted", "inconclusive") and result.run_dir:
         yield "shardproof report RUN_DIR: all of it as a page"

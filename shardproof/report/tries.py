@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 _OWN: Final = (
@@ -91,15 +91,35 @@ _LABELS: Final = re.compile(
 )
 
 
-def about_labels(verdict: str, assumptions: Iterable[str]) -> str:
-    """What to state of labels that a loss may leave out, where a step is refuted: a mean of ranks'
-    means is no mean then; "" where there are none.
+#: How an assumption tells of parameters whose gradients DDP waits for.
+_WAITS: Final = re.compile(r"DistributedDataParallel waits for gradients of (?P<names>.+?): ")
+
+
+def about_steps(verdict: str, assumptions: Sequence[str]) -> list[str]:
+    """What to know of a step that is refuted, by what is printed of it: labels that a loss may
+    leave out, and parameters that DDP waits for.
 
     Example: of "labels batch y are classes from 0 to 9, or -100, which does not count: ..." that
     ``sp.tensor(..., low=0, high=10)`` says that none is -100.
     """
     if verdict != "refuted":
-        return ""
+        return []
+    return [text for text in (_about_labels(assumptions), _about_waits(assumptions)) if text]
+
+
+def _about_waits(assumptions: Iterable[str]) -> str:
+    """Why gradients are those of a rank alone, where DDP is not done."""
+    for waits in filter(None, map(_WAITS.match, assumptions)):
+        return (
+            f"DistributedDataParallel has not reduced all buckets, for {waits['names']} got no "
+            "gradient: PyTorch raises an error at the next forward call. Give it "
+            "`find_unused_parameters=True`, or leave such parameters out (`requires_grad_(False)`)"
+        )
+    return ""
+
+
+def _about_labels(assumptions: Iterable[str]) -> str:
+    """What to state of labels that a loss may leave out: a mean of ranks' means is no mean then."""
     for label in filter(None, map(_LABELS.match, assumptions)):
         name, last, mark = label.group("name", "last", "mark")
         classes = f"[0,{int(last) + 1})"

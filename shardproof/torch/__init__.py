@@ -35,6 +35,7 @@ from shardproof.engine.errors import InvalidInput
 from shardproof.frontends.torch.capture import Limits
 from shardproof.frontends.torch.job import Job
 from shardproof.frontends.torch.stated import Piece, Same, TensorSpec, piece, same
+from shardproof.report.tries import about_steps
 from shardproof.run.options import Options
 from shardproof.run.plain import plain
 from shardproof.run.progress import Progress
@@ -154,8 +155,8 @@ def assert_equivalent(
 
 
 def told(result: Result) -> str:
-    """A result in a few lines: the verdict, then its findings; names that hold line ends or what
-    steers a terminal are shown as `shardproof.run.plain.plain` has them.
+    """A result in a few lines: the verdict, its findings, and what to know of the step; names that
+    hold line ends or what steers a terminal are shown as `shardproof.run.plain.plain` has them.
 
     Example: "refuted", "  add in mlp on ranks [0, 1]: ... [train.py:12]", "    repair: holds with
     an all-reduce ...".
@@ -166,4 +167,5 @@ def told(result: Result) -> str:
         if finding.repair:
             lines.append(f"    repair: {finding.repair}")
     lines += [f"  {c.message}" for c in result.conclusions if not c.holds][:10]
+    lines += [f"  {text}" for text in about_steps(result.verdict, result.assumptions)]
     return "\n".join(map(plain, lines))

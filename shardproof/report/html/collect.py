@@ -17,7 +17,7 @@ from shardproof.engine.storage import files
 from shardproof.inputs import rundir
 from shardproof.report.html import graphs, lineages, mesh, schedule, values
 from shardproof.report.html.advice import advice
-from shardproof.report.tries import about_labels, about_order, to_try
+from shardproof.report.tries import about_order, about_steps, to_try
 from shardproof.report.words import numbers
 from shardproof.run.document import read_result
 from shardproof.run.request import NAME as REQUEST
@@ -78,7 +78,7 @@ def collect(folder: Path) -> Data:
         "first": None,
         "to_try": to_try(result["reason"], _timeout(folder)),
         "order": about_order(result["verdict"], (one["kind"] for one in result["findings"])),
-        "labels": about_labels(result["verdict"], result["assumptions"]),
+        "about_steps": about_steps(result["verdict"], result["assumptions"]),
         "plan": None,
         "certificate": None,
         "verdicts": ledger(folder),

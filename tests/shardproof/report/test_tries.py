@@ -9,7 +9,7 @@ import pytest
 
 from shardproof.engine.findings import Finding
 from shardproof.report import terminal
-from shardproof.report.tries import ORDER, about_labels, about_order, to_try
+from shardproof.report.tries import ORDER, about_order, about_steps, to_try
 from tests.shardproof.faces import refuted
 
 
@@ -84,11 +84,11 @@ def test_labels_that_may_not_count_are_named_where_a_step_is_refuted() -> None:
         "labels batch y are classes from 0 to 3, or -100, which does not count: the step has no "
         "meaning for others"
     )
-    given = about_labels("refuted", ("numbers are real", note))
+    (given,) = about_steps("refuted", ("numbers are real", note))
     assert "`sp.tensor(..., low=0, high=4)`" in given
     assert "`[0,4)`" in given
-    assert about_labels("proved", (note,)) == ""
-    assert about_labels("refuted", ("numbers are real",)) == ""
+    assert about_steps("proved", (note,)) == []
+    assert about_steps("refuted", ("numbers are real",)) == []
     drawn = StringIO()
     result = replace(refuted(), assumptions=(note,))
     terminal.show(lambda to: terminal.write(result, to), drawn)
