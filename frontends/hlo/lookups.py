@@ -11,14 +11,13 @@ from shardproof.engine.errors import Unsupported
 from shardproof.frontends.builder import piecewise
 from shardproof.frontends.builder.piecewise import Function
 from shardproof.frontends.graphs.graph import Node, Shape
-from shardproof.frontends.hlo import index_vectors, marked, ones, words
+from shardproof.frontends.hlo import index_vectors, marked, words
 from shardproof.frontends.hlo.indices import own_axes, reshaped
 from shardproof.frontends.hlo.items import (
     Ids,
     Item,
     Lookup,
     Narrow,
-    Tensor,
     Vectors,
 )
 from shardproof.frontends.hlo.state import Lowering
@@ -158,9 +157,7 @@ def _rows(low: Lowering, given: Mapping[str, Any], table: int, x: Item, whole: S
     attrs, ids, kept = aimed(x, given, GATHER[0])
     at = window(attrs, GATHER, len(low.recorder.shape(table)))
     if at < 0:
-        rows = gathered(low, attrs, table, ids, kept, whole)
-        apart = ones.difference(low, rows)
-        return rows if apart is None else Tensor(apart)
+        return gathered(low, attrs, table, ids, kept, whole)
     # The chosen row stays a dimension of one position.
     attrs = dropped(attrs, GATHER, at)
     rest = (*whole[:at], *whole[at + 1 :])

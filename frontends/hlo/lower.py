@@ -125,8 +125,6 @@ def _run(low: Lowering, stacked: frozenset[int]) -> None:
         if integral(value.dtype) or value.dtype == "bool":
             domain = low.domains.get(position, _whole(given, value.dtype))
             low.origins[number] = position
-            if position in low.other.compared.inputs:
-                low.compared_ids.add(number)
             low.items[given.value] = Ids(
                 number, indices.own_axes(value.shape), value.shape, (_own(given, domain),)
             )

@@ -16,7 +16,6 @@ from shardproof.frontends.hlo import (
     exchange,
     index_vectors,
     indices,
-    ones,
     windows,
 )
 from shardproof.frontends.hlo.elementwise import finite, number_of
@@ -395,10 +394,7 @@ def _of_numbers(low: Lowering, node: Node, xs: Sequence[Item], dims: Shape) -> I
     sign = Fraction(-1)
     if how == "minimum":
         value = low.op("mul", value, other=sign).value
-    ones_added = ones.total(low, value, dims) if how == "add" else None
-    if ones_added is not None:
-        value = ones_added
-    elif dims:
+    if dims:
         value = low.op("sum" if how == "add" else "amax", value, dim=dims).value
     if how == "minimum":
         value = low.op("mul", value, other=sign).value

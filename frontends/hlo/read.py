@@ -27,11 +27,10 @@ from shardproof.frontends.hlo.hides import endless
 from shardproof.frontends.hlo.late import divided_late
 from shardproof.frontends.hlo.lower import lower
 from shardproof.frontends.hlo.marks import marked
-from shardproof.frontends.hlo.ones import compared
 from shardproof.frontends.hlo.related import with_relations
 from shardproof.frontends.hlo.residues import narrowed
 from shardproof.frontends.hlo.stacks import stacks
-from shardproof.frontends.hlo.state import REFUSED, Compared, Lowering, Other
+from shardproof.frontends.hlo.state import REFUSED, Lowering, Other
 from shardproof.frontends.untrusted.inert import printable
 
 #: Numbers that are longer are refused; the digits of an array in hexadecimal are no number.
@@ -200,7 +199,7 @@ def _lowered(
     expressions = Expressions()
     windows = divided(single, parallel)
     turns = turned.shifts(single) & turned.shifts(parallel)
-    beside = Other(compared(parallel), windows=windows, by_order=by_order, turns=turns)
+    beside = Other(windows=windows, by_order=by_order, turns=turns)
     alone, results, domains = lower(single, None, stacked, expressions, beside)
     parallel, inferred = placed_inputs(single, parallel)
     parallel, assumptions = places.with_output_places(single, parallel, domains)
@@ -209,7 +208,7 @@ def _lowered(
     tables = list(contents(alone.recorder).values())
     masks = {op.outputs[0] for op in alone.recorder.ops if op.name == "create_mask"}
     causal = tuple(sorted({alone.recorder.shape(mask)[-1] for mask in masks}))
-    beside = Other(Compared(), tables, windows, by_order, causal, turns)
+    beside = Other(tables, windows, by_order, causal, turns)
     other, others, _ = lower(parallel, domains, stacked, expressions, beside)
     one = Side(single, alone.recorder, tuple(results))
     many = Side(parallel, other.recorder, tuple(others))

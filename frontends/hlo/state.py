@@ -15,20 +15,8 @@ from shardproof.frontends.hlo.items import Item, Narrow, Tensor, Values
 from shardproof.frontends.hlo.module import Array, Type
 
 
-class Compared(NamedTuple):
-    """Integer ``inputs`` by which the other side looks nothing up; ``sums``: whether it adds
-    something to logarithms.
-
-    Example: ``Compared(frozenset({1}), True)`` of ``logsumexp(x) - sum(one_hot(y) * x)``, where
-    ``y`` is input 1.
-    """
-
-    inputs: frozenset[int] = frozenset()
-    sums: bool = False
-
-
 class Other(NamedTuple):
-    """What is known of the other side: how it reads ids, its constants of unlike numbers, and which
+    """What is known of the other side: its constants of unlike numbers, and which
     windows it has over other positions; ``by_order``: causal masks are read by their positions, on
     both sides, and are no constants; ``causal``: of how many positions its scores are that have
     minus infinity where the key comes after the query; ``turns``: by how much it turns values along
@@ -37,7 +25,6 @@ class Other(NamedTuple):
     Example: ``Other(tables=[mask])`` of the ranks, where the single side has a causal mask.
     """
 
-    compared: Compared = Compared()
     tables: Sequence[Array] = ()
     windows: frozenset[Over] = frozenset()
     by_order: bool = False
@@ -134,8 +121,6 @@ class Lowering:
         self.origins: dict[int, int] = {}
         #: Quotients by their value: of which ids, by which number, and what is added to the ids.
         self.quotients: dict[int, tuple[int, int, int]] = {}
-        #: Integer inputs by which the other side looks nothing up (`ones.compared`).
-        self.compared_ids: set[int] = set()
         #: Values of places, none of which is twice in a row along the axis.
         self.distinct: dict[int, int] = {}
         #: What is bounded by a number, by the value that it became.

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from shardproof.frontends.hlo import inline, text
-from shardproof.frontends.hlo.ones import compared
 from tests.frontends.hlo.verdicts import verified
 
 ADD = "add {\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT c = f32[] add(a, b)\n}\n"
@@ -113,12 +111,6 @@ def test_every_label_is_tried(most: int, expected: str, tmp_path: Path) -> None:
         "  k3 = s32[4] broadcast(k2), dimensions={}\n  y = s32[4] minimum(y0, k3)",
     )
     verified(SINGLE.replace("[4,8]", "[4,24]"), bounded, tmp_path, expected)
-
-
-def test_inputs_that_are_only_compared() -> None:
-    right = PARALLEL.replace("HOW", "EQ").replace("LESS", "l")
-    sides = [inline.graph(text.parse(t)) for t in (SINGLE, right)]
-    assert [compared(side).inputs for side in sides] == [frozenset(), frozenset({1})]
 
 
 #: A loss that is no linear function of the logarithm of a label's share, as the focal one.
