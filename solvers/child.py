@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from math import inf
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, cast
@@ -106,6 +107,11 @@ class Child:
     def wants_write(self) -> bool:
         """Whether a question is not yet wholly in the pipe of a warm child."""
         return bool(self._outgoing and self.version)
+
+    @property
+    def asked_at(self) -> float:
+        """When it was asked, on the clock of ``time.perf_counter``: infinite before it is warm."""
+        return self._asked_at if self.version else inf
 
     @property
     def deadline(self) -> float:

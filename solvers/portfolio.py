@@ -11,6 +11,7 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Iterable, Iterator
+from math import inf
 from typing import Literal, TypeAlias, get_args
 
 from shardproof.engine.storage.closing import Closing
@@ -40,6 +41,13 @@ RETIRE_SHARE = 0.5
 
 _USUAL: dict[SolverName, Configuration] = {"z3": CONFIGURATIONS[0], "cvc5": CONFIGURATIONS[1]}
 _ORDER = {configuration.name: place for place, configuration in enumerate(CONFIGURATIONS)}
+
+
+def _due(first: Child, waiting: list[tuple[float, Configuration]]) -> float:
+    """When the next configuration is asked: so many seconds after the first one was at work, for
+    starting a solver may take longer than most texts do."""
+    after = waiting[0][0] if waiting else inf
+    return first.asked_at + after if after else 0.0
 
 
 class Portfolio(Closing):
@@ -123,7 +131,7 @@ class Portfolio(Closing):
         limit = max(1, int(self.timeout * RESOURCES_PER_SECOND["cvc5"]))
         child.ask(text, limit, self.timeout, want_proof=True)
         while True:
-            for _, answer in self._wait([child], None):
+            for _, answer in self._wait([child], inf):
                 return answer
 
     def _conclude(self, answers: list[Answer]) -> Verdict:
@@ -150,14 +158,13 @@ class Portfolio(Closing):
 
     def _solve_text(self, text: str, rung: Rung, want_model: bool) -> list[Answer]:
         """Ask the solvers of this mode about one text until it is decided or all have spoken."""
-        start = time.perf_counter()
-        waiting = self._contestants(rung)
-        racing: list[Child] = []
-        answers: list[Answer] = []
+        (_, cheapest), *waiting = self._contestants(rung)
+        first = self._ask(cheapest, text, want_model)
+        racing, answers = [first], list[Answer]()
         while racing or waiting:
-            while waiting and (not racing or time.perf_counter() >= start + waiting[0][0]):
+            while waiting and (not racing or time.perf_counter() >= _due(first, waiting)):
                 racing.append(self._ask(waiting.pop(0)[1], text, want_model))
-            for child, answer in self._wait(racing, start + waiting[0][0] if waiting else None):
+            for child, answer in self._wait(racing, _due(first, waiting)):
                 racing.remove(child)
                 answers.append(answer)
                 if not child.configuration.warm:
@@ -197,7 +204,7 @@ class Portfolio(Closing):
         if self._children.get(child.configuration.name) is child:
             del self._children[child.configuration.name]
 
-    def _wait(self, racing: list[Child], until: float | None) -> list[tuple[Child, Answer]]:
+    def _wait(self, racing: list[Child], until: float) -> list[tuple[Child, Answer]]:
         """Move bytes until an answer is there, a child is over time, or ``until`` is reached."""
         poll = select.poll()
         for child in racing:
@@ -206,7 +213,7 @@ class Portfolio(Closing):
                 poll.register(child.question_fd, select.POLLOUT)
         deadlines = [child.deadline for child in racing]
         now = time.perf_counter()
-        pause = min([*deadlines, now + SAMPLE_EVERY, *([] if until is None else [until])]) - now
+        pause = min([*deadlines, now + SAMPLE_EVERY, until]) - now
         ready = {fd for fd, _ in poll.poll(max(0.0, pause) * 1000)}
         answers: list[tuple[Child, Answer]] = []
         for child in racing:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from shardproof.engine.algebra.terms import Term, TermTable
+from shardproof.solvers import child
 from shardproof.solvers import portfolio as module
 from shardproof.solvers.answers import Answer, Query, SolverDisagreement
 from shardproof.solvers.configurations import CONFIGURATIONS, Configuration
@@ -207,6 +209,25 @@ def test_settings_are_checked() -> None:
 def test_the_cheapest_configuration_answers_alone(solver: Portfolio) -> None:
     solved = solver.solve(Query.of("distribution", distributed()))
     assert [a.configuration for a in solved.answers] == ["z3", "z3"]
+
+
+def test_a_solver_that_is_not_up_yet_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Were the time that a solver takes to start that of the text, the other one would be started
+    for the first text of every run on a busy machine."""
+    slow = tmp_path / "worker.py"
+    slow.write_text(
+        "import runpy, sys, time\ntime.sleep(1.5)\n"
+        f"runpy.run_path({child._WORKER!r}, run_name='__main__')\n"
+    )
+    monkeypatch.setattr(child, "_WORKER", str(slow))
+    early = tuple(replace(c, after=1.0 if c.after else 0.0) for c in CONFIGURATIONS)
+    monkeypatch.setattr(module, "CONFIGURATIONS", early)
+    with Portfolio() as portfolio:
+        solved = portfolio.solve(Query.of("distribution", distributed()))
+        assert solved.verdict == "unsat"
+        assert set(portfolio._children) == {"z3"}
 
 
 @pytest.mark.parametrize("only", CONFIGURATIONS, ids=[c.name for c in CONFIGURATIONS])
