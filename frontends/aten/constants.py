@@ -38,21 +38,44 @@ KNOWN = {
     "int32": np.int32,
     "bool": np.bool_,
 }
+#: Element types of half precision, of which numbers that nothing was rounded to are read: whole
+#: ones below the bound, and those of at most so many significant bits.
+_HALVES = ("bfloat16", "float16")
+_WHOLE, _BITS = 256, 4
 
 
 def values(data: bytes, shape: Shape, dtype: str) -> Array:
     """The entries of a tensor of known values; raises `Unsupported` for a type that is not read, or
     another number of them.
 
-    Example: eight bytes of zeros are [0, 0] of shape (2,) in float32; as (3,), and in float16, they
-    are refused.
+    Example: eight bytes of zeros are [0, 0] of shape (2,) in float32; as (3,) they are refused. In
+    bfloat16 four bytes of zeros are that, while 0.1, which that type rounds, is refused.
     """
+    if dtype in _HALVES:
+        data, dtype = _widened(data, dtype), "float32"
     if dtype not in KNOWN:
         raise Unsupported(f"constants of {dtype}")
     kind = np.dtype(KNOWN[dtype])
     if len(data) != kind.itemsize * prod(shape):
         raise Unsupported(f"{len(data)} bytes for constants of shape {list(shape)}")
     return np.frombuffer(data, kind).reshape(shape)
+
+
+def _widened(data: bytes, dtype: str) -> bytes:
+    """Numbers of half precision as those of single precision.  What was rounded to so few bits is
+    not told from what was not, so only short ones are read."""
+    if len(data) % 2:
+        raise Unsupported(f"{len(data)} bytes for constants of {dtype}")
+    if dtype == "bfloat16":
+        wide = (np.frombuffer(data, np.uint16).astype(np.uint32) << 16).view(np.float32)
+    else:
+        wide = np.frombuffer(data, np.float16).astype(np.float32)
+    numbers = wide[np.isfinite(wide)]
+    leading = np.frexp(numbers)[0] * 2**_BITS
+    whole = (numbers == np.round(numbers)) & (np.abs(numbers) < _WHOLE)
+    if not (whole | (leading == np.round(leading))).all():
+        raise Unsupported(f"constants of {dtype} that may be rounded")
+    return wide.tobytes()
 
 
 def constant(lo: Lowering, data: bytes, shape: Shape, dtype: str) -> Any:

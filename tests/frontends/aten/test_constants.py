@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from shardproof.engine.errors import Unsupported
 from shardproof.frontends.aten import Const, Lowering, Real
@@ -213,3 +214,20 @@ def test_features_that_repeat_are_left_where_a_rank_has_part_of_a_period(
     of(once, lo)
     shapes = sorted(table.shape for table in lo.contents.values())
     assert shapes == ([(3, 4), (3, 8)] if whole else [(3, 4)])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_short_numbers_of_half_precision_are_what_they_are(dtype: torch.dtype) -> None:
+    """What was rounded to so few bits is not told from what was not."""
+
+    def read(*numbers: float) -> Any:
+        x = torch.tensor(numbers, dtype=dtype)
+        data = x.view(torch.uint8).numpy().tobytes()
+        return constant(Lowering(), data, x.shape, str(dtype).removeprefix("torch."))
+
+    for number in (0.0, 0.25, -1.5, 96.0, 255.0, 2.0**-6, 1024.0):
+        assert read(number, number).value == Fraction(number)
+    assert isinstance(read(0.0, -np.inf), Additive)
+    for number in (0.1, 1 / 3, 0.99, 1000.5):
+        with pytest.raises(Unsupported, match="rounded"):
+            read(number)
