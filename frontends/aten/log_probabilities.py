@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from shardproof.engine.plan.ir import Op
 from shardproof.frontends.aten.lowering import Lowered, Lowering, Real
 from shardproof.frontends.aten.readings import Reading
 from shardproof.frontends.aten.roots import VIEWS, maker, origin
@@ -21,7 +22,7 @@ def taken_apart(lo: Lowering, table: Real) -> tuple[Real, Lowered] | None:
     number = table.number
     while (known := lo.exponentials.get(number)) is None:
         op = maker(lo, number)
-        if op is None or op.name != "view":
+        if op is None or not (op.name == "view" or _cast(lo, op)):
             return None
         number = op.inputs[0]
     rows, _, total, scores, most = known
@@ -64,8 +65,22 @@ def _times_one_hot(lo: Lowering) -> list[int]:
 
 def _of_logarithms(lo: Lowering, table: int) -> bool:
     """Whether a value is the difference of something and a logarithm."""
-    op = origin(lo, table)
+    op = _behind_casts(lo, table)
     if op is None or op.name != "sub" or op.backward:
         return False
-    less = origin(lo, op.inputs[1]) if len(op.inputs) == 2 else None
+    less = _behind_casts(lo, op.inputs[1]) if len(op.inputs) == 2 else None
     return less is not None and less.name == "log"
+
+
+def _behind_casts(lo: Lowering, number: int) -> Op | None:
+    """The operator that made what a value is a view of, of whatever floating type."""
+    op = origin(lo, number)
+    while op is not None and _cast(lo, op):
+        op = origin(lo, op.inputs[0])
+    return op
+
+
+def _cast(lo: Lowering, op: Op) -> bool:
+    """Whether an operator changes nothing but the floating type: its numbers are the same."""
+    types = [lo.values[n].dtype for n in (*op.inputs, *op.outputs)]
+    return op.name == "to" and all("float" in dtype for dtype in types)
