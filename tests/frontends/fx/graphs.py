@@ -34,7 +34,8 @@ def verified(folder: Path, single: Any, ranks: Sequence[Any], relations: str = "
     """The result of a graph of one device and those of ranks, and what is stated of them, if
     anything is; all are written into a folder of a test, as is the run."""
     said = folder / "relations.toml"
-    said.write_text(relations)
+    if relations:
+        said.write_text(relations)
     return shardproof.verify(
         *written(folder, single, ranks),
         relations=said if relations else None,
