@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from shardproof.engine.algebra.affine import Affine
+from shardproof.engine.lineage.lineage import ABSOLUTE
 
 
 class IllFormed(Exception):
@@ -36,4 +37,19 @@ def nested(strides: Iterable[tuple[int, int]], full: int) -> None:
     for stride, extent in sorted(strides):
         if stride < 1 or extent < 1 or stride % inner or stride * extent > full:
             raise IllFormed(f"stride {stride} over {extent} positions of an axis of {full}")
+        inner = stride * extent
+
+
+def tiled(strides: Iterable[tuple[int, int]], full: int) -> None:
+    """Raise `IllFormed` unless (stride, extent) pairs, which are digits of a number below ``full``,
+    are all of its digits: then strides say what extents are.
+
+    Example: (1, 4) and (4, 2) are all digits of a number below 8, and not of one below 16.  An axis
+    without an end has none.
+    """
+    inner = 1
+    digits = sorted(strides) if full != ABSOLUTE else []
+    for stride, extent in [*digits, (full, 1)] if digits else []:
+        if stride != inner:
+            raise IllFormed(f"{inner} positions in front of stride {stride} of an axis of {full}")
         inner = stride * extent

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 from shardproof.checker.result import Problems
-from shardproof.checker.values.ranges import IllFormed, bounds, nested
+from shardproof.checker.values.ranges import IllFormed, bounds, nested, tiled
 from shardproof.checker.values.sides import Side
 from shardproof.engine.algebra.affine import Affine
 from shardproof.engine.lineage.expressions import Amax, Einsum, Operand
@@ -92,6 +92,7 @@ class ViewChecker:
             axes.update(interval.start.axes)
         for axis, strides in by_axis.items():
             self.axis(node, axis, strides)
+            tiled(strides, node.extents[axis])
         ranges = [(partial.reduction, partial.extent) for partial in addend.partials]
         if ranges != sorted(set(ranges)):
             raise IllFormed("parts that are not in order, or of one range")

@@ -13,7 +13,13 @@ from shardproof.checker.values.views import ViewChecker
 from shardproof.engine.algebra.affine import Affine, affine
 from shardproof.engine.errors import Unsupported
 from shardproof.engine.lineage.expressions import Einsum, Input, Operand
-from shardproof.engine.lineage.lineage import Addend, Lineage, PartialRange, View
+from shardproof.engine.lineage.lineage import (
+    Addend,
+    Lineage,
+    PartialRange,
+    StridedInterval,
+    View,
+)
 from shardproof.engine.lineage.nodes import NodeTable, Reduction
 from shardproof.engine.obligations.obligation import Claim, build
 from shardproof.solvers import Portfolio, Query
@@ -158,3 +164,17 @@ def test_ranges_that_mean_nothing_are_rejected(
 def test_ranges_that_repeat_are_views(table: NodeTable) -> None:
     ViewChecker(table).lineage(GIVEN, EXTENTS)
     ViewChecker(table).lineage(partial((at(tp=4), 4, 8), (at(cp=24), 24, RANGE)), EXTENTS)
+
+
+@pytest.mark.parametrize(("extent", "says"), [(8, ""), (4, "4 positions in front of stride 8")])
+def test_what_an_interval_is_of_is_told_by_its_axis(extent: int, says: str) -> None:
+    """Another extent changes nothing that the view reads, so nothing else would notice it."""
+    table = NodeTable()
+    node = table.define(Input("w"), (8,))
+    half = StridedInterval(0, 1, extent, at(), 2)
+    lineage = Lineage((2,), (Addend(Fraction(1), node, View(((half,),))),))
+    if not says:
+        ViewChecker(table).lineage(lineage, EXTENTS)
+        return
+    with pytest.raises(IllFormed, match=says):
+        ViewChecker(table).lineage(lineage, EXTENTS)
