@@ -27,6 +27,7 @@ from shardproof.engine.ops.laws import (
     common_exponentials,
     flat,
     logarithms,
+    size_apart,
     without_opposites,
 )
 from shardproof.engine.ops.primitives import Selection, is_partial
@@ -75,7 +76,14 @@ class SmallInterpreter(TermInterpreter):
     applications: set[Term] = field(default_factory=set, compare=False)
 
     def applied_to(self, function: str, entry: Term) -> Term:
-        """A function of an entry as a term; applications that are undefined somewhere are noted."""
+        """A function of an entry as a term; applications that are undefined somewhere are noted.
+
+        What is made of the sign of a number commutes with positive factors.
+        """
+        size, inner = size_apart(function, _factor(entry))
+        if size != 1 or inner != _factor(entry):
+            own = self.table.mul(inner, _core(entry))
+            return self.table.mul(size, self.applied_to(function, own))
         if self.laws:
             term = applied(self.table, function, entry, self.apart, self.over_positions)
         else:

@@ -14,6 +14,9 @@ side is defined, which may be in fewer places than the right side is.  So whoeve
 to look at what the functions were taken of before (`engine.specification.definedness`): a parallel
 program that takes ``a / a`` where the single device has 1 is no proof.
 
+A positive factor of what ``relu``, ``abs`` and ``step`` are taken of comes out of them, and the
+sign out of ``abs`` (`size_apart`): these hold for all numbers, and everything is defined.
+
 What stands on one side of a law is written as the other one, whatever program it is of; functions
 are uninterpreted otherwise.
 """
@@ -28,12 +31,29 @@ from functools import reduce
 from operator import and_
 from typing import Final
 
-from shardproof.engine.algebra.terms import ZERO, Term, TermTable
+from shardproof.engine.algebra.terms import ONE, ZERO, Term, TermTable
 
 HALF: Final = Fraction(1, 2)
 #: Powers that are functions with a name.
 NAMED_POWERS: Final = {HALF: "sqrt", -HALF: "rsqrt", Fraction(-1): "inv"}
 _EXPONENTS: Final = {name: exponent for exponent, name in NAMED_POWERS.items()}
+
+
+#: Functions of a positive multiple of a number: how often they are multiplied by its factor.
+_OF_SIGN: Final = {"relu": 1, "abs": 1, "step": 0}
+
+
+def size_apart(function: str, factor: Fraction) -> tuple[Fraction, Fraction]:
+    """What a function of ``factor`` times ``a`` is multiplied by, and the factor of ``a`` that is
+    left in it: what is made of the sign of a number commutes with positive factors, for all ``a``.
+
+    Example: ``relu(-4 a)`` is ``4 relu(-a)`` and ``step(4 a)`` is ``step(a)``: (4, -1) and (1, 1);
+    ``exp(4 a)`` is left as it is, (1, 4).
+    """
+    if function not in _OF_SIGN or not factor:
+        return ONE, factor
+    size = abs(factor)
+    return size ** _OF_SIGN[function], ONE if function == "abs" else factor / size
 
 
 def exponent_of(function: str) -> Fraction | None:

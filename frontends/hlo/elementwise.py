@@ -219,6 +219,8 @@ def _larger(low: Lowering, node: Node, xs: Sequence[Item]) -> Item:
     for one, other in (xs, xs[::-1]):
         if number_of(one) == ignored:
             return other
+    if finite(xs[0]) is not None and finite(xs[1]) is None:
+        xs = xs[::-1]  # max(0, x) is max(x, 0).
     numbers = [low.tensor(i) for i in xs]
     x, y = numbers if node.target == "maximum" else numbers[::-1]
     if finite(xs[1]) == 0 and node.target == "maximum":

@@ -16,6 +16,7 @@ from shardproof.engine.lineage.lineage import (
 )
 from shardproof.engine.lineage.places import has_places
 from shardproof.engine.lineage.views import Misaligned
+from shardproof.engine.ops.laws import size_apart
 from shardproof.engine.ops.primitives import is_partial, labels
 from shardproof.partition.inference.closing import closed_parts, composed
 from shardproof.partition.inference.laws import Factor, factors_of, rewritten
@@ -121,7 +122,7 @@ class Functions(Products):
             return known
         if is_partial(function):
             self.partial.append((function, addend))
-        inner, factor = addend.factor, Fraction(1)
+        factor, inner = size_apart(function, addend.factor)
         if function == "inv" and inner:
             # A constant is not part of what is divided by: 1 / (n / 2) is 2 / n.
             inner, factor = factor, 1 / inner

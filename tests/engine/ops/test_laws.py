@@ -17,6 +17,7 @@ from shardproof.engine.ops.laws import (
     power,
     power_of_power,
     settled,
+    size_apart,
     without_opposites,
 )
 
@@ -259,3 +260,16 @@ def test_common_exponentials_are_taken_out_of_a_sum() -> None:
     none, same = common_exponentials(table, [one, other])
     assert none is table.one
     assert same == [one, other]
+
+
+@pytest.mark.parametrize("factor", [Fraction(4), Fraction(-3, 2), Fraction(1), Fraction(0)])
+@pytest.mark.parametrize("number", [-2.0, 0.0, 0.7])
+def test_what_is_made_of_the_sign_of_a_number_commutes_with_its_size(
+    factor: Fraction, number: float
+) -> None:
+    functions = {"relu": lambda x: max(x, 0.0), "abs": abs, "step": lambda x: float(x > 0)}
+    for name, function in functions.items():
+        size, left = size_apart(name, factor)
+        assert float(size) * function(float(left) * number) == function(float(factor) * number)
+        assert left in (-1, 0, 1)
+    assert size_apart("exp", factor) == (1, factor)
