@@ -33,7 +33,7 @@ from shardproof.frontends.hlo.complexes import Complex
 from shardproof.frontends.hlo.groups import joined, sharding
 from shardproof.frontends.hlo.known import Known
 from shardproof.frontends.hlo.module import UNREAD, Computation, Instruction, Module, Type
-from shardproof.frontends.hlo.opcodes import COLLECTIVES, typed
+from shardproof.frontends.hlo.opcodes import COLLECTIVES, called, typed
 from shardproof.frontends.hlo.semantics import starts
 
 #: A tensor of the graph by its number, a known one, two parts, or a tuple of these.
@@ -274,7 +274,7 @@ class _Inliner:
         if i.type.parts is not None and i.opcode in COLLECTIVES:
             return self.split(i, attrs, operands, prefix)
         if i.type.parts is not None and i.opcode not in SEVERAL:
-            raise Unsupported(f"operator {i.opcode} with several results")
+            raise Unsupported(f"{called(i.opcode, attrs)} with several results")
         self.readable(i, operands)
         if i.opcode in ("convert", "bitcast-convert"):
             attrs["dtype"] = i.type.dtype

@@ -255,6 +255,17 @@ def _own(opcode: str) -> int:
     return 2 if opcode in _BINARY else 3 if opcode in _TERNARY else 1
 
 
+def called(opcode: str, attributes: Mapping[str, Any]) -> str:
+    """What an operator is called where it is refused: a custom call is known by its target.
+
+    Example: ``operator while``, ``custom-call to lapack_spotrf_ffi``.
+    """
+    target = attributes.get("custom_call_target")
+    if target is None:
+        return f"operator {opcode}"
+    return "custom-call to " + str(target).strip('"')
+
+
 def typed(instruction: Instruction) -> dict[str, Any]:
     """The attributes of an instruction that mean something for values; raises `Unsupported`,
     `InvalidInput` by name.

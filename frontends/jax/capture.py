@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 import sys
@@ -23,6 +24,8 @@ from shardproof.frontends.jax.step import Step
 
 #: Texts with more bytes than this are refused.
 MOST_BYTES = 1 << 30
+#: Letters of what an error says that are told.
+MOST_TOLD = 1000
 HOW = (
     "call shardproof.jax.verify before anything makes an array or asks for devices, or start "
     "Python with XLA_FLAGS=--xla_force_host_platform_device_count={count} JAX_PLATFORMS=cpu"
@@ -57,13 +60,36 @@ def capture(step: Step, seconds: float = 600.0) -> Captured:
 
     started = lowering.started()
     if started >= step.devices:
-        return _captured(lowering.lowered(step))
+        try:
+            return _captured(lowering.lowered(step))
+        except InvalidInput:
+            raise
+        except Exception as error:  # the user's function
+            raise InvalidInput(told(error)) from error
     if started:
         raise InvalidInput(
             f"jax has started with {started} device{'s' * (started > 1)}, the mesh has "
             f"{step.devices}: " + HOW.format(count=step.devices)
         )
     return _captured(_forked(step, seconds))
+
+
+def told(error: Exception) -> str:
+    """What an error of a step that cannot be lowered says, in one line: its first paragraph, and
+    the next one where the first announces it.
+
+    Example: "ValueError: the arrays do not fit, but: x has 3 rows"; an `InvalidInput` of our own is
+    told without its name.
+    """
+    paragraphs = [" ".join(p.split()) for p in re.split(r"\n\s*\n", str(error).strip())]
+    text = paragraphs[0]
+    for more in paragraphs[1:]:
+        if not text.endswith(":"):
+            break
+        text += f" {more}"
+    if isinstance(error, InvalidInput):
+        return text[:MOST_TOLD]
+    return f"{type(error).__name__}: {text}"[:MOST_TOLD]
 
 
 def _captured(data: Mapping[str, Any]) -> Captured:
@@ -141,8 +167,7 @@ def _in_child(step: Step, writing: int) -> None:
         try:
             data: Mapping[str, Any] = lowering.lowered(step)
         except Exception as error:  # noqa: BLE001 - the user's function: told to the parent
-            first = str(error).strip().splitlines()
-            data = {"error": f"{type(error).__name__}: {first[0] if first else ''}"[:2000]}
+            data = {"error": told(error)}
         with os.fdopen(writing, "wb") as file:
             file.write(json.dumps(data).encode())
         code = 0

@@ -99,6 +99,15 @@ def _alone(step: Callable[..., Any], args: list[Any], axes: tuple[str, ...]) -> 
 
 
 def _abstract(x: Any) -> Any:
+    """What is known of an argument before the step runs; a number of Python is one as in
+    ``jax.jit``."""
+    if isinstance(x, bool | int | float | complex):
+        x = jax.typeof(x)
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=True)
+    if not (hasattr(x, "shape") and hasattr(x, "dtype")):
+        raise InvalidInput(
+            f"args: {x!r:.200}, expected arrays, jax.ShapeDtypeStruct or numbers, in trees"
+        )
     return jax.ShapeDtypeStruct(x.shape, x.dtype)
 
 

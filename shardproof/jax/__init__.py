@@ -69,6 +69,8 @@ def verify(
     from shardproof.frontends.hlo.read import contents
 
     Options(**options)
+    if not isinstance(args, Sequence):
+        return Result("invalid input", reason=f"args={args!r:.200}, expected a tuple of arguments")
     try:
         request = Step(
             step, parallel, tuple(args), _axes(mesh), in_shardings, out_shardings, _own(mesh)

@@ -177,6 +177,26 @@ def test_what_cannot_be_lowered_is_told(tmp_path: Path) -> None:
     assert "dot_general" in result.reason or "contracting" in result.reason
     result = verdict(tmp_path, lambda x: x, args=(X,), mesh=("dp", 2))
     assert "expected names and extents" in result.reason
+    result = verdict(tmp_path, lambda x: x, args=("a text",), mesh={"dp": 2})
+    assert "'a text', expected arrays" in result.reason
+
+
+@pytest.mark.parametrize(("times", "expected"), [(1, "proved"), (2, "refuted")])
+def test_a_number_of_python_is_an_argument(times: int, expected: str, tmp_path: Path) -> None:
+    def step(x: Any, rate: Any) -> Any:
+        return x - rate * jnp.tanh(x)
+
+    def parallel(x: Any, rate: Any) -> Any:
+        return step(x, times * rate)
+
+    result = verdict(
+        tmp_path,
+        step,
+        parallel=lambda *a: jax.shard_map(parallel, in_specs=(P("dp"), P()), out_specs=P("dp"))(*a),
+        args=(X, 0.1),
+        mesh={"dp": 2},
+    )
+    assert result.verdict == expected, result.reason
 
 
 def _values(case: Any) -> list[Any]:
