@@ -173,6 +173,9 @@ class Masks:
         """
         if str(func) == BINCOUNT:
             return self.tallies.counted(self._key_of, args, kwargs)
+        ones = self.tallies.of_ones(str(func), args, self._writers, self._key_of)
+        if ones is not None:
+            return ones
         if str(func) != NONZERO or self.recorder.is_known(args[0]):
             return None
         mask = args[0]
@@ -240,7 +243,7 @@ class Masks:
             return None if numbers is None else numbers.tolist()
 
     def _numbers(self, number: int) -> torch.Tensor | None:
-        tally = self.tallies.of(number, self._last, self._key_of)
+        tally = self.tallies.of(number, self._writers, self._key_of)
         if tally is None:
             return None
         if not tally.numbers:
@@ -271,9 +274,13 @@ class Masks:
 
     def _last(self, number: int) -> Event | None:
         """What wrote a tensor last."""
+        return next(reversed(self._writers(number)), None)
+
+    def _writers(self, number: int) -> list[Event]:
+        """The events that wrote a tensor's memory, in their order."""
         self._follow()
-        written = self._written.get(self.recorder.tensors[number].storage)
-        return self.recorder.events[written[-1]] if written else None
+        written = self._written.get(self.recorder.tensors[number].storage, ())
+        return [self.recorder.events[index] for index in written]
 
     def any_of(self, x: torch.Tensor) -> bool:
         """Whether Python asks of a mask whether it chooses any row: then it is answered, as it is
