@@ -10,6 +10,9 @@ their order, by spaces:
     name=a|b      only these values (None, True, False, numbers) are understood; they say nothing
     name~         whatever its value, it changes nothing over the reals
     *name         all that follows by position, as one tuple
+    name!         of a function that is rewritten: it has to be given, and not None
+
+What is not marked by ``?``, ``=`` or ``~`` has to be given in a row of one declared operator.
 """
 
 from __future__ import annotations
@@ -103,7 +106,8 @@ def shown(value: Constant) -> str:
 class Parameter:
     """One parameter: what its value says; see the module.
 
-    Example: ``inplace=False`` is understood where it is false, and says nothing then.
+    Example: ``inplace=False`` is understood where it is false, and says nothing then.  One that is
+    ``needed`` has to be given: ``torch.sub(x)`` is no call.
     """
 
     name: str
@@ -111,6 +115,7 @@ class Parameter:
     optional: bool = False
     ignored: bool = False
     only: tuple[object, ...] | None = None
+    needed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +153,10 @@ def _parameter(text: str) -> Parameter:
         name, values = text.split("=")
         return Parameter(name, "", only=tuple(_value(x) for x in values.split("|")))
     name, colon, attribute = text.rstrip("?").partition(":")
-    return Parameter(name, attribute if colon else name.lstrip("*"), optional=text.endswith("?"))
+    optional = text.endswith("?")
+    needed = not optional and not name.startswith("*")
+    own = attribute if colon else name.lstrip("*")
+    return Parameter(name, own, optional=optional, needed=needed)
 
 
 def function(operator: str, parameters: str, *, commutes: bool = False) -> Function:
@@ -163,10 +171,12 @@ def function(operator: str, parameters: str, *, commutes: bool = False) -> Funct
 def rewritten(rewrite: Rewrite, parameters: str) -> Function:
     """A function whose operands and attributes ``rewrite`` computes from the arguments.
 
-    Example: ``rewritten(add, "input other alpha out")`` is ``torch.add``: ``add(2, x, alpha=3)`` is
-    ``affine`` of x with factor 3 and shift 2, which no row of `function` says.
+    Example: ``rewritten(add, "input! other! alpha out")`` is ``torch.add``: ``add(2, x, alpha=3)``
+    is ``affine`` of x with factor 3 and shift 2, which no row of `function` says.
     """
-    return Function("", tuple(Parameter(name, name) for name in parameters.split()), False, rewrite)
+    names = [(text.rstrip("!"), text.endswith("!")) for text in parameters.split()]
+    given = tuple(Parameter(name, name, needed=needed) for name, needed in names)
+    return Function("", given, False, rewrite)
 
 
 def operand(arguments: Arguments, name: str) -> Tensor:

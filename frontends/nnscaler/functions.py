@@ -62,12 +62,12 @@ _NAMED: Final[Mapping[str, Function]] = {
     f"{_FUNCTIONAL}.logsigmoid": function("log_sigmoid", "input:"),
     "torch._C._nn.log_sigmoid": function("log_sigmoid", "input:"),
     **_twice({
-        "add": rewritten(composed.add, "input other alpha out"),
-        "sub": rewritten(low.sub, "input other alpha out"),
+        "add": rewritten(composed.add, "input! other! alpha out"),
+        "sub": rewritten(low.sub, "input! other! alpha out"),
         "mul": function("mul", "input: other out=None", commutes=True),
         "multiply": function("mul", "input: other out=None", commutes=True),
-        "div": rewritten(low.div, "input other rounding_mode out"),
-        "true_divide": rewritten(low.div, "input other"),
+        "div": rewritten(low.div, "input! other! rounding_mode out"),
+        "true_divide": rewritten(low.div, "input! other!"),
         "neg": rewritten(low.neg, "input out"),
         "pow": function("pow", "input: exponent out=None"),
         "masked_fill": rewritten(composed.masked_fill, "input mask value"),
@@ -96,11 +96,11 @@ _NAMED: Final[Mapping[str, Function]] = {
         )
         for name in ("softmax", "log_softmax")
     },
-    f"{_RUNTIME}.layer_norm": rewritten(low.layer_norm, "input weight bias normalized_shape eps"),
+    f"{_RUNTIME}.layer_norm": rewritten(low.layer_norm, "input! weight bias normalized_shape! eps"),
     f"{_FUNCTIONAL}.layer_norm": rewritten(
-        low.layer_norm, "input normalized_shape weight bias eps"
+        low.layer_norm, "input! normalized_shape! weight bias eps"
     ),
-    f"{_FUNCTIONAL}.rms_norm": rewritten(low.rms_norm, "input normalized_shape weight eps"),
+    f"{_FUNCTIONAL}.rms_norm": rewritten(low.rms_norm, "input! normalized_shape! weight eps"),
     f"{_WRAPPED}.wrap_instancenorm2d_func": rewritten(
         norms.instance_norm,
         "input weight bias running_mean running_var momentum eps training track_running_stats "
@@ -126,12 +126,12 @@ _NAMED: Final[Mapping[str, Function]] = {
         losses.mse_loss, "input target size_average reduce reduction weight"
     ),
     **_twice({
-        "gt": rewritten(composed.greater, "input other out"),
-        "lt": rewritten(composed.less, "input other out"),
-        "ge": rewritten(composed.at_least, "input other out"),
-        "le": rewritten(composed.at_most, "input other out"),
-        "ne": rewritten(composed.unequal, "input other out"),
-        "eq": rewritten(composed.equal, "input other out"),
+        "gt": rewritten(composed.greater, "input! other! out"),
+        "lt": rewritten(composed.less, "input! other! out"),
+        "ge": rewritten(composed.at_least, "input! other! out"),
+        "le": rewritten(composed.at_most, "input! other! out"),
+        "ne": rewritten(composed.unequal, "input! other! out"),
+        "eq": rewritten(composed.equal, "input! other! out"),
         "sign": rewritten(composed.sign, "input out"),
         "clamp": rewritten(composed.clamp, "input min max out"),
         "clamp_min": rewritten(composed.clamp, "input min out"),
@@ -144,18 +144,18 @@ _NAMED: Final[Mapping[str, Function]] = {
         "sort": rewritten(indexed.sort, "input dim descending stable out"),
         "max": rewritten(indexed.maximum, "input other_or_dim keepdim dim other out"),
         "min": rewritten(indexed.minimum, "input other_or_dim keepdim dim other out"),
-        "maximum": rewritten(indexed.maximum, "input other out"),
-        "minimum": rewritten(indexed.minimum, "input other out"),
+        "maximum": rewritten(indexed.maximum, "input! other! out"),
+        "minimum": rewritten(indexed.minimum, "input! other! out"),
         "ceil": rewritten(composed.ceil, "input out"),
         "floor": rewritten(composed.floor, "input out"),
-        "fmod": rewritten(composed.fmod, "input other out"),
-        "floor_divide": rewritten(composed.floor_divide, "input other out"),
+        "fmod": rewritten(composed.fmod, "input! other! out"),
+        "floor_divide": rewritten(composed.floor_divide, "input! other! out"),
         "bitwise_not": rewritten(composed.bitwise_not, "input out"),
         "isnan": rewritten(composed.is_nan, "input out"),
         "isinf": rewritten(composed.is_infinite, "input out"),
         "nan_to_num": rewritten(composed.finite, "input nan posinf neginf out"),
-        "bitwise_or": rewritten(composed.bitwise_or, "input other out"),
-        "bitwise_and": rewritten(composed.bitwise_and, "input other out"),
+        "bitwise_or": rewritten(composed.bitwise_or, "input! other! out"),
+        "bitwise_and": rewritten(composed.bitwise_and, "input! other! out"),
         "logical_not": rewritten(composed.bitwise_not, "input out"),
     }),
     "torch.where": rewritten(composed.where, "condition input other"),
@@ -209,7 +209,7 @@ _NAMED: Final[Mapping[str, Function]] = {
     "torch._C._nn.scaled_dot_product_attention": rewritten(
         composed.attention, "query key value attn_mask dropout_p is_causal scale enable_gqa"
     ),
-    f"{_RUNTIME}.embedding": rewritten(tables.part, "input weight padding_idx start stop"),
+    f"{_RUNTIME}.embedding": rewritten(tables.part, "input! weight! padding_idx start! stop!"),
     # Shapes.
     "torch.Tensor.view": function("view", "input: *size"),
     "torch.Tensor.reshape": function("view", "input: *shape:size"),
@@ -248,7 +248,7 @@ _NAMED: Final[Mapping[str, Function]] = {
     "torch.Tensor.int": low.cast_to("int32"),
     "torch.Tensor.long": low.cast_to("int64"),
     "torch.Tensor.bool": low.cast_to("bool"),
-    "torch.Tensor.type_as": rewritten(low.cast, "tensor other"),
+    "torch.Tensor.type_as": rewritten(low.cast, "tensor! other!"),
     "torch.Tensor.type": rewritten(low.typed, "tensor dtype non_blocking"),
     "torch.Tensor.to": rewritten(
         low.cast, "tensor dtype device non_blocking copy memory_format other dtype_or_device"
@@ -279,9 +279,9 @@ _OPERATORS: Final[Mapping[str, str]] = {
 
 #: What those functions are that read complex numbers, by the last part of their signatures.
 OF_COMPLEX: Final[Mapping[str, Function]] = {
-    "mul": rewritten(complexes.product, "input other out"),
-    "multiply": rewritten(complexes.product, "input other out"),
-    "add": rewritten(complexes.total, "input other alpha out"),
+    "mul": rewritten(complexes.product, "input! other! out"),
+    "multiply": rewritten(complexes.product, "input! other! out"),
+    "add": rewritten(complexes.total, "input! other! alpha out"),
 }
 
 FUNCTIONS: Final[Mapping[str, Function]] = {

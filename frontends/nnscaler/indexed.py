@@ -179,6 +179,10 @@ def _best(arguments: Arguments, sign: int) -> Lowered | Composed:
     other = given[0] if given else None
     if len(given) > 1:
         raise Refused("dim and other")
+    if given and other is None:
+        raise Refused("other None")
+    if not given and "keepdim" in arguments:
+        raise Refused("keepdim without dim")
     if isinstance(other, Tensor):
         chain = Chain(x, other)
         # max(x, y) = y + relu(x - y), min(x, y) = y - relu(y - x).

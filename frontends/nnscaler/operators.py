@@ -121,6 +121,9 @@ def _bound(function: Function, op: ForwardOp) -> Declared:
     if op.signature.endswith(".detach") and op.backward_id is not None:
         raise Refused("a gradient")
     values, extra = _arguments(function, op)
+    for parameter in function.parameters:
+        if parameter.needed and values.get(parameter.name) is None:
+            raise Refused(f"{parameter.name} None")
     name = function.operator
     if function.rewrite is not None:
         made = function.rewrite(values)
