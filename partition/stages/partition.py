@@ -38,6 +38,7 @@ from shardproof.partition.inference.interpreter import LineageInterpreter
 from shardproof.partition.inference.memoise import Repeat
 from shardproof.partition.inference.trace import ROWS_TOLD, Trace, Tracer
 from shardproof.partition.inference.views import lies_in
+from shardproof.partition.stages.factors import factors
 from shardproof.partition.stages.single import SingleSide, is_alike, read_rows
 from shardproof.partition.templates.keys import key
 from shardproof.partition.templates.memo import Memo, built
@@ -344,11 +345,12 @@ def _alike(result: Partition, claim: Claim, known: Known) -> LoweredClaim | None
 
 
 def _lowered(result: Partition, claim: Claim, known: Known) -> LoweredClaim:
-    """A new template for a claim; where values were guessed, or one that is read is also made of
-    others, `ALONE` if it does not hold, or why it cannot be stated."""
+    """A new template for a claim; where values were guessed, one that is read is also made of
+    others, or laws may join its factors, `ALONE` if it does not hold, or why it cannot be stated.
+    """
     lowered = LoweredClaim(len(result.templates))
     obligation = None
-    if result.guessed or _makes_what_it_reads(claim):
+    if result.guessed or _makes_what_it_reads(claim) or factors(result.nodes, claim):
         try:
             obligation = built(result.nodes, claim, result.more, result.memo)
         except Unsupported:
@@ -377,7 +379,7 @@ def _unfolded(result: Partition, claim: Claim, opened: frozenset[int]) -> Lowere
     """A template for this claim alone, with its cut moved back until it may hold: what lies behind
     the cut is not part of what claims are compared by.  ``opened``: definitions that show it."""
     inputs = [x for x in claim.inputs if x is not None]
-    named = [opened, opened | recomputed(result.nodes, inputs)]
+    named = [opened, opened | recomputed(result.nodes, inputs), factors(result.nodes, claim)]
     cuts: list[Cut] = [cut for cut in dict.fromkeys(named) if cut]
     for cut in [*cuts, *range(1, WIDEST + 1)]:
         try:
