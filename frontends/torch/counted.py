@@ -173,7 +173,7 @@ class Masks:
         """
         if str(func) == BINCOUNT:
             return self.tallies.counted(self._key_of, args, kwargs)
-        ones = self.tallies.of_ones(str(func), args, self._writers, self._key_of)
+        ones = self.tallies.of_ones(str(func), args, kwargs, self._writers, self._key_of)
         if ones is not None:
             return ones
         if str(func) != NONZERO or self.recorder.is_known(args[0]):

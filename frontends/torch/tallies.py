@@ -93,7 +93,12 @@ class Tallies:
         self._ids: dict[int, tuple[torch.Tensor, int]] = {}
 
     def of_ones(
-        self, name: str, args: Sequence[Any], writers: Writers, key_of: KeyOf
+        self,
+        name: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        writers: Writers,
+        key_of: KeyOf,
     ) -> torch.Tensor | None:
         """What the sum of rows that have a 1 at each of their ids gives, on fake tensors; None: it
         is another operator.  The ids of a row have to be unlike, for a 1 is written once.
@@ -105,10 +110,11 @@ class Tallies:
             ids = args[_AT[name]]
             if not self.recorder.is_known(ids):
                 self._ids[self.recorder.tensor(ids).number] = ids, key_of(ids)
-        if name != _SUM or len(args) != 2 or args[0].dtype not in (torch.int64, torch.bool):
+        if name != _SUM or len(args) != 2 or kwargs:
             return None
         ones, dims = args
-        if sorted(d % ones.dim() for d in dims) != list(range(ones.dim() - 1)):
+        whole = ones.dtype in (torch.int64, torch.bool) and ones.dim() > 1
+        if not whole or sorted(d % ones.dim() for d in dims) != list(range(ones.dim() - 1)):
             return None
         of, key = self._at_which(self.recorder.tensor(ones).number, writers)
         if of is None or key_of(of) != key or not 1 < ones.shape[-1] <= MOST_COUNTED:
@@ -123,8 +129,9 @@ class Tallies:
         event = self._maker(number, writers)
         if event is not None and event.name == _EQUALS:
             ids, classes = event.args
-            reads = isinstance(ids, Tensor) and isinstance(classes, Tensor)
-            hot = reads and self._is_one_hot(ids.number, classes.number, writers)
+            if not isinstance(ids, Tensor) or not isinstance(classes, Tensor):
+                return NONE
+            hot = self._is_one_hot(ids.number, classes.number, writers)
             return self._ids.get(ids.number, NONE) if hot else NONE
         if event is None or event.name not in _WRITES or len(event.args) != 4:
             return NONE

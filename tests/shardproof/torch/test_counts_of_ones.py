@@ -38,6 +38,10 @@ def hot_in_a_row(ids: Any) -> Any:
     return F.one_hot(ids.view(-1), EXPERTS).sum(0)
 
 
+def of_floats(ids: Any) -> Any:
+    return F.one_hot(ids.view(-1), EXPERTS).sum(0, dtype=torch.float32).long()
+
+
 def turned(ids: Any) -> Any:
     """How many ids each of the first rows has: no counts of ids."""
     return torch.zeros(EXPERTS, EXPERTS, dtype=torch.int64).scatter(1, ids[:EXPERTS], 1).t().sum(0)
@@ -114,7 +118,9 @@ def test_rows_of_the_next_expert_are_refuted(tmp_path: Path) -> None:
     assert verdict(written, tmp_path, moved=1).verdict == "refuted"
 
 
-@pytest.mark.parametrize("counts", [turned, doubled, beside_ones, perhaps_alike, of_some_classes])
+@pytest.mark.parametrize(
+    "counts", [of_floats, turned, doubled, beside_ones, perhaps_alike, of_some_classes]
+)
 def test_other_sums_are_not_counts(counts: Counts, tmp_path: Path) -> None:
     result = verdict(counts, tmp_path)
     assert result.verdict == "invalid input", sp.told(result)
