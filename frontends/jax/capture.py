@@ -65,7 +65,7 @@ def capture(step: Step, seconds: float = 600.0) -> Captured:
         except InvalidInput:
             raise
         except Exception as error:  # the user's function
-            raise InvalidInput(told(error)) from error
+            raise InvalidInput(message(error)) from error
     if started:
         raise InvalidInput(
             f"jax has started with {started} device{'s' * (started > 1)}, the mesh has "
@@ -74,7 +74,7 @@ def capture(step: Step, seconds: float = 600.0) -> Captured:
     return _captured(_forked(step, seconds))
 
 
-def told(error: Exception) -> str:
+def message(error: Exception) -> str:
     """What an error of a step that cannot be lowered says, in one line: its first paragraph, and
     the next one where the first announces it.
 
@@ -167,7 +167,7 @@ def _in_child(step: Step, writing: int) -> None:
         try:
             data: Mapping[str, Any] = lowering.lowered(step)
         except Exception as error:  # noqa: BLE001 - the user's function: told to the parent
-            data = {"error": told(error)}
+            data = {"error": message(error)}
         with os.fdopen(writing, "wb") as file:
             file.write(json.dumps(data).encode())
         code = 0

@@ -9,7 +9,7 @@ import pytest
 import shardproof
 import shardproof.jax
 from shardproof.engine.errors import InvalidInput
-from shardproof.frontends.jax.capture import told
+from shardproof.frontends.jax.capture import message
 
 CALL = """HloModule m, replica_count=RANKS, num_partitions=1
 
@@ -40,11 +40,11 @@ def test_a_call_with_several_results_is_named_by_its_target(tmp_path: Path) -> N
     ],
 )  # fmt: skip
 def test_an_error_is_told_to_its_end(error: Exception, expected: str) -> None:
-    assert told(error) == f"{type(error).__name__}: {expected}"
+    assert message(error) == f"{type(error).__name__}: {expected}"
 
 
 def test_an_error_of_our_own_is_told_without_its_name() -> None:
-    assert told(InvalidInput("shapes [()] and []")) == "shapes [()] and []"
+    assert message(InvalidInput("shapes [()] and []")) == "shapes [()] and []"
 
 
 def test_arguments_are_several() -> None:
