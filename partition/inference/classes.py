@@ -14,7 +14,7 @@ from shardproof.engine.algebra.affine import ZERO
 from shardproof.engine.lineage.expressions import Einsum, Onehot, Operand, Restrict
 from shardproof.engine.lineage.lineage import ABSOLUTE, Addend, Lineage, StridedInterval, View
 from shardproof.engine.lineage.nodes import NodeTable
-from shardproof.partition.inference.substitution import Labels, Read
+from shardproof.partition.inference.substitution import Labels, Read, TooLarge
 from shardproof.partition.inference.views import view_of_constant
 
 
@@ -84,6 +84,8 @@ def without(
     if not left or any(not n and x not in classes for o in reads for *_, n, x in o.intervals):
         return None
     labels = dict.fromkeys(x for o in reads for *_, x in o.intervals)
+    if len(labels) > len(ascii_letters):
+        return None
     names = {x: ascii_letters[n] for n, x in enumerate(labels)}
     kept = [_without_classes(o, classes) if place in left else o for place, o in enumerate(reads)]
     spelled = ("".join(names[x] for *_, x in o.intervals) for o in kept)
@@ -94,21 +96,33 @@ def without(
 
 
 def _factors(table: NodeTable, definition: Einsum) -> tuple[list[Read], frozenset[int]]:
-    """What is multiplied, products of entries factor by factor; and these products."""
-    reads, opened = list[Read](), set[int]()
+    """What is multiplied, products factor by factor, also those that are summed already; and these
+    products."""
+    reads, opened, labels = list[Read](), set[int](), Labels()
+    for _ in range(1 + max((x for o in definition.operands for *_, x in o.intervals), default=0)):
+        labels.new(ABSOLUTE)
     for operand in definition.operands:
         read = _from_the_first(table, Read(operand.node, operand.intervals, operand.fixed))
-        inner = table[read.node].definition
-        if isinstance(inner, Einsum) and inner.outputs == tuple(_labels(inner)):
-            opened |= {operand.node, read.node}
-            own = Labels()
-            reads += [
-                own.substituted(o, read, inner.outputs, {}, place)
-                for place, o in enumerate(inner.operands)
-            ]
-        else:
-            reads.append(read)
+        inner = _multiplied(table, read, labels)
+        reads += inner or [read]
+        opened |= {operand.node, read.node} if inner else set()
     return reads, frozenset(opened)
+
+
+def _multiplied(table: NodeTable, read: Read, labels: Labels) -> list[Read]:
+    """The factors of a product that is read; none where it is no product, or one in which one-hots
+    add up to 1 already: what that is its own operator's claim says."""
+    inner = table[read.node].definition
+    if not isinstance(inner, Einsum) or alone(table, inner.operands, inner.outputs):
+        return []
+    summed = dict[int, int]()
+    try:
+        return [
+            labels.substituted(o, read, inner.outputs, summed, place)
+            for place, o in enumerate(inner.operands)
+        ]
+    except TooLarge:
+        return []
 
 
 def _from_the_first(table: NodeTable, read: Read) -> Read:
@@ -120,10 +134,6 @@ def _from_the_first(table: NodeTable, read: Read) -> Read:
     own = [i[:3] for i in read.intervals if i[0] == block.axis]
     first = (block.start, block.extent) == (0, ABSOLUTE) and own == [(block.axis, 1, block.size)]
     return read._replace(node=definition.node) if first else read
-
-
-def _labels(definition: Einsum) -> list[int]:
-    return sorted({x for o in definition.operands for *_, x in o.intervals})
 
 
 def shown(table: NodeTable, number: int) -> frozenset[int]:
