@@ -114,7 +114,11 @@ class Tallies:
             return None
         ones, dims = args
         whole = ones.dtype in (torch.int64, torch.bool) and ones.dim() > 1
-        if not whole or sorted(d % ones.dim() for d in dims) != list(range(ones.dim() - 1)):
+        if (
+            not whole
+            or dims is None
+            or sorted(d % ones.dim() for d in dims) != list(range(ones.dim() - 1))
+        ):
             return None
         of, key = self._at_which(self.recorder.tensor(ones).number, writers)
         if of is None or key_of(of) != key or not 1 < ones.shape[-1] <= MOST_COUNTED:
