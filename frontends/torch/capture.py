@@ -64,7 +64,7 @@ from shardproof.frontends.torch.objects import Exchanges, Given, Waits
 from shardproof.frontends.torch.places import is_machinery, is_own
 from shardproof.frontends.torch.record import Recorder
 from shardproof.frontends.torch.stated import TensorSpec
-from shardproof.frontends.torch.unread import written
+from shardproof.frontends.torch.unread import begin, written
 from shardproof.frontends.torch.watched import Watched
 
 Step = Callable[[Job], Any]
@@ -239,6 +239,7 @@ def _child(
     the objects that this rank gave to others.  A step that puts numbers that nobody knows into
     texts is recorded once more, as one that follows these texts."""
     error = ""
+    begin()
     run = functools.partial(record, step, rank, world_size, batch, full, exchanges, how)
     try:
         _bound(limits)

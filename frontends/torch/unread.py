@@ -224,6 +224,15 @@ def follow() -> None:
     _FOLLOWED.append(True)
 
 
+def begin() -> None:
+    """Forget what was put into texts in this process before a step begins.
+
+    Example: in a notebook that printed such a number the next step is not recorded once more.
+    """
+    _WRITTEN.clear()
+    _AS_FLOATS.clear()
+
+
 def written() -> str:
     """Where a number that was put into a text was read; "" where none was.
 

@@ -24,7 +24,7 @@ from shardproof.engine.errors import InvalidInput  # noqa: E402
 from shardproof.frontends.torch import refusals  # noqa: E402
 from shardproof.frontends.torch.rewriting import rewritten  # noqa: E402
 from shardproof.frontends.torch.texts import Text, plain  # noqa: E402
-from shardproof.frontends.torch.unread import Unread  # noqa: E402
+from shardproof.frontends.torch.unread import Unread, written  # noqa: E402
 from tests.shardproof.torch.locally import locally  # noqa: E402
 
 NAMES = {"3", "4"}
@@ -229,3 +229,28 @@ def test_code_that_cannot_be_written_anew_stays(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("torch._dynamo.bytecode_transformation.transform_code_object", fails)
     code = compile("text = f'{1} of {2}'", "step.py", "exec")
     assert rewritten(code) is code
+
+
+def test_texts_before_a_step_are_none_of_it(tmp_path: Path) -> None:
+    """Were they, every step of a process would be recorded twice from then on."""
+    assert str(Unread("notebook.py:9", None))
+    assert written() == "notebook.py:9"
+
+    def once(job: sp.Job) -> None:
+        assert not written()
+        single(job)
+
+    result = locally(tmp_path, once, parallel(lambda _: 1), {"x": sp.tensor((4, 3))})
+    assert result.verdict == "proved", sp.told(result)
+
+
+def test_texts_of_a_step_are_followed(tmp_path: Path) -> None:
+    """Its twin: a text is still known when the step ends."""
+
+    def once(job: sp.Job) -> None:
+        single(job)
+        assert str(Unread("train.py:9", None))
+        assert written() == "train.py:9"
+
+    result = locally(tmp_path, once, parallel(lambda _: 1), {"x": sp.tensor((4, 3))})
+    assert result.verdict == "proved", sp.told(result)
